@@ -19,6 +19,7 @@ from rooflinekit.ir.op import DType, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
 from rooflinekit.model.kernel import Kernel, passing
+from rooflinekit.model.libraries import capability_of
 
 FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True, sums_in_memory=True)
 FLASH_3 = replace(ATTENTION, name="FlashAttention 3", sums_in_memory=True)
@@ -110,7 +111,7 @@ def _made_for(algorithm: Algorithm, op: Op, device: Device | None) -> Algorithm:
     if op.kind.endswith("_backward"):
         wide = max(_widths(op)) > _IN_REGISTERS
         return {CUDNN: CUDNN_GRADIENT, EFFICIENT: EFFICIENT_WIDE if wide else EFFICIENT}.get(algorithm, algorithm)
-    later = (_capability(device) or (0,))[0] == _BLACKWELL
+    later = (capability_of(device) or (0,))[0] == _BLACKWELL
     return CUDNN_BLACKWELL if later and algorithm is CUDNN else algorithm
 
 
@@ -142,7 +143,7 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
         return BACKENDS[str(named)]
     if "flex_attention" in op.kind:
         return TRITON
-    capability = _capability(device)
+    capability = capability_of(device)
     if op.kind.startswith(_BY_NAME) and capability is not None:
         if not op.kind.startswith(_FLASH_KINDS):
             return EFFICIENT
@@ -380,7 +381,7 @@ def against(op: Op, name: str, device: Device, like: Release | None = None) -> t
         return (("a CPU", "name a GPU"),)
     if not _may_differ(op):
         return (("a call that one kernel alone takes", "call scaled_dot_product_attention"),)
-    capability = _capability(device)
+    capability = capability_of(device)
     if capability is None:
         return () if name == "math" else tuple(_against_on_amd(op, name, device))
     if name not in _LIMITS:
@@ -409,7 +410,7 @@ def _of_width(widths: list[int]) -> str:
 
 def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[str, tuple[Obstacle, ...]]]:
     """Names in BACKENDS of what PyTorch would run before what runs, faster ones first, with all that excludes each."""
-    capability, given = _capability(device), op.attrs.get("backend")
+    capability, given = capability_of(device), op.attrs.get("backend")
     if capability is None or given is not None or not _may_differ(op):
         return
     ran, release, allowed = backend_of(op, device, like), like or _PRESENT, op.attrs.get("backends", BACKENDS)
@@ -450,7 +451,7 @@ def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
             narrow = wide
         return tuple(replace(one, dtype=narrow) if one.dtype == wide else one for one in kept)
 
-    capability = _capability(device)
+    capability = capability_of(device)
     if capability is None:
         return None
     dropout = op.attrs.get("dropout_p") if backend == "efficient" else 0.0
@@ -473,14 +474,6 @@ def _length(op: Op) -> int:
 def _is_one_of(device: Device, architectures: tuple[str, ...]) -> bool:
     """Whether an AMD GPU is of one of these."""
     return (device.compute_capability or "").startswith(architectures)
-
-
-def _capability(device: Device | None) -> tuple[int, int] | None:
-    """CUDA's compute capability; None where there is none."""
-    if device is None or device.vendor != "NVIDIA" or not device.compute_capability:
-        return None
-    major, _, minor = device.compute_capability.partition(".")
-    return int(major), int(minor or 0)
 
 
 def other_backends(op: Op, device: Device, like: Release | None) -> Iterator[str]:

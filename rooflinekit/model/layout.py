@@ -10,8 +10,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, PricedOp, Role, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import Size
-from rooflinekit.model.algorithms import MIOPEN
-from rooflinekit.model.convolution import libraries_of
+from rooflinekit.model.libraries import libraries_of
 from rooflinekit.model.loops import Loop
 
 #: Time with channels last by that without, of each kind of convolution: measured by inductor's authors, in inference.
@@ -27,7 +26,7 @@ def converts_to_channels_last(graph: Graph, device: Device | None = None) -> boo
     depthwise, or narrows its channels, or where all are small. Never on AMD's GPUs (torch/_inductor/config.py,
     layout_opt_default).
     """
-    if device is not None and MIOPEN in libraries_of(device):
+    if device is not None and not libraries_of(device).channels_last:
         return False
     found = [priced for priced in graph.priced if priced.op.kind == "aten.convolution"]
     if not found or len(graph.priced) >= _OPS_OF_A_CONVOLUTION * len(found):

@@ -29,6 +29,7 @@ from rooflinekit.ir.op import DType, Math, Op
 from rooflinekit.ir.points import Number, integer
 from rooflinekit.model.algorithms import PERSISTENT, PRODUCT
 from rooflinekit.model.kernel import Chain, Kernel, Reuse
+from rooflinekit.model.libraries import capability_of, libraries_of
 
 RECURRENT = ("aten._cudnn_rnn", "aten.miopen_rnn", "aten._cudnn_rnn_backward", "aten.miopen_rnn_backward")
 
@@ -118,7 +119,7 @@ def recurrent_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Ke
     Without a device as on an NVIDIA GPU of which nothing is known.
     """
     layers = _Layers.of(op)
-    if device is not None and device.vendor == "AMD" and kernel.math is Math.TF32:  # MIOpen asks rocBLAS for fp32
+    if device is not None and libraries_of(device).whole_recurrent and kernel.math is Math.TF32:
         kernel = replace(kernel, math=Math.FP32)
     if kernel.cost.label == CHAIN:
         return _at_once(kernel, layers) if op.attrs.get(AT_ONCE) else _chained(kernel, op, layers, device)
@@ -185,16 +186,15 @@ def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> 
 def _chain(layers: _Layers, device: Device | None, *, backward: bool, stays: bool) -> Chain:
     """How the steps of all layers and directions follow each other, and what they are launched by."""
     stack = layers.layers * layers.directions
-    kind, vendor = (device.kind, device.vendor) if device else ("gpu", "NVIDIA")
     if stays:
         links = layers.steps * layers.layers
         return Chain(links=links, kernels=stack, starts=stack, barriers=links, launches=stack)
-    if kind == "cpu":
+    if device is not None and device.kind == "cpu":
         calls = layers.cells * _CPU_OPS[layers.mode] * (_CPU_BACKWARD if backward else 1)
         kernels = calls or _KERNELS * layers.cells
         return Chain(links=layers.cells, kernels=kernels, starts=kernels, calls=calls)
     launches = _KERNELS * layers.cells
-    if vendor != "NVIDIA":
+    if device is not None and not libraries_of(device).side_by_side:
         return Chain(links=layers.cells, kernels=launches, starts=launches, launches=launches)
     links = layers.steps * layers.layers if layers.directions > 1 else layers.steps + layers.layers - 1
     handovers = layers.cells if stack > 1 else 0
@@ -222,7 +222,7 @@ def persists(op: Op, device: Device | None) -> bool:
     sizes that are multiples of 128 (use_persist_common_heuristics), on GPUs that it is known to be faster on
     (use_persist_device_heuristics). Never for packed sequences and projections.
     """
-    layers, capability = _Layers.of(op), _capability(device)
+    layers, capability = _Layers.of(op), capability_of(device)
     dtype = op.inputs[0].dtype
     if capability is None or op.attrs.get("batch_sizes") or layers.projection or dtype is DType.FLOAT64:
         return False
@@ -233,14 +233,6 @@ def persists(op: Op, device: Device | None) -> bool:
         return False
     assert device is not None
     return _is_faster(layers, capability, device.sm_count)
-
-
-def _capability(device: Device | None) -> tuple[int, int] | None:
-    """CUDA's compute capability; None where there is none."""
-    if device is None or device.vendor != "NVIDIA" or not device.compute_capability:
-        return None
-    major, _, minor = device.compute_capability.partition(".")
-    return int(major), int(minor or 0)
 
 
 _EVERY_SIXTEENTH_BUT = (80, 112)  # batches that Volta is slow with

@@ -9,9 +9,9 @@ from typing import Any
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.timing import Timing
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.settings import Engine
