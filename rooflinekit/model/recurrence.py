@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rooflinekit.cost.rules.recurrent import CHAIN, INPUTS
+from rooflinekit.cost.rules.recurrent import BACKWARD, CELL_GRADIENTS, CELLS, CHAIN, FORWARD, INPUTS
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import DType, Math, Op
@@ -31,7 +31,7 @@ from rooflinekit.model.algorithms import PERSISTENT, PRODUCT
 from rooflinekit.model.kernel import Chain, Kernel, Reuse
 from rooflinekit.model.libraries import capability_of, libraries_of
 
-RECURRENT = ("aten._cudnn_rnn", "aten.miopen_rnn", "aten._cudnn_rnn_backward", "aten.miopen_rnn_backward")
+RECURRENT = (*FORWARD, *BACKWARD)
 
 #: Attribute of an op whose steps are taken to run all at once: a layer of the same products without recurrence.
 AT_ONCE = "at_once"
@@ -109,7 +109,12 @@ class _Layers:
 
 def is_recurrent(op: Op) -> bool:
     """Whether its kernels are another device's otherwise: see `persists`."""
-    return "_rnn" in op.kind or "_thnn_fused" in op.kind
+    return op.kind in RECURRENT or is_cell(op)
+
+
+def is_cell(op: Op) -> bool:
+    """Whether it is a cell without its products, or the gradient of one."""
+    return op.kind in CELLS or op.kind in CELL_GRADIENTS
 
 
 def recurrent_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
@@ -145,7 +150,7 @@ def cell_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
     """A cell without its products, which a GPU has one kernel for: on a CPU operators one after another."""
     if device is None or device.kind != "cpu":
         return kernel
-    ops = _CPU_CELL_OPS * (_CPU_BACKWARD if "backward" in op.kind else 1)
+    ops = _CPU_CELL_OPS * (_CPU_BACKWARD if op.kind in CELL_GRADIENTS else 1)
     return replace(kernel, chain=Chain(links=1, kernels=ops, starts=ops, calls=ops - 1))
 
 
@@ -153,7 +158,7 @@ def cell_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
 
 
 def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> Kernel:
-    backward = op.kind.endswith("_backward")
+    backward = op.kind in BACKWARD
     stays = persists(op, device)
     chain = _chain(layers, device, backward=backward, stays=stays)
     gates = layers.batch * layers.gates * layers.hidden
@@ -226,7 +231,7 @@ def persists(op: Op, device: Device | None) -> bool:
     dtype = op.inputs[0].dtype
     if capability is None or op.attrs.get("batch_sizes") or layers.projection or dtype is DType.FLOAT64:
         return False
-    if capability >= (6, 0) and bool(layers.hidden <= _SMALL[op.kind.endswith("_backward")][layers.mode]):
+    if capability >= (6, 0) and bool(layers.hidden <= _SMALL[op.kind in BACKWARD][layers.mode]):
         return True
     alone = dtype is DType.FLOAT16 and layers.layers == 1 and layers.directions == 1
     if not alone or layers.hidden > 1024 or layers.hidden % 128 != 0 or layers.inputs % 128 != 0:

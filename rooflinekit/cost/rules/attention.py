@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rooflinekit.cost.table import reads, rule, traffic, work, writes
+from rooflinekit.cost.table import aten, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, quotient, smaller, total
@@ -69,13 +69,24 @@ def forward_work(op: Op, scores: Gemm, weighted: Gemm, pairs: Size) -> Cost:
     return Cost(gemms=(scores, weighted)) + done
 
 
-@rule(
-    "aten._scaled_dot_product_flash_attention",
-    "aten._scaled_dot_product_efficient_attention",
-    "aten._scaled_dot_product_cudnn_attention",
-    "aten._scaled_dot_product_flash_attention_for_cpu",
-    timed_as=Family.ATTENTION,
+_SCALED = aten(
+    "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
+    "_scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu"
 )
+_SCALED_GRADIENTS = tuple(f"{kind}_backward" for kind in _SCALED)
+_HEADS_LAST = aten(
+    "flash_attn._flash_attn_forward flash_attn._flash_attn_varlen_forward torch_attn._varlen_attn "
+    "_flash_attention_forward _efficient_attention_forward"
+)
+_HEADS_LAST_GRADIENTS = aten(
+    "flash_attn._flash_attn_backward flash_attn._flash_attn_varlen_backward torch_attn._varlen_attn_backward "
+    "_flash_attention_backward _efficient_attention_backward"
+)
+_FLEX, _FLEX_GRADIENT = "higher_order.flex_attention", "higher_order.flex_attention_backward"
+GRADIENTS = (*_SCALED_GRADIENTS, *_HEADS_LAST_GRADIENTS, _FLEX_GRADIENT)
+
+
+@rule(*_SCALED, timed_as=Family.ATTENTION)
 def attention(op: Op) -> Cost:
     """Two products, 2·b·h·p·(d + e), p pairs of query and key: s·t, or those that causality leaves.
 
@@ -85,13 +96,7 @@ def attention(op: Op) -> Cost:
     return forward_work(op, *_products(query, key, value, bool(op.attrs["is_causal"]))) + traffic(op)
 
 
-@rule(
-    "aten._scaled_dot_product_flash_attention_backward",
-    "aten._scaled_dot_product_efficient_attention_backward",
-    "aten._scaled_dot_product_cudnn_attention_backward",
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward",
-    timed_as=Family.ATTENTION,
-)
+@rule(*_SCALED_GRADIENTS, timed_as=Family.ATTENTION)
 def attention_backward(op: Op) -> Cost:
     """Five products, 2·b·h·p·(3d + 2e): the scores again, then the gradients of value, weights, query and key.
 
@@ -114,14 +119,7 @@ def _gradient(op: Op, scores: Gemm, weighted: Gemm, pairs: Size, grad: TensorSpe
     return Cost(gemms=gemms) + work(pairs, 5 + _masked(op), 1) + work(grad.numel, 2) + traffic(op)
 
 
-@rule(
-    "flash_attn._flash_attn_forward",
-    "flash_attn._flash_attn_varlen_forward",
-    "torch_attn._varlen_attn",
-    "aten._flash_attention_forward",
-    "aten._efficient_attention_forward",
-    timed_as=Family.ATTENTION,
-)
+@rule(*_HEADS_LAST, timed_as=Family.ATTENTION)
 def heads_last_attention(op: Op) -> Cost:
     """As PyTorch's attention, of tensors [b, s, h, d], or of packed sequences [tokens, h, d]; with a window s·w pairs.
 
@@ -136,14 +134,7 @@ def heads_last_attention(op: Op) -> Cost:
     return done + reads((query, *op.inputs[3:])) + pages
 
 
-@rule(
-    "flash_attn._flash_attn_backward",
-    "flash_attn._flash_attn_varlen_backward",
-    "torch_attn._varlen_attn_backward",
-    "aten._flash_attention_backward",
-    "aten._efficient_attention_backward",
-    timed_as=Family.ATTENTION,
-)
+@rule(*_HEADS_LAST_GRADIENTS, timed_as=Family.ATTENTION)
 def heads_last_attention_backward(op: Op) -> Cost:
     """As the gradient of PyTorch's attention, of [b, s, h, d] or packed; flash-attn writes into tensors it is given."""
     (grad, query, key, value), left = _sequences(op, op.inputs[:4])
@@ -190,7 +181,7 @@ def _pairs(op: Op, queries: Size, s: Size, t: Size) -> Size:
     return floor_div(product((queries, total((t, t, product((-1, s)), 1)))), 2)
 
 
-@rule("higher_order.flex_attention", timed_as=Family.ATTENTION)
+@rule(_FLEX, timed_as=Family.ATTENTION)
 def flex_attention(op: Op) -> Cost:
     """As attention, 2·b·h·p·(d + e), p pairs of query and key: those that the mask's function keeps.
 
@@ -199,7 +190,7 @@ def flex_attention(op: Op) -> Cost:
     return forward_work(op, *_flexible(op)) + traffic(op)
 
 
-@rule("higher_order.flex_attention_backward", timed_as=Family.ATTENTION)
+@rule(_FLEX_GRADIENT, timed_as=Family.ATTENTION)
 def flex_attention_backward(op: Op) -> Cost:
     """As attention's gradient, 2·b·h·p·(3d + 2e), p pairs of query and key: those that the mask's function keeps."""
     grad = op.inputs[5]  # after query, key, value, output and its scores' logarithm

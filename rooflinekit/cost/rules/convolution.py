@@ -80,21 +80,28 @@ def convolution_time_first(op: Op) -> Cost:
 # Pooling. A window that reaches over the border, into padding or by `ceil_mode`, counts in full.
 
 
-@rule(
-    *aten("max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices"),
-    *aten("fractional_max_pool2d fractional_max_pool3d"),
-    timed_as=Family.REDUCTION,
+MAX_POOLS = aten("max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices")
+RANDOM_POOLS = aten("fractional_max_pool2d fractional_max_pool3d")
+AVERAGE_POOLS = aten("avg_pool1d avg_pool2d avg_pool3d")
+ADAPTIVE_AVERAGES = aten("_adaptive_avg_pool2d _adaptive_avg_pool3d")
+ADAPTIVE_MAXIMA = aten("adaptive_max_pool2d adaptive_max_pool3d")
+MAX_POOL_GRADIENTS = aten(
+    "max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward "
+    "adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward"
 )
+AVERAGE_GRADIENTS = aten("avg_pool2d_backward avg_pool3d_backward")
+ADAPTIVE_GRADIENTS = aten("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward")
+POOLS = (*MAX_POOLS, *RANDOM_POOLS, *AVERAGE_POOLS, *ADAPTIVE_AVERAGES, *ADAPTIVE_MAXIMA)
+POOL_GRADIENTS = (*MAX_POOL_GRADIENTS, *AVERAGE_GRADIENTS, *ADAPTIVE_GRADIENTS)
+
+
+@rule(*MAX_POOLS, *RANDOM_POOLS, timed_as=Family.REDUCTION)
 def max_pool(op: Op) -> Cost:
     """One comparison a window element. Where random numbers place the windows, that is index arithmetic."""
     return work(op.outputs[0].numel, _taps(op)) + traffic(op)
 
 
-@rule(
-    *aten("max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward"),
-    *aten("adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward"),
-    timed_as=Family.REDUCTION,
-)
+@rule(*MAX_POOL_GRADIENTS, timed_as=Family.REDUCTION)
 def max_pool_backward(op: Op) -> Cost:
     """Adds each gradient at its index; of the input only the shape is used."""
     grad, _, indices = op.inputs
@@ -108,33 +115,33 @@ def max_unpool(op: Op) -> list[Cost]:
     return zeros_then("copy", op, (x, indices), dense_bytes(x))
 
 
-@rule("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d", timed_as=Family.REDUCTION)
+@rule(*AVERAGE_POOLS, timed_as=Family.REDUCTION)
 def average_pool(op: Op) -> Cost:
     """One addition a window element and one multiplication an output."""
     return work(op.outputs[0].numel, _taps(op) + 1) + traffic(op)
 
 
-@rule("aten.avg_pool2d_backward", "aten.avg_pool3d_backward", timed_as=Family.REDUCTION)
+@rule(*AVERAGE_GRADIENTS, timed_as=Family.REDUCTION)
 def average_pool_backward(op: Op) -> Cost:
     """One addition a window element and one multiplication an output; of the input only the shape is used."""
     grad = op.inputs[0]
     return work(grad.numel, _taps(op) + 1) + reads((grad,)) + writes(op.outputs)
 
 
-@rule("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d", timed_as=Family.REDUCTION)
+@rule(*ADAPTIVE_AVERAGES, timed_as=Family.REDUCTION)
 def adaptive_average_pool(op: Op) -> Cost:
     """One addition a window element and one multiplication an output."""
     x, y = op.inputs[0], op.outputs[0]
     return work(_adaptive_windows(op, x, y), 1) + work(y.numel, 1) + traffic(op)
 
 
-@rule("aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d", timed_as=Family.REDUCTION)
+@rule(*ADAPTIVE_MAXIMA, timed_as=Family.REDUCTION)
 def adaptive_max_pool(op: Op) -> Cost:
     """One comparison a window element."""
     return Cost(vector_flop=_adaptive_windows(op, op.inputs[0], op.outputs[0])) + traffic(op)
 
 
-@rule("aten._adaptive_avg_pool2d_backward", "aten._adaptive_avg_pool3d_backward", timed_as=Family.REDUCTION)
+@rule(*ADAPTIVE_GRADIENTS, timed_as=Family.REDUCTION)
 def adaptive_average_pool_backward(op: Op) -> Cost:
     """One multiplication a window element; of the input only the shape is used.
 

@@ -302,6 +302,9 @@ def rrelu_backward(op: Op) -> Cost:
     return work(op.outputs[0].numel, 2 - training) + reads((grad, noise if training else x)) + writes(op.outputs)
 
 
+SOFTMAXES = aten("_softmax _safe_softmax _masked_softmax _log_softmax")
+SOFTMAX_GRADIENTS = aten("_softmax_backward_data _masked_softmax_backward _log_softmax_backward_data")
+
 # --- softmax --------------------------------------------------------------------------------------------------
 
 

@@ -38,10 +38,14 @@ def zeros_then(label: str, op: Op, used: Iterable[TensorSpec], written: Size, fl
     ]
 
 
+PADS = tuple(f"aten.{way}_pad{sides}d" for way in ("reflection", "replication") for sides in (1, 2, 3))
+PAD_GRADIENTS = tuple(f"{kind}_backward" for kind in PADS)
+
+
 @rule(
     *aten("clone _to_copy contiguous cat stack flip rot90 repeat _local_scalar_dense tril triu pixel_shuffle"),
-    *aten("pixel_unshuffle channel_shuffle reflection_pad1d reflection_pad2d reflection_pad3d"),
-    *aten("replication_pad1d replication_pad2d replication_pad3d"),
+    *aten("pixel_unshuffle channel_shuffle"),
+    *PADS,
     timed_as=Family.MOVEMENT,
 )
 def copy(op: Op) -> Cost:
@@ -106,11 +110,7 @@ def pad_with_a_constant(op: Op) -> Cost | list[Cost]:
     return [Cost(label="fill") + writes(op.outputs), copied]
 
 
-@rule(
-    *aten("reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward"),
-    *aten("replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward"),
-    timed_as=Family.MOVEMENT,
-)
+@rule(*PAD_GRADIENTS, timed_as=Family.MOVEMENT)
 def pad_backward(op: Op) -> list[Cost]:
     """Zeros, then each gradient added to the element it is a copy of; of the input only the shape is used."""
     grad = op.inputs[0]

@@ -27,6 +27,8 @@ def _per_element(op: Op, vector: int, special: int) -> Cost:
 
 
 _PER_ELEMENT = {name: REAL[name] for name in _OF_LISTS} | {"pow": (0, 1), "sigmoid": (2, 2)}  # 1 / (1 + exp(-x))
+#: What inductor fuses.
+LISTS = tuple(f"aten._foreach_{name}" for name in (*_PER_ELEMENT, "add", "sub", "addcmul", "addcdiv", "copy", "zero"))
 family(_per_element, {f"_foreach_{name}": row for name, row in _PER_ELEMENT.items()})
 
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rooflinekit.cost.table import family, reads, rule, traffic, work, writes
+from rooflinekit.cost.table import aten, family, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, product
 
 #: Parts of the work, by the labels of their costs: the inputs' products of all steps at once, and step after step.
 INPUTS, CHAIN = "inputs of all steps", "chain"
+
+FORWARD, BACKWARD = aten("_cudnn_rnn miopen_rnn"), aten("_cudnn_rnn_backward miopen_rnn_backward")
+#: Cells without their products.
+CELLS = aten("_thnn_fused_lstm_cell _thnn_fused_gru_cell")
+CELL_GRADIENTS = aten("_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward")
 
 #: Modes of cuDNN: (gates, vector FLOP, special functions a state and step without biases, vector FLOP of backward).
 #: A sigmoid is 2 and 2, as everywhere.
@@ -55,7 +60,7 @@ def _states(op: Op, x: TensorSpec) -> Size:
     return product((_rows(op, x), len(tuple(_layers(op))), op.attrs["hidden_size"]))
 
 
-@rule("aten._cudnn_rnn", "aten.miopen_rnn", timed_as=Family.RECURRENCE)
+@rule(*FORWARD, timed_as=Family.RECURRENCE)
 def recurrent(op: Op) -> list[Cost]:
     """2·t·b·g·h·(i + h) a layer and direction, or with a projection to p 2·t·b·(g·h·(i + p) + h·p).
 
@@ -121,7 +126,7 @@ def _bias_sums(gates: Sequence[TensorSpec], biases: Sequence[TensorSpec]) -> lis
     ]
 
 
-@rule("aten._cudnn_rnn_backward", "aten.miopen_rnn_backward", timed_as=Family.RECURRENCE)
+@rule(*BACKWARD, timed_as=Family.RECURRENCE)
 def recurrent_backward(op: Op) -> list[Cost]:
     """Each product of the forward pass for its weight, over all steps, and for its input: the state's step by step.
 

@@ -237,6 +237,19 @@ def histogram(op: Op) -> Cost:
 # One rsqrt a statistic. The difference from the mean is formed once.
 
 
+LAYER_NORM, GROUP_NORM, RMS_NORM = aten("native_layer_norm native_group_norm _fused_rms_norm")
+LAYER_NORM_GRADIENT, GROUP_NORM_GRADIENT, RMS_NORM_GRADIENT = aten(
+    "native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward"
+)
+NO_TRAINING = "aten._native_batch_norm_legit_no_training"
+NO_UPDATE = "aten._batch_norm_no_update"
+BATCH_NORMS = (
+    *aten("native_batch_norm _native_batch_norm_legit cudnn_batch_norm _batch_norm_with_update"),
+    NO_TRAINING,
+    NO_UPDATE,
+)
+BATCH_NORM_GRADIENTS = aten("native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward")
+
 _MOMENTS = 4  # mean; difference, square, sum
 _SCALE = 1  # times 1/σ
 
@@ -246,22 +259,18 @@ def _affine(op: Op) -> int:
     return sum(op.attrs.get(name) is not None for name in ("weight", "bias"))
 
 
-@rule("aten.native_layer_norm", "aten.native_group_norm", timed_as=Family.NORMALIZATION)
+@rule(LAYER_NORM, GROUP_NORM, timed_as=Family.NORMALIZATION)
 def layer_norm(op: Op) -> Cost:
     """Writes mean and 1/σ of each row, or group, beside the output."""
     y, mean = op.outputs[:2]
     return work(y.numel, _MOMENTS + _SCALE + _affine(op)) + work(mean.numel, 0, 1) + traffic(op)
 
 
-@rule(
-    *aten("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm"),
-    *aten("_batch_norm_with_update _batch_norm_no_update"),
-    timed_as=Family.NORMALIZATION,
-)
+@rule(*BATCH_NORMS, timed_as=Family.NORMALIZATION)
 def batch_norm(op: Op) -> Cost:
     """In training as layer norm, and the running statistics are written too; else difference, scale, gain, shift."""
     y = op.outputs[0]
-    training = bool(op.attrs.get("training", op.attrs.get("train", "no_" not in op.kind)))
+    training = bool(op.attrs.get("training", op.attrs.get("train", op.kind not in (NO_TRAINING, NO_UPDATE))))
     flop = (_MOMENTS if training else 1) + _SCALE + _affine(op)
     done = work(y.numel, flop) + work(op.inputs[0].shape[1], 0, 1) + reads(op.inputs)
     if not training:
@@ -272,7 +281,7 @@ def batch_norm(op: Op) -> Cost:
     return done + writes((y, *saved, *running))
 
 
-@rule("aten.native_layer_norm_backward", "aten.native_group_norm_backward", timed_as=Family.NORMALIZATION)
+@rule(LAYER_NORM_GRADIENT, GROUP_NORM_GRADIENT, timed_as=Family.NORMALIZATION)
 def layer_norm_backward(op: Op) -> list[Cost]:
     """Gradient of the input: x̂ 2, g·gain 1, its sum 1, sum with x̂ 2, combination 4: 10 N. Of gain and shift: 3 N.
 
@@ -292,7 +301,7 @@ def layer_norm_backward(op: Op) -> list[Cost]:
     return costs
 
 
-@rule(*aten("native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward"), timed_as=Family.NORMALIZATION)
+@rule(*BATCH_NORM_GRADIENTS, timed_as=Family.NORMALIZATION)
 def batch_norm_backward(op: Op) -> Cost:
     """Training: x̂ 2, Σg 1, Σg·x̂ 2, combination 4: 9 N, with the gradients of gain and shift among the sums.
 
@@ -306,14 +315,14 @@ def batch_norm_backward(op: Op) -> Cost:
     return work(x.numel, int(flop)) + reads(used) + writes(op.outputs)
 
 
-@rule("aten._fused_rms_norm", timed_as=Family.NORMALIZATION)
+@rule(RMS_NORM, timed_as=Family.NORMALIZATION)
 def rms_norm(op: Op) -> Cost:
     """Square, sum, times 1/σ: 3 N, and the gain. One rsqrt a row, written beside the output."""
     y, inverse = op.outputs
     return work(y.numel, 2 + _SCALE + _affine(op)) + work(inverse.numel, 0, 1) + traffic(op)
 
 
-@rule("aten._fused_rms_norm_backward", timed_as=Family.NORMALIZATION)
+@rule(RMS_NORM_GRADIENT, timed_as=Family.NORMALIZATION)
 def rms_norm_backward(op: Op) -> list[Cost]:
     """Gradient of the input: x̂ 1, g·gain 1, sum with x̂ 2, combination 3: 7 N, 6 N without gain. Of the gain: 3 N.
 

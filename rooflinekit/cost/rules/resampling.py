@@ -8,7 +8,7 @@ shared by all images and channels and not counted, nor is index arithmetic. Taps
 from __future__ import annotations
 
 from rooflinekit.cost.rules.movement import zeros_then
-from rooflinekit.cost.table import an_element, family, reads, rule, traffic, work, writes
+from rooflinekit.cost.table import an_element, aten, family, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, smaller, total
@@ -46,6 +46,8 @@ _UPSAMPLE = {
     "upsample_trilinear3d": (2, (3 * 2 + 3) * 2 + 3, 2 + 4 + 8 + 8),
     "upsample_bicubic2d": (4, 7 * 4 + 7, 4 + 16 + 16),
 }
+UPSAMPLES = aten(" ".join(_UPSAMPLE))
+UPSAMPLE_GRADIENTS = tuple(f"{kind}_backward" for kind in UPSAMPLES)
 for _names, (_taps, _forward, _gradient) in _UPSAMPLE.items():
     _back = " ".join(f"{name}_backward" for name in _names.split())
     family(_upsample, {_names: (_taps, _forward, an_element(_forward))})
