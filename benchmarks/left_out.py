@@ -32,7 +32,7 @@ from rooflinekit.calibrate.fitting.observations import Observations, observation
 from rooflinekit.calibrate.fitting.refit import machines_of, relatives_of
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.algorithms import CUDNN, MIOPEN
-from rooflinekit.model.convolution import rated_as
+from rooflinekit.model.libraries import rated_as
 
 _FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 PRODUCTS = "products"

@@ -13,10 +13,13 @@ from rooflinekit.errors import DuplicateRuleError, InputError, PluginError, Unkn
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Basis, Family, Op, PricedOp, TensorSpec
-from rooflinekit.ir.sizes import product, shown, total
+from rooflinekit.ir.sizes import Size, product, shown, total
 
 #: A rule gives the cost of an op: one `Cost`, or one for each kernel that eager execution launches.
 Rule: TypeAlias = Callable[[Op], Cost | Sequence[Cost]]
+
+#: Numbers that tell a rule from others of its family, and what is counted.
+Row: TypeAlias = tuple[int | str, ...]
 
 GROUP = "rooflinekit.rules"
 
@@ -76,15 +79,50 @@ def free(*kinds: str) -> None:
         _FREE.add(kind)
 
 
-def an_element(vector: int, special: int, each: str = "output element") -> str:
+def aten(names: str) -> tuple[str, ...]:
+    """Kinds of ops, separated by spaces; a name without a namespace is ATen's.
+
+    >>> aten("mm mylib.mm")
+    ('aten.mm', 'mylib.mm')
+    """
+    return tuple(name if "." in name else f"aten.{name}" for name in names.split())
+
+
+def family(
+    cost: Callable[..., Cost | Sequence[Cost]], rows: Mapping[str, Row], *, each: str = "output element",
+    timed_as: str | None = None,
+) -> None:  # fmt: skip
+    """Registers rules that differ in numbers: by the names of ops, `cost` of the op and the numbers of a row.
+
+    A row ends with what is counted. Of one without, the numbers are the vector FLOP and the special functions of
+    `each` element.
+    """
+    for names, row in rows.items():
+        numbers = [number for number in row if not isinstance(number, str)]
+
+        def price(op: Op, numbers: Sequence[int] = numbers) -> Cost | Sequence[Cost]:
+            return cost(op, *numbers)
+
+        kinds = aten(names)
+        price.__doc__ = next((text for text in row if isinstance(text, str)), "") or an_element(*numbers, each=each)
+        price.__module__, price.__name__ = cost.__module__, kinds[0].rpartition(".")[2]
+        rule(*kinds, timed_as=timed_as)(price)
+
+
+def an_element(vector: int, special: int = 0, *, each: str = "output element") -> str:
     """What a rule of constant work says of itself.
 
     >>> an_element(2, 1)
     '2 and 1 special function an output element.'
     """
     functions = f"{special} special function{'s' * (special > 1)}"
-    work = " and ".join([str(vector)] * bool(vector) + [functions] * bool(special))
-    return f"{work} an {each}." if work else "Traffic alone."
+    counted = " and ".join([str(vector)] * bool(vector) + [functions] * bool(special))
+    return f"{counted} an {each}." if counted else "Traffic alone."
+
+
+def work(n: Size, vector: int = 0, special: int = 0) -> Cost:
+    """So many vector FLOP and special functions for each of n elements."""
+    return Cost(vector_flop=product((vector, n)), special_flop=product((special, n)))
 
 
 def reads(tensors: Iterable[TensorSpec]) -> Cost:
@@ -103,16 +141,16 @@ def traffic(op: Op) -> Cost:
     return reads(op.inputs) + writes(op.outputs)
 
 
+def dense_bytes(tensor: TensorSpec) -> Size:
+    """Bytes of a tensor if each element had memory of its own."""
+    return product((tensor.numel, tensor.dtype.itemsize))
+
+
 def sweep(label: str, x: TensorSpec, *, reading: int = 1, writing: int = 1, vector: int = 0, special: int = 0) -> Cost:
     """A kernel among several of one op that goes over all elements of x: so many of x's size are read and written."""
-    each = product((x.numel, x.dtype.itemsize))
-    return Cost(
-        label=label,
-        vector_flop=product((vector, x.numel)),
-        special_flop=product((special, x.numel)),
-        read_bytes=product((reading, each)),
-        write_bytes=product((writing, each)),
-    )
+    each = dense_bytes(x)
+    moved = Cost(read_bytes=product((reading, each)), write_bytes=product((writing, each)), label=label)
+    return moved + work(x.numel, vector, special)
 
 
 def price(

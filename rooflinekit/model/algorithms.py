@@ -2,18 +2,19 @@
 
 A record says which unit multiplies, which constant of the time model is its rate, how it is tiled and split, in which
 formats and on which GPUs it exists. The libraries' own records are in `cudnn`, `miopen`, `onednn` and `depthwise`;
-`libraries` says which library a device has.
+`libraries` says which of them a device has.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
+from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import Math
 from rooflinekit.ir.points import Number, larger
@@ -262,6 +263,34 @@ class Form:
     repeats: Number = 1  # launches, one after the other
     calls: Number = 0  # of the library of products
     untuned: Any = False  # whether that library has no tuned kernel of these sizes in bf16
+
+
+def _no_forms(p: Problem, threads: bool) -> Iterable[Form]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Libraries:
+    """What PyTorch calls on a vendor's devices: its libraries, and the algorithms of that of convolutions."""
+
+    products: str  # name of the library
+    convolutions: str
+    own: tuple[str, ...] = (ATEN,)  # whose kernels run beside
+    rates: str  # the library whose constants its convolutions have
+    #: The implicit products that come into question in a format, given what runs in threads where nothing is to tile.
+    implicit: Callable[[Problem, Math, Algorithm | None], Iterable[Algorithm]]
+    #: All other algorithms; whether the implicit product runs in threads.
+    forms: Callable[[Problem, bool], Iterable[Form]] = _no_forms
+    channels_last: bool = True  # whether convolutions on tensor cores want them; channels first need no copies else
+    side_by_side: bool = False  # whether layers and directions of recurrent networks run beside each other
+    whole_recurrent: bool = False  # whether products of recurrent layers are in fp32 where others may be in tf32
+    unpacks_half: bool = False  # whether fp16 is unpacked and rounded on CUDA cores without dot products
+    generation: Callable[[Device], str] = lambda _: ""  # of a GPU, as `Algorithm.generation` names it
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each library once."""
+        return tuple(dict.fromkeys((self.products, self.convolutions, *self.own)))
 
 
 def result_sizes(image: Any, window: Any, pad: Any, stride: Any, dilation: Any) -> Any:

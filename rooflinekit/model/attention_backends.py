@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from rooflinekit.cost.rules.attention import GRADIENTS
 from rooflinekit.errors import FormatError, InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
@@ -19,6 +20,7 @@ from rooflinekit.ir.op import DType, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
 from rooflinekit.model.kernel import Kernel, passing
+from rooflinekit.model.libraries import capability_of
 
 FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True, sums_in_memory=True)
 FLASH_3 = replace(ATTENTION, name="FlashAttention 3", sums_in_memory=True)
@@ -62,6 +64,8 @@ _CUDNN_FROM, _FLASH_2_FROM, _FLEX_FROM = (2, 5), (2, 2), (2, 5)  # releases in w
 _OF_AOTRITON = ("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")  # GPUs for which PyTorch brings its kernels
 #: Operators that a package, or torch.nn.attention.varlen, calls by name, of tensors with heads behind the sequence.
 _FLASH_KINDS = ("flash_attn.", "torch_attn.", "aten._flash_attention_")
+_SCALED = "aten._scaled_dot_product_"
+_FLASH = (f"{_SCALED}flash_attention", *_FLASH_KINDS)
 _BY_NAME = (*_FLASH_KINDS, "aten._efficient_attention_")
 _OF_CK, _OF_AITER = ("gfx90a", "gfx94", "gfx95"), ("gfx94", "gfx95")
 _HOPPER, _BLACKWELL = 9, 10  # generations, of the latter its data centre GPUs
@@ -79,7 +83,7 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
     convert_dq_to_16bits in a profile).
     """
     algorithm = _made_for(backend_of(op, device, like), op, device)
-    if not op.kind.endswith("_backward"):
+    if op.kind not in GRADIENTS:
         yield replace(kernel, algorithm=algorithm)
         return
     if algorithm.computes_again:
@@ -107,10 +111,10 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
 
 def _made_for(algorithm: Algorithm, op: Op, device: Device | None) -> Algorithm:
     """The library's kernel for the gradient, for wide heads, for a generation of GPUs."""
-    if op.kind.endswith("_backward"):
+    if op.kind in GRADIENTS:
         wide = max(_widths(op)) > _IN_REGISTERS
         return {CUDNN: CUDNN_GRADIENT, EFFICIENT: EFFICIENT_WIDE if wide else EFFICIENT}.get(algorithm, algorithm)
-    later = (_capability(device) or (0,))[0] == _BLACKWELL
+    later = (capability_of(device) or (0,))[0] == _BLACKWELL
     return CUDNN_BLACKWELL if later and algorithm is CUDNN else algorithm
 
 
@@ -140,15 +144,15 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
         return ATTENTION
     if (named := op.attrs.get("backend")) is not None:
         return BACKENDS[str(named)]
-    if "flex_attention" in op.kind:
+    if op.kind.startswith("higher_order.flex_attention"):
         return TRITON
-    capability = _capability(device)
+    capability = capability_of(device)
     if op.kind.startswith(_BY_NAME) and capability is not None:
         if not op.kind.startswith(_FLASH_KINDS):
             return EFFICIENT
         third = op.attrs.get("package") == "xformers" and capability[0] == _HOPPER and not op.attrs.get("dropout_p")
         return FLASH_3 if third else FLASH  # of its own FlashAttention 3 xFormers calls where it can
-    if "scaled_dot_product" not in op.kind and not op.kind.startswith(_BY_NAME):
+    if not op.kind.startswith((_SCALED, *_BY_NAME)):
         return ATTENTION
     if capability is None:
         return _of_amd(op, device)
@@ -161,11 +165,11 @@ def _first_of(op: Op, device: Device, capability: tuple[int, int], like: Release
     Raises FormatError where there is none.
     """
     allowed = op.attrs.get("backends", _SWITCHED)
-    asked = "cudnn" in op.kind and "backends" not in op.attrs  # by the operator's own name
+    asked = op.kind.startswith(f"{_SCALED}cudnn") and "backends" not in op.attrs  # by the operator's own name
     first = asked or (like or _PRESENT).prefers_cudnn(capability[0])
     excluded = {
         "cudnn": _against_cudnn(op, capability),
-        "flash": _against_flash(op, capability, like) if "flash" in op.kind else iter([_MASKED]),
+        "flash": _against_flash(op, capability, like) if op.kind.startswith(_FLASH) else iter([_MASKED]),
         "efficient": _against_efficient(op, capability, like),
         "math": iter(()),
     }
@@ -192,19 +196,19 @@ def _of_amd(op: Op, device: Device) -> Algorithm:
     if device.vendor != "AMD":
         return ATTENTION
     on = op.attrs.get("backends", _SWITCHED)
-    taken = ("flash" in op.kind and "flash" in on) or ("efficient" in on and not _shares_keys(op))
+    taken = (op.kind.startswith(_FLASH) and "flash" in on) or ("efficient" in on and not _shares_keys(op))
     return AOTRITON if taken and _is_one_of(device, _OF_AOTRITON) else WRITTEN_OUT
 
 
 def _tensors(op: Op) -> Sequence[TensorSpec]:
     """Query, key and value."""
-    return op.inputs[1:4] if op.kind.endswith("_backward") else op.inputs[:3]
+    return op.inputs[1:4] if op.kind in GRADIENTS else op.inputs[:3]
 
 
 def _shares_keys(op: Op) -> bool:
     """Whether several heads read the same keys, with `enable_gqa=True`: memory-efficient kernels take no such call."""
     query, key, _ = _tensors(op)
-    return "scaled_dot_product" in op.kind and query.shape[1] != key.shape[1]
+    return op.kind.startswith(_SCALED) and query.shape[1] != key.shape[1]
 
 
 def _widths(op: Op) -> list[int]:
@@ -263,7 +267,7 @@ def _against_flash(op: Op, capability: tuple[int, int], like: Release | None) ->
 def _unequal(op: Op) -> Iterator[Obstacle]:
     """A causal mask that begins at the upper left, where flash attention's ends at the lower right."""
     query, key, _ = _tensors(op)
-    if "scaled_dot_product" in op.kind and query.shape[-2] != key.shape[-2]:
+    if op.kind.startswith(_SCALED) and query.shape[-2] != key.shape[-2]:
         yield "a causal mask of unequal lengths", "use flex_attention"
 
 
@@ -380,7 +384,7 @@ def against(op: Op, name: str, device: Device, like: Release | None = None) -> t
         return (("a CPU", "name a GPU"),)
     if not _may_differ(op):
         return (("a call that one kernel alone takes", "call scaled_dot_product_attention"),)
-    capability = _capability(device)
+    capability = capability_of(device)
     if capability is None:
         return () if name == "math" else tuple(_against_on_amd(op, name, device))
     if name not in _LIMITS:
@@ -409,12 +413,12 @@ def _of_width(widths: list[int]) -> str:
 
 def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[str, tuple[Obstacle, ...]]]:
     """Names in BACKENDS of what PyTorch would run before what runs, faster ones first, with all that excludes each."""
-    capability, given = _capability(device), op.attrs.get("backend")
+    capability, given = capability_of(device), op.attrs.get("backend")
     if capability is None or given is not None or not _may_differ(op):
         return
     ran, release, allowed = backend_of(op, device, like), like or _PRESENT, op.attrs.get("backends", BACKENDS)
     found: dict[str, list[Obstacle]] = {}
-    if "scaled_dot_product" not in op.kind:
+    if not op.kind.startswith(_SCALED):
         if ran == FLASH and _PRESENT.prefers_cudnn(capability[0]):
             found["cudnn"] = [("a call of flash attention by name", "call scaled_dot_product_attention")]
     elif ran != CUDNN and _PRESENT.prefers_cudnn(capability[0]):
@@ -450,7 +454,7 @@ def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
             narrow = wide
         return tuple(replace(one, dtype=narrow) if one.dtype == wide else one for one in kept)
 
-    capability = _capability(device)
+    capability = capability_of(device)
     if capability is None:
         return None
     dropout = op.attrs.get("dropout_p") if backend == "efficient" else 0.0
@@ -462,7 +466,7 @@ def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
 def _may_differ(op: Op) -> bool:
     """Whether all kernels may run it: scaled_dot_product_attention, and flash attention of a batch without a window."""
     special = {op.attrs.get(name) for name in ("window_size_left", "window_size", "packed_keys")}
-    return "scaled_dot_product" in op.kind or (op.kind.startswith(_FLASH_KINDS) and special <= {None, -1})
+    return op.kind.startswith(_SCALED) or (op.kind.startswith(_FLASH_KINDS) and special <= {None, -1})
 
 
 def _length(op: Op) -> int:
@@ -473,14 +477,6 @@ def _length(op: Op) -> int:
 def _is_one_of(device: Device, architectures: tuple[str, ...]) -> bool:
     """Whether an AMD GPU is of one of these."""
     return (device.compute_capability or "").startswith(architectures)
-
-
-def _capability(device: Device | None) -> tuple[int, int] | None:
-    """CUDA's compute capability; None where there is none."""
-    if device is None or device.vendor != "NVIDIA" or not device.compute_capability:
-        return None
-    major, _, minor = device.compute_capability.partition(".")
-    return int(major), int(minor or 0)
 
 
 def other_backends(op: Op, device: Device, like: Release | None) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from rooflinekit.cost.rules.attention import GRADIENTS
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op, PricedOp, TensorSpec
@@ -195,7 +196,7 @@ def written_out(op: Op, kept: Mapping[str, _Kept] | None = None) -> tuple[list[O
     """The ops of one call, and what it leaves to its gradient, or finds of its forward pass in `kept`, by the memory of
     its output.
     """
-    if not op.kind.endswith("_backward"):
+    if op.kind not in GRADIENTS:
         return _forward(op)
     known = next((kept[one.memory] for one in op.inputs if one.memory in kept), None) if kept else None
     if known is None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Math, Op, TensorSpec
-from rooflinekit.ir.points import integer
-from rooflinekit.model import cudnn, miopen, onednn
+from rooflinekit.ir.points import Number, integer
+from rooflinekit.model import cudnn
 from rooflinekit.model.algorithms import (
-    ATEN,
-    CUBLAS,
     CUDNN,
     HALF,
-    MIOPEN,
-    ONEDNN,
     PRODUCT,
-    ROCBLAS,
     VECTOR_BYTES,
     WIDE,
     Algorithm,
@@ -31,8 +25,7 @@ from rooflinekit.model.algorithms import (
 )
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
 from rooflinekit.model.kernel import Chain, Kernel, passing
-from rooflinekit.model.machine import has_dot_products, on_tensor_core
-from rooflinekit.model.miopen import GCN, RDNA
+from rooflinekit.model.libraries import every_library
 
 #: Channels a group, in and out alike, of which cuDNN has tiled gradients with channels last (timm's training rows).
 _TILED_GROUPS = (4, 8, 16, 32)
@@ -150,38 +143,30 @@ def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
     """The kernel with the algorithms of every library beside it."""
     cleared = p.itemsize * p.cleared if p.direction == "data" else 0
     cost = replace(kernel.cost, write_bytes=integer(kernel.cost.write_bytes) + cleared)
-    threads = kernel.algorithm.runs_in_threads
+    threads = kernel.algorithm if kernel.algorithm.runs_in_threads else None
     plain = replace(
         kernel,
         direction=p.direction,
-        cost=cost if threads else replace(cost, gemms=(p.product(),)),
-        padded=min(1.0, _MOST_SUMMED / p.gathered) if kernel.algorithm == GROUP_SUMS else filled_up(p),
+        cost=replace(cost, gemms=(p.product(),)) if threads is None else cost,
+        padded=_padded(kernel, p, threads),
         unusual=bool(p.volume) or any(int(d) > 1 for d in p.dilation),
     )
-    of_gpus = [plain] if threads else list(_implicit(plain, p))
-    of_cpus = (replace(k, algorithm=onednn.direct(k.algorithm)) for k in of_gpus)
-    tiled = miopen.implicit(p, plain.math) if p.volume or not threads else ()
-    of_amd = (replace(plain, algorithm=one, pointwise=False) for one in tiled)
-    others = (_as_form(plain, form) for form in forms(p) if form.possible and _may_run(form.algorithm, plain))
-    first, *rest = (*of_gpus, *of_cpus, *of_amd, *others)
+    implicit = (
+        replace(plain, algorithm=one, pointwise=plain.pointwise and library.channels_last)
+        for library in every_library()
+        for one in library.implicit(p, plain.math, threads)
+    )
+    forms = (form for library in every_library() for form in library.forms(p, threads is not None))
+    others = (_as_form(plain, form) for form in forms if form.possible and plain.math in form.algorithm.formats)
+    first, *rest = (*implicit, *others)
     return replace(first, alternatives=tuple(rest))
 
 
-def forms(p: Problem) -> Iterator[Form]:
-    """Every library's algorithms beside the implicit product."""
-    yield from cudnn.forms(p)
-    yield from miopen.forms(p)
-
-
-def _implicit(plain: Kernel, p: Problem) -> Iterator[Kernel]:
-    scattered = p.direction == "data" and not plain.pointwise and cudnn.few_channels(p, plain.math)
-    for algorithm in cudnn.implicit(p, plain.math):
-        yield replace(plain, algorithm=algorithm, padded=p.scattered if scattered else plain.padded)
-
-
-def _may_run(algorithm: Algorithm, kernel: Kernel) -> bool:
-    """Whether it has the format; what runs in threads, for cuDNN has no tiles for it, has no other of cuDNN's."""
-    return kernel.math in algorithm.formats and not (kernel.algorithm.runs_in_threads and algorithm.library == CUDNN)
+def _padded(kernel: Kernel, p: Problem, threads: Algorithm | None) -> Number:
+    """By how much channels are filled up where vectors of them are loaded."""
+    if threads is None and p.direction == "data" and not kernel.pointwise and cudnn.few_channels(p, kernel.math):
+        return p.scattered
+    return min(1.0, _MOST_SUMMED / p.gathered) if threads == GROUP_SUMS else filled_up(p)
 
 
 def _as_form(kernel: Kernel, form: Form) -> Kernel:
@@ -213,14 +198,6 @@ def _is_pointwise(op: Op) -> bool:
     """Whether each output pixel sees one input pixel."""
     weight = image_and_weight(op)[1]
     return set(weight.shape[2:]) == {1} and set(op.attrs.get("stride", (1,))) == {1}
-
-
-def formats_channels_last(device: Device) -> Collection[str]:
-    """The formats that a device multiplies on tensor cores, and whose convolutions want channels last there.
-
-    MIOpen's kernels take channels first.
-    """
-    return () if MIOPEN in libraries_of(device) else device.matrix_peak
 
 
 # The layouts that a convolution's kernels ask for, and the copies that bring tensors into them.
@@ -374,53 +351,3 @@ def has_gaps(tensor: TensorSpec) -> bool:
 def channels_last(tensor: TensorSpec) -> bool:
     """Whether the channels of a pixel lie behind each other."""
     return tensor.stride is not None and tensor.stride[1] == 1
-
-
-# Which libraries a device has, and which of their algorithms exist on it.
-
-
-#: Of GPUs, by vendor: products, convolutions, and PyTorch's own kernels. A vendor that is not here has the first ones.
-_OF_GPUS: Mapping[str, tuple[str, ...]] = {"NVIDIA": (CUBLAS, CUDNN, ATEN), "AMD": (ROCBLAS, MIOPEN, ATEN)}
-_OF_CPUS = (ONEDNN,)
-
-
-def libraries_of(device: Device) -> tuple[str, ...]:
-    """The libraries that run a device's products and convolutions."""
-    if device.kind == "cpu":
-        return _OF_CPUS
-    return _OF_GPUS.get(device.vendor, _OF_GPUS["NVIDIA"])
-
-
-def rated_as(device: Device) -> str:
-    """Whose constants a device's convolutions have: MIOpen's, or cuDNN's, which stand in for oneDNN's too."""
-    return MIOPEN if MIOPEN in libraries_of(device) else CUDNN
-
-
-def stand_in_note(device: Device) -> str:
-    """That another vendor's libraries stand in for the device's own, which are not known; "" where they are."""
-    if device.kind == "cpu" or device.vendor in _OF_GPUS:
-        return ""
-    return f"the libraries of {device.vendor} are not known: algorithms are those of {', '.join(libraries_of(device))}"
-
-
-def generation_of(device: Device) -> str:
-    """Which of AMD's instruction sets a GPU has, as MIOpen's assembly is written for one of them; "" for all others."""
-    if MIOPEN not in libraries_of(device):
-        return ""
-    return GCN if (device.compute_capability or "").startswith("gfx9") else RDNA
-
-
-def exists(algorithm: Algorithm, math: Math, device: Device) -> bool:
-    """Whether a device has an algorithm in this arithmetic.
-
-    Sums of 16 bits on CUDA cores, which AMD calls stream processors, need dot products.
-    """
-    if algorithm.library not in ("", *libraries_of(device)):
-        return False
-    if algorithm.generation not in ("", generation_of(device)) or (algorithm.formats and math not in algorithm.formats):
-        return False
-    if algorithm.needs_tensor_cores and not on_tensor_core(device, math):
-        return False
-    if algorithm.instead_of_tensor_cores and on_tensor_core(device, math):
-        return False
-    return not algorithm.needs_dot_products or math is not Math.FP16 or has_dot_products(device)

@@ -14,6 +14,7 @@ from typing import Any
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import (
+    CUBLAS,
     CUDNN,
     FEW,
     HALF,
@@ -25,6 +26,7 @@ from rooflinekit.model.algorithms import (
     ByUnit,
     Direction,
     Form,
+    Libraries,
     Problem,
     all_of,
     blocks,
@@ -89,12 +91,14 @@ def on_cuda_cores(algorithm: Algorithm) -> Algorithm:
     return replace(algorithm, cuda_cores_only=True)
 
 
-def implicit(p: Problem, math: Math) -> tuple[Algorithm, ...]:
-    """The implicit product that runs, where it depends on tensor cores one for each case.
+def implicit(p: Problem, math: Math, threads: Algorithm | None = None) -> tuple[Algorithm, ...]:
+    """The implicit product that runs, where it depends on tensor cores one for each case; or what runs in threads.
 
     A weight's gradient of few channels runs as others do in fp32, in 16 bits at any window as none does. Wide windows
     of images have kernels of their own on tensor cores alone; volumes have them on either unit.
     """
+    if threads is not None:
+        return (threads,)
     plain = IMPLICIT[p.direction]
     if p.pointwise:
         return (POINTWISE,) if p.direction == "forward" else (plain,)
@@ -110,8 +114,10 @@ def implicit(p: Problem, math: Math) -> tuple[Algorithm, ...]:
     return (plain,)
 
 
-def forms(p: Problem) -> Iterator[Form]:
-    """cuDNN's algorithms beside the implicit product."""
+def forms(p: Problem, threads: bool = False) -> Iterator[Form]:
+    """cuDNN's algorithms beside the implicit product; none of what runs in threads, as it has no tiles for it."""
+    if threads:
+        return
     plain = all_of(d == 1 for d in (*p.stride, *p.dilation))
     flat = (p.window[0] == 1) & (p.volume == False)  # noqa: E712 (arrays)
     square = flat & (p.window[1] == 3) & (p.window[2] == 3)
@@ -149,3 +155,8 @@ def _winograd_in_passes(p: Problem, possible: Any) -> Form:
         algorithm=WINOGRAD_IN_PASSES, gemm=gemm, possible=possible, moved=moved,
         alone=sum(p.tensors) + moved,
     )  # fmt: skip
+
+
+LIBRARIES = Libraries(
+    products=CUBLAS, convolutions=CUDNN, rates=CUDNN, implicit=implicit, forms=forms, side_by_side=True
+)

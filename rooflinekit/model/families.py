@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Family, Math, Phase
 from rooflinekit.model.algorithms import MIOPEN
-from rooflinekit.model.convolution import rated_as
 from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine, Spread
 
 #: Families that are told apart by format.

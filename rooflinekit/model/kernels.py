@@ -17,7 +17,7 @@ from rooflinekit.model.attention_backends import WRITTEN_OUT, attention_kernels,
 from rooflinekit.model.attention_math import written_out
 from rooflinekit.model.convolution import convolution_kernels, with_layout_copies
 from rooflinekit.model.kernel import Issue, Kernel, Traffic
-from rooflinekit.model.recurrence import cell_kernel, recurrent_kernel
+from rooflinekit.model.recurrence import cell_kernel, is_cell, recurrent_kernel
 from rooflinekit.model.rows import (
     MOST_THREADS,
     SOFTMAX_PASSES,
@@ -79,7 +79,7 @@ def _issue(
 
 def _of_any_device(priced: PricedOp, family: Family, graph: Graph) -> tuple[Kernel, ...]:
     """The kernels of an op that are the same on every device; remembered. None of other ops, or where it has none."""
-    if family in (Family.ATTENTION, Family.RECURRENCE) or "_thnn_fused" in priced.op.kind:
+    if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(priced.op):
         return ()
     known = graph.memo.setdefault("kernels of any device", {})
     if id(priced) not in known:
@@ -146,7 +146,7 @@ def _kernels(
             yield from convolution_kernels(kernel, op)
         elif family is Family.RECURRENCE:
             yield recurrent_kernel(kernel, op, device)
-        elif "_thnn_fused" in op.kind:
+        elif is_cell(op):
             yield cell_kernel(kernel, op, device)
         else:
             yield kernel

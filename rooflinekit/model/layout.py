@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
+from rooflinekit.cost.rules.reduction import BATCH_NORM_GRADIENTS, BATCH_NORMS, GROUP_NORM, GROUP_NORM_GRADIENT
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, PricedOp, Role, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import Size
-from rooflinekit.model.algorithms import MIOPEN
-from rooflinekit.model.convolution import libraries_of
+from rooflinekit.model.libraries import libraries_of
 from rooflinekit.model.loops import Loop
 
 #: Time with channels last by that without, of each kind of convolution: measured by inductor's authors, in inference.
@@ -27,7 +28,7 @@ def converts_to_channels_last(graph: Graph, device: Device | None = None) -> boo
     depthwise, or narrows its channels, or where all are small. Never on AMD's GPUs (torch/_inductor/config.py,
     layout_opt_default).
     """
-    if device is not None and MIOPEN in libraries_of(device):
+    if device is not None and not libraries_of(device).channels_last:
         return False
     found = [priced for priced in graph.priced if priced.op.kind == "aten.convolution"]
     if not found or len(graph.priced) >= _OPS_OF_A_CONVOLUTION * len(found):
@@ -100,11 +101,12 @@ class Layouts:
         """
         if not op.inputs or not self.has_last(op.inputs[0]) or not _is_image(replace(op.inputs[0], stride=None)):
             return columns
-        if "batch_norm" in op.kind:
+        if op.kind in (*BATCH_NORMS, *BATCH_NORM_GRADIENTS):
             return True
-        if "group_norm" in op.kind:
+        if op.kind in (GROUP_NORM, GROUP_NORM_GRADIENT):
             return bool(op.attrs.get("group", 1) > 1)
-        return bool(op.attrs.get("dim", -1) % 4 != 1) if "softmax" in op.kind else columns
+        softmax = op.kind in (*SOFTMAXES, *SOFTMAX_GRADIENTS)
+        return bool(op.attrs.get("dim", -1) % 4 != 1) if softmax else columns
 
     def of_images(self, tensors: Iterable[tuple[TensorSpec, int]], *, written: bool = False) -> tuple[int, int]:
         """Of tensors and what a kernel moves of each, the bytes of images with channels first, and with them last."""

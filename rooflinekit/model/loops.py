@@ -6,10 +6,13 @@ What inductor hands to a library (cuBLAS, cuDNN, flash attention, sorting, atomi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from rooflinekit.cost.rules.convolution import POOL_GRADIENTS, POOLS
+from rooflinekit.cost.rules.movement import PAD_GRADIENTS, PADS
+from rooflinekit.cost.rules.resampling import UPSAMPLE_GRADIENTS, UPSAMPLES
+from rooflinekit.cost.table import aten
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import Op, Phase, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
@@ -73,32 +76,28 @@ def op_name(op: Op) -> str:
 # --- what is read ------------------------------------------------------------------------------------------------
 
 #: Read in an order of their own: pooling windows, resampled pixels, elements named by an index.
-_GATHERING = ("pool", "upsample", "index", "gather", "take", "embedding", "im2col", "reflection_pad", "replication_pad")
+_GATHERING = frozenset(
+    (
+        *aten("index _unsafe_index index_select index_fill gather take embedding im2col"),
+        *(*POOLS, *POOL_GRADIENTS, *UPSAMPLES, *UPSAMPLE_GRADIENTS, *PADS, *PAD_GRADIENTS),
+    )
+)
 
 
-def _accesses(op: Op, allowed: int, skip: Iterable[TensorSpec] = ()) -> tuple[Access, ...]:
-    """Inputs with the bytes that are read of them: `allowed` in all, the largest one in part where that is less."""
-    named = {spec.name: spec for spec in op.inputs}
-    for spec in skip:
-        named.pop(spec.name, None)
+def _reads(priced: PricedOp) -> tuple[Access, ...]:
+    """Inputs with the bytes read of them: in all what the costs say, the largest in part where that is less."""
+    op, allowed = priced.op, sum(integer(cost.read_bytes) for cost in priced.costs)
     if not allowed:
         return ()
-    gathered = any(word in op.kind for word in _GATHERING)
+    written = op.inputs[0].name if op_name(op) == "copy" else None  # not read
+    named = {spec.name: spec for spec in op.inputs if spec.name != written}
+    gathered = op.kind.removesuffix("_") in _GATHERING
     sizes = {name: integer(spec.bytes) for name, spec in named.items()}
     excess = sum(sizes.values()) - allowed
     if excess > 0:
         largest = max(sizes, key=sizes.__getitem__)
         sizes[largest] = max(0, sizes[largest] - excess)
     return tuple(Access(spec=spec, bytes=sizes[name], gathered=gathered) for name, spec in named.items())
-
-
-def _all_reads(priced: PricedOp) -> tuple[Access, ...]:
-    target = priced.op.inputs[:1] if op_name(priced.op) == "copy" else ()  # written, not read
-    return _accesses(priced.op, sum(integer(cost.read_bytes) for cost in priced.costs), target)
-
-
-def _work(priced: PricedOp) -> tuple[int, int]:
-    return sum(integer(c.vector_flop) for c in priced.costs), sum(integer(c.special_flop) for c in priced.costs)
 
 
 # --- the two plain kinds ---------------------------------------------------------------------------------------------
@@ -114,11 +113,11 @@ def extern(priced: PricedOp) -> Part:
 def pointwise(priced: PricedOp, loop: Loop = Loop.POINTWISE) -> Part:
     """The op as one loop over the elements of its first result, or over those of all tensors of a list."""
     op = priced.op
-    vector, special = _work(priced)
     numel = sum(integer(t.numel) for t in op.outputs) if loop is Loop.LIST else integer(op.outputs[0].numel)
     return Part(
-        priced=priced, label=op_name(op), loop=loop, outer=numel, reads=_all_reads(priced), writes=op.outputs,
-        vector=vector, special=special,
+        priced=priced, label=op_name(op), loop=loop, outer=numel, reads=_reads(priced), writes=op.outputs,
+        vector=sum(integer(cost.vector_flop) for cost in priced.costs),
+        special=sum(integer(cost.special_flop) for cost in priced.costs),
     )  # fmt: skip
 
 

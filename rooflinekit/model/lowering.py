@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from rooflinekit.cost.rules.convolution import ADAPTIVE_AVERAGES, POOLS
+from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
+from rooflinekit.cost.rules.optimizer import LISTS
+from rooflinekit.cost.rules.reduction import (
+    BATCH_NORM_GRADIENTS,
+    BATCH_NORMS,
+    GROUP_NORM,
+    GROUP_NORM_GRADIENT,
+    LAYER_NORM,
+    LAYER_NORM_GRADIENT,
+    NO_TRAINING,
+    NO_UPDATE,
+    RMS_NORM,
+    RMS_NORM_GRADIENT,
+)
+from rooflinekit.cost.table import aten
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import ADDED, EAGER, Basis, DType, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
-from rooflinekit.model.loops import Access, Loop, Part, extern, op_name, pointwise
+from rooflinekit.model.loops import Access, Loop, Part, extern, pointwise
 
 BIAS_GRADIENT = "bias gradient"  # label of a convolution's kernel
 
@@ -18,61 +35,67 @@ UNROLLED = 8
 
 def parts_of(priced: PricedOp, like: Release | None = None) -> tuple[Part, ...]:
     """The loops of an op in their order; none for a view. What a strategy has put in has one, a call."""
-    if priced.op.kind.startswith(ADDED):
-        return (extern(priced),)
-    if not priced.costs:
+    op = priced.op
+    if not (priced.costs or op.kind.startswith(ADDED)):
         return ()
-    name = op_name(priced.op)
-    if name == "convolution" and priced.op.attrs.get("bias") is not None:
+    if op.kind == "aten.convolution" and op.attrs.get("bias") is not None:
         return tuple(_convolution(priced))
-    if name == "convolution_backward" and priced.costs[-1].label == BIAS_GRADIENT:
+    if op.kind == "aten.convolution_backward" and priced.costs[-1].label == BIAS_GRADIENT:
         return tuple(_convolution_backward(priced))
-    if _is_extern(priced, name) or _is_pooled_by_library(priced.op, like):
+    if _is_extern(priced) or _is_pooled_by_library(op, like):
         return (extern(priced),)
-    if name in _REDUCTIONS:
-        return tuple(_reduction(priced))
-    for words, lower in _LOWERINGS:
-        if any(word in name for word in words):
-            return tuple(lower(priced))
-    return (pointwise(priced, Loop.LIST if "_foreach_" in name else Loop.POINTWISE),)
+    return tuple(_LOWERINGS.get(op.kind.removesuffix("_"), _pointwise)(priced))
 
 
 #: Libraries, scans, atomic sums and ops whose result has no size before it is known: as in eager mode.
-_LIBRARY = (
-    "_fused_", "sort", "topk", "unique", "kthvalue", "median", "mode", "nonzero", "masked_select", "scatter",
-    "index_put", "index_add", "index_reduce", "index_copy", "put", "embedding_bag", "embedding_dense_backward",
-    "cumsum", "cumprod",
-    "logcumsumexp", "histc", "bincount", "searchsorted", "bucketize", "multinomial", "randperm", "poisson", "binomial",
-    "cdist", "pdist", "_fft", "linalg_", "cholesky", "_local_scalar_dense", "grid_sampler", "_ctc_loss", "col2im",
-    "unfold_backward", "max_unpool", "renorm", "_amp_", "_aa", "gamma", "dirichlet", "_foreach_norm", "_foreach_max",
-)  # fmt: skip
-#: Whose names have such words, and that are loops all the same.
-_LOOPS = ("linalg_vector_norm", "_fused_rms_norm", "_fused_rms_norm_backward")
+_LIBRARY = frozenset(
+    aten(
+        "_fused_sgd _fused_adam _fused_adamw _fused_adagrad _fused_dropout _fused_moving_avg_obs_fq_helper "
+        "_thnn_fused_lstm_cell _thnn_fused_gru_cell _thnn_fused_lstm_cell_backward_impl "
+        "_thnn_fused_gru_cell_backward _amp_foreach_non_finite_check_and_unscale _amp_update_scale _foreach_norm "
+        "_foreach_max sort argsort searchsorted bucketize topk kthvalue median nanmedian mode _unique2 unique_dim "
+        "unique_consecutive histc bincount nonzero nonzero_static masked_select cumsum cumprod logcumsumexp renorm "
+        "slice_scatter select_scatter diagonal_scatter as_strided_scatter scatter scatter_add scatter_reduce "
+        "masked_scatter masked_scatter_backward index_put _unsafe_index_put _index_put_impl index_add index_reduce "
+        "index_copy put unfold_backward col2im max_unpool2d max_unpool3d embedding_dense_backward embedding_renorm "
+        "_embedding_bag _embedding_bag_forward_only _embedding_bag_backward _embedding_bag_dense_backward "
+        "_embedding_bag_per_sample_weights_backward _local_scalar_dense randperm poisson binomial multinomial "
+        "_standard_gamma _standard_gamma_grad _sample_dirichlet _dirichlet_grad lgamma digamma polygamma igamma "
+        "igammac mvlgamma _ctc_loss _ctc_loss_backward _cdist_forward _cdist_backward _pdist_forward _pdist_backward "
+        "_fft_c2c _fft_r2c _fft_c2r linalg_cross linalg_cholesky_ex linalg_ldl_factor_ex linalg_inv_ex "
+        "cholesky_inverse cholesky_solve linalg_eig linalg_eigvals _linalg_eigvals _linalg_eigh linalg_lu_factor_ex "
+        "linalg_lu linalg_lu_solve linalg_ldl_solve linalg_solve_triangular _linalg_solve_ex _linalg_det "
+        "_linalg_slogdet linalg_qr linalg_householder_product _linalg_svd linalg_pinv linalg_matrix_exp "
+        "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_bilinear2d_aa_backward "
+        "_upsample_bicubic2d_aa_backward grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward "
+        "grid_sampler_3d_backward"
+    )
+)
+_PRODUCTS = (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
 
 
-def _is_extern(priced: PricedOp, name: str) -> bool:
-    family = priced.timed_as
-    if priced.basis is Basis.DEFAULT or not priced.op.kind.startswith("aten.") or not priced.op.outputs:
+def _is_extern(priced: PricedOp) -> bool:
+    op = priced.op
+    if priced.basis is Basis.DEFAULT or not op.kind.startswith("aten.") or not op.outputs or EAGER in op.attrs:
         return True
-    if EAGER in priced.op.attrs:
-        return True
-    products = family in (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
-    return products or (name not in _LOOPS and any(word in name for word in _LIBRARY))
+    return priced.timed_as in _PRODUCTS or op.kind.removesuffix("_") in _LIBRARY
 
 
 def _is_pooled_by_library(op: Op, like: Release | None) -> bool:
     """A window of more than 25, or a dilated one before some release (lowering.py: falls back)."""
-    if "pool" not in op.kind or "backward" in op.kind:
+    if op.kind not in POOLS:
         return False
     dilated = any(integer(step) > 1 for step in op.attrs.get("dilation") or ())
-    return _window(op) > 25 or (dilated and like is not None and not like.compiles_dilated_pooling)
+    window = math.prod(map(integer, op.attrs.get("kernel_size") or ()))
+    return window > 25 or (dilated and like is not None and not like.compiles_dilated_pooling)
 
 
-def _window(op: Op) -> int:
-    found = 1
-    for size in op.attrs.get("kernel_size") or ():
-        found *= integer(size)
-    return found
+def _pointwise(priced: PricedOp) -> Iterator[Part]:
+    yield pointwise(priced)
+
+
+def _lists(priced: PricedOp) -> Iterator[Part]:
+    yield pointwise(priced, Loop.LIST)
 
 
 def _convolution(priced: PricedOp) -> Iterator[Part]:
@@ -123,7 +146,7 @@ def _reaches_last(dims: object, rank: int) -> bool:
 def _pooling(priced: PricedOp) -> Iterator[Part]:
     """To one pixel a mean over rows (decomposition of _adaptive_avg_pool2d), else a window at each result."""
     op = priced.op
-    if "adaptive_avg" in op.kind and "backward" not in op.kind and set(op.outputs[0].shape[2:]) == {1}:
+    if set(op.outputs[0].shape[2:]) == {1}:
         part = next(_reduction(replace(priced, op=replace(op, attrs={**op.attrs, "dim": None}))))
         yield replace(part, priced=priced, reads=tuple(replace(a, gathered=False) for a in part.reads))
     else:
@@ -141,8 +164,8 @@ def _statistics(
     op = priced.op
     made = TensorSpec(name=f"{op.name}.statistics", shape=(outer,), dtype=DType.FLOAT32)
     first = replace(
-        part, label=f"{part.label}", loop=Loop.REDUCTION, outer=outer, inner=inner, columns=columns,
-        writes=(made, *kept), vector=part.vector // 2, special=part.special // 2,
+        part, loop=Loop.REDUCTION, outer=outer, inner=inner, columns=columns, writes=(made, *kept),
+        vector=part.vector // 2, special=part.special // 2,
     )  # fmt: skip
     yield first
     yield replace(
@@ -173,8 +196,7 @@ def _batch_norm(priced: PricedOp) -> Iterator[Part]:
     """In training statistics over all but the channels; else pointwise."""
     op = priced.op
     x, y = op.inputs[0], op.outputs[0]
-    training = bool(op.attrs.get("training", op.attrs.get("train", "no_" not in op.kind)))
-    if not training:
+    if not op.attrs.get("training", op.attrs.get("train", op.kind not in (NO_TRAINING, NO_UPDATE))):
         yield replace(pointwise(priced), writes=(y,))
         return
     channels = integer(x.shape[1])
@@ -195,12 +217,11 @@ def _norm_backward(priced: PricedOp) -> Iterator[Part]:
     results = iter(op.outputs)
     input_gradient = (next(results),) if wanted and wanted[0] and op.outputs else ()
     others = tuple(results)
-    batch = "batch_norm" in op.kind
-    channels = (
-        integer(x.shape[1])
-        if batch or "group" in op.kind
-        else max([integer(t.numel) for t in others] or [integer(x.shape[-1])])
-    )
+    batch = op.kind in BATCH_NORM_GRADIENTS
+    if batch or op.kind == GROUP_NORM_GRADIENT:
+        channels = integer(x.shape[1])
+    else:
+        channels = max([integer(t.numel) for t in others] or [integer(x.shape[-1])])
     weights = next((cost for cost in priced.costs if cost.label.startswith("gain")), None)
     if input_gradient:
         whole = replace(
@@ -224,15 +245,23 @@ def _rows(op: Op, numel: int, channels: int) -> int:
     return statistics[0] if statistics else max(1, numel // channels)
 
 
-_REDUCTIONS = ("max", "min", "any", "all", "norm", "logsumexp")  # words that stand in other names too
-_LOWERINGS = (
-    (("softmax",), _softmax),
-    (("batch_norm_backward", "layer_norm_backward", "group_norm_backward", "rms_norm_backward"), _norm_backward),
-    (("native_layer_norm", "native_group_norm", "rms_norm"), _row_norm),
-    (("batch_norm",), _batch_norm),
-    (("pool",), _pooling),
-    (
-        ("sum", "prod", "mean", "loss", "amax", "amin", "argm", "var", "std", "vector_norm", "count_nonzero"),
-        _reduction,
+_LOSSES = aten(
+    "mse_loss smooth_l1_loss huber_loss soft_margin_loss mse_loss_backward smooth_l1_loss_backward huber_loss_backward "
+    "soft_margin_loss_backward nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward "
+    "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss_backward"
+)
+_REDUCTIONS = aten(
+    "sum nansum prod mean var std var_mean std_mean max min amax amin aminmax argmax argmin any all norm "
+    "linalg_vector_norm logsumexp count_nonzero"
+)
+_LOWERINGS: dict[str, Callable[[PricedOp], Iterator[Part]]] = {
+    **dict.fromkeys((*_REDUCTIONS, *_LOSSES), _reduction),
+    **dict.fromkeys((*SOFTMAXES, *SOFTMAX_GRADIENTS), _softmax),
+    **dict.fromkeys((LAYER_NORM, GROUP_NORM, RMS_NORM), _row_norm),
+    **dict.fromkeys(BATCH_NORMS, _batch_norm),
+    **dict.fromkeys(
+        (*BATCH_NORM_GRADIENTS, LAYER_NORM_GRADIENT, GROUP_NORM_GRADIENT, RMS_NORM_GRADIENT), _norm_backward
     ),
-)  # fmt: skip
+    **dict.fromkeys(ADAPTIVE_AVERAGES, _pooling),
+    **dict.fromkeys(LISTS, _lists),
+}

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import Math
 from rooflinekit.ir.points import Number
@@ -23,12 +24,14 @@ from rooflinekit.model.algorithms import (
     IN_PASSES,
     MIOPEN,
     PRODUCT,
+    ROCBLAS,
     SINGLE,
     WINOGRAD,
     Algorithm,
     ByUnit,
     Direction,
     Form,
+    Libraries,
     Problem,
     all_of,
     any_of,
@@ -99,12 +102,12 @@ def gathers_pixels(math: Math, p: Problem) -> Any:
     return p.pointwise & (math is not Math.BF16 or p.direction == "weight")
 
 
-def implicit(p: Problem, math: Math) -> tuple[Algorithm, ...]:
-    """The implicit product that runs.
+def implicit(p: Problem, math: Math, threads: Algorithm | None = None) -> tuple[Algorithm, ...]:
+    """The implicit product that runs; none beside what runs in threads, but of volumes.
 
     Of volumes there is one in fp32 alone, on CUDA cores; in bf16 on RDNA those without GCN's assembly.
     """
-    if p.volume and math not in SINGLE:
+    if (p.volume and math not in SINGLE) or (threads is not None and not p.volume):
         return ()
     plain = replace(IMPLICIT[p.direction], cuda_cores_only=bool(p.volume))
     pixelwise = PIXELWISE_WEIGHT if p.direction == "weight" else PIXELWISE
@@ -124,7 +127,7 @@ def has_compiled(math: Math, direction: Direction) -> bool:
     return direction != "data" or math is not Math.BF16
 
 
-def forms(p: Problem) -> Iterator[Form]:
+def forms(p: Problem, threads: bool = False) -> Iterator[Form]:
     """All algorithms beside the implicit product."""
     flat = (p.volume == False) & all_of(d == 1 for d in p.dilation)  # noqa: E712 (arrays)
     unstrided = all_of(s == 1 for s in p.stride)
@@ -208,3 +211,14 @@ def _untuned(p: Problem, pixels: Number, images: Number = 1) -> Any:
     channels = p.inner * p.taps
     wide = (pixels > _TUNED_PIXELS) & (channels <= _TUNED_RATIO * pixels)
     return wide | ((p.outer > _TUNED_SUM) & (pixels * channels * images < _TUNED_RESULTS))
+
+
+def _generation(device: Device) -> str:
+    """The instruction set, as its assembly is written for one of them."""
+    return GCN if (device.compute_capability or "").startswith("gfx9") else RDNA
+
+
+LIBRARIES = Libraries(
+    products=ROCBLAS, convolutions=MIOPEN, rates=MIOPEN, implicit=implicit, forms=forms, channels_last=False,
+    whole_recurrent=True, unpacks_half=True, generation=_generation,
+)  # fmt: skip

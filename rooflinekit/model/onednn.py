@@ -6,10 +6,12 @@ its blocks. Its rates are those of cuDNN's implicit products: nothing measured t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+from rooflinekit.ir.op import Math
 from rooflinekit.model import cudnn, depthwise
-from rooflinekit.model.algorithms import ONEDNN, PRODUCT, Algorithm, ByUnit
+from rooflinekit.model.algorithms import CUDNN, ONEDNN, PRODUCT, Algorithm, ByUnit, Libraries, Problem
 
 #: A thread for each result.
 DEPTHWISE = replace(depthwise.UNROLLED, library=ONEDNN)
@@ -26,3 +28,11 @@ def direct(algorithm: Algorithm) -> Algorithm:
         algorithm, library=ONEDNN, tiles=ByUnit.both("every"), splits=ByUnit.both(True),
         packs="weight" if packs else "",
     )  # fmt: skip
+
+
+def implicit(p: Problem, math: Math, threads: Algorithm | None) -> Iterator[Algorithm]:
+    """What it runs where a GPU runs cuDNN's."""
+    return map(direct, cudnn.implicit(p, math, threads))
+
+
+LIBRARIES = Libraries(products=ONEDNN, convolutions=ONEDNN, own=(), rates=CUDNN, implicit=implicit)

@@ -22,15 +22,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rooflinekit.cost.rules.recurrent import CHAIN, INPUTS
+from rooflinekit.cost.rules.recurrent import BACKWARD, CELL_GRADIENTS, CELLS, CHAIN, FORWARD, INPUTS
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import DType, Math, Op
 from rooflinekit.ir.points import Number, integer
 from rooflinekit.model.algorithms import PERSISTENT, PRODUCT
 from rooflinekit.model.kernel import Chain, Kernel, Reuse
+from rooflinekit.model.libraries import capability_of, libraries_of
 
-RECURRENT = ("aten._cudnn_rnn", "aten.miopen_rnn", "aten._cudnn_rnn_backward", "aten.miopen_rnn_backward")
+RECURRENT = (*FORWARD, *BACKWARD)
 
 #: Attribute of an op whose steps are taken to run all at once: a layer of the same products without recurrence.
 AT_ONCE = "at_once"
@@ -108,7 +109,12 @@ class _Layers:
 
 def is_recurrent(op: Op) -> bool:
     """Whether its kernels are another device's otherwise: see `persists`."""
-    return "_rnn" in op.kind or "_thnn_fused" in op.kind
+    return op.kind in RECURRENT or is_cell(op)
+
+
+def is_cell(op: Op) -> bool:
+    """Whether it is a cell without its products, or the gradient of one."""
+    return op.kind in CELLS or op.kind in CELL_GRADIENTS
 
 
 def recurrent_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
@@ -118,7 +124,7 @@ def recurrent_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Ke
     Without a device as on an NVIDIA GPU of which nothing is known.
     """
     layers = _Layers.of(op)
-    if device is not None and device.vendor == "AMD" and kernel.math is Math.TF32:  # MIOpen asks rocBLAS for fp32
+    if device is not None and libraries_of(device).whole_recurrent and kernel.math is Math.TF32:
         kernel = replace(kernel, math=Math.FP32)
     if kernel.cost.label == CHAIN:
         return _at_once(kernel, layers) if op.attrs.get(AT_ONCE) else _chained(kernel, op, layers, device)
@@ -144,7 +150,7 @@ def cell_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
     """A cell without its products, which a GPU has one kernel for: on a CPU operators one after another."""
     if device is None or device.kind != "cpu":
         return kernel
-    ops = _CPU_CELL_OPS * (_CPU_BACKWARD if "backward" in op.kind else 1)
+    ops = _CPU_CELL_OPS * (_CPU_BACKWARD if op.kind in CELL_GRADIENTS else 1)
     return replace(kernel, chain=Chain(links=1, kernels=ops, starts=ops, calls=ops - 1))
 
 
@@ -152,7 +158,7 @@ def cell_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
 
 
 def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> Kernel:
-    backward = op.kind.endswith("_backward")
+    backward = op.kind in BACKWARD
     stays = persists(op, device)
     chain = _chain(layers, device, backward=backward, stays=stays)
     gates = layers.batch * layers.gates * layers.hidden
@@ -185,16 +191,15 @@ def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> 
 def _chain(layers: _Layers, device: Device | None, *, backward: bool, stays: bool) -> Chain:
     """How the steps of all layers and directions follow each other, and what they are launched by."""
     stack = layers.layers * layers.directions
-    kind, vendor = (device.kind, device.vendor) if device else ("gpu", "NVIDIA")
     if stays:
         links = layers.steps * layers.layers
         return Chain(links=links, kernels=stack, starts=stack, barriers=links, launches=stack)
-    if kind == "cpu":
+    if device is not None and device.kind == "cpu":
         calls = layers.cells * _CPU_OPS[layers.mode] * (_CPU_BACKWARD if backward else 1)
         kernels = calls or _KERNELS * layers.cells
         return Chain(links=layers.cells, kernels=kernels, starts=kernels, calls=calls)
     launches = _KERNELS * layers.cells
-    if vendor != "NVIDIA":
+    if device is not None and not libraries_of(device).side_by_side:
         return Chain(links=layers.cells, kernels=launches, starts=launches, launches=launches)
     links = layers.steps * layers.layers if layers.directions > 1 else layers.steps + layers.layers - 1
     handovers = layers.cells if stack > 1 else 0
@@ -222,25 +227,17 @@ def persists(op: Op, device: Device | None) -> bool:
     sizes that are multiples of 128 (use_persist_common_heuristics), on GPUs that it is known to be faster on
     (use_persist_device_heuristics). Never for packed sequences and projections.
     """
-    layers, capability = _Layers.of(op), _capability(device)
+    layers, capability = _Layers.of(op), capability_of(device)
     dtype = op.inputs[0].dtype
     if capability is None or op.attrs.get("batch_sizes") or layers.projection or dtype is DType.FLOAT64:
         return False
-    if capability >= (6, 0) and bool(layers.hidden <= _SMALL[op.kind.endswith("_backward")][layers.mode]):
+    if capability >= (6, 0) and bool(layers.hidden <= _SMALL[op.kind in BACKWARD][layers.mode]):
         return True
     alone = dtype is DType.FLOAT16 and layers.layers == 1 and layers.directions == 1
     if not alone or layers.hidden > 1024 or layers.hidden % 128 != 0 or layers.inputs % 128 != 0:
         return False
     assert device is not None
     return _is_faster(layers, capability, device.sm_count)
-
-
-def _capability(device: Device | None) -> tuple[int, int] | None:
-    """CUDA's compute capability; None where there is none."""
-    if device is None or device.vendor != "NVIDIA" or not device.compute_capability:
-        return None
-    major, _, minor = device.compute_capability.partition(".")
-    return int(major), int(minor or 0)
 
 
 _EVERY_SIXTEENTH_BUT = (80, 112)  # batches that Volta is slow with

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from rooflinekit.ir.op import Math
-from rooflinekit.model.convolution import exists
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernel_batch import Floats, KernelBatch
+from rooflinekit.model.libraries import exists, libraries_of
 from rooflinekit.model.machine import Machine, has_dot_products
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
 from rooflinekit.model.tiling import CAUSES, Rates
@@ -130,7 +130,8 @@ def _conversion(work: KernelBatch, machine: Machine) -> Floats:
     instruction takes fp16 and sums in fp32 (Vega's V_MAD_MIX_F32), and the gradient of a weight writes little. Where
     Winograd goes in passes its transforms convert.
     """
-    value, converts = machine.values, machine.device.vendor == "AMD" and not has_dot_products(machine.device)
+    value, device = machine.values, machine.device
+    converts = libraries_of(device).unpacks_half and not has_dot_products(device)
     emulated = value["emulated_half"]
     shares = {Math.BF16: emulated, Math.FP16: emulated if converts else 1.0}
     found = np.array([shares.get(math, 1.0) for math in work.math])[work.arithmetic[work.products.kernel]]

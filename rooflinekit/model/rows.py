@@ -12,14 +12,34 @@ than the last gives each column to a thread, which walks it three times.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rooflinekit.cost.rules.convolution import AVERAGE_POOLS, MAX_POOLS
+from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
+from rooflinekit.cost.rules.reduction import (
+    BATCH_NORM_GRADIENTS,
+    BATCH_NORMS,
+    GROUP_NORM,
+    GROUP_NORM_GRADIENT,
+    LAYER_NORM,
+    LAYER_NORM_GRADIENT,
+    NO_TRAINING,
+    RMS_NORM,
+    RMS_NORM_GRADIENT,
+)
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
+
+_SOFTMAXES = frozenset((*SOFTMAXES, *SOFTMAX_GRADIENTS))
+_ROW_NORMS = frozenset((LAYER_NORM, RMS_NORM, LAYER_NORM_GRADIENT, RMS_NORM_GRADIENT))
+_ALL_GRADIENTS = frozenset((*BATCH_NORM_GRADIENTS, GROUP_NORM_GRADIENT))
+_WINDOWS = frozenset((*MAX_POOLS, *AVERAGE_POOLS))
+_OVER_ALL = _ALL_GRADIENTS | {*BATCH_NORMS, GROUP_NORM}
 
 WARP_ROW = 1024  # elements of the longest row that a warp keeps in registers
 WARP = 32
@@ -85,25 +105,17 @@ def rows_of(op: Op, cost: Cost) -> Rows:
 
     Those of serving engines hold a row in the registers of one block, and stream.
     """
-    if op.kind.startswith("serving."):
-        return NO_ROWS
     if not op.outputs or not op.outputs[0].shape:
         return NO_ROWS
     y = op.outputs[0]
-    name = op.kind.rpartition(".")[2]
-    last = len(y.shape) - 1
-    if "softmax" in name and op.attrs.get("dim") in (-1, last):
+    if op.kind in _SOFTMAXES and op.attrs.get("dim") in (-1, len(y.shape) - 1):
         length = integer(y.shape[-1])
         count = integer(y.numel) // max(length, 1)
-        return softmax_rows(count, length, y.dtype.itemsize, backward="backward" in name)
-    if "layer_norm" in name or "rms_norm" in name:
-        if cost.label not in ("", "input gradient"):
-            return NO_ROWS
-        length = 1
-        for size in op.attrs["normalized_shape"]:
-            length *= integer(size)
+        return softmax_rows(count, length, y.dtype.itemsize, backward=op.kind in SOFTMAX_GRADIENTS)
+    if op.kind in _ROW_NORMS and cost.label in ("", "input gradient"):
+        length = math.prod(map(integer, op.attrs["normalized_shape"]))
         count = integer(y.numel) // max(length, 1)
-        return norm_rows(count, length, y.dtype.itemsize, backward="backward" in name)
+        return norm_rows(count, length, y.dtype.itemsize, backward=op.kind not in (LAYER_NORM, RMS_NORM))
     return NO_ROWS
 
 
@@ -113,18 +125,17 @@ def reread_bytes(op: Op, cost: Cost) -> int:
     Forward the input, backward the input and the gradient of the output. With fixed statistics nothing is. A softmax
     over columns reads them three times, its gradient twice.
     """
-    name = op.kind.rpartition(".")[2]
     if columns_length(op):
-        again = GRADIENT_PASSES - 1 if "backward" in name else SOFTMAX_PASSES - 1
+        again = GRADIENT_PASSES - 1 if op.kind in SOFTMAX_GRADIENTS else SOFTMAX_PASSES - 1
         return again * sum(integer(tensor.bytes) for tensor in op.inputs)
     if not _over_all(op, cost):
         return 0
-    return sum(integer(tensor.bytes) for tensor in op.inputs[: 2 if "backward" in name else 1])
+    return sum(integer(tensor.bytes) for tensor in op.inputs[: 2 if op.kind in _ALL_GRADIENTS else 1])
 
 
 def columns_length(op: Op) -> int:
     """Elements of a column that one thread's softmax walks; 0 for other ops, and along the last size."""
-    if "softmax" not in op.kind or op.kind.startswith("serving.") or not op.outputs or not op.outputs[0].shape:
+    if op.kind not in _SOFTMAXES or not op.outputs or not op.outputs[0].shape:
         return 0
     shape = op.outputs[0].shape
     dim = op.attrs.get("dim", -1) % len(shape)
@@ -133,10 +144,9 @@ def columns_length(op: Op) -> int:
 
 def _over_all(op: Op, cost: Cost) -> bool:
     """Whether it is a batch or group normalization, or its input's gradient, by statistics of what it is given."""
-    name = op.kind.rpartition(".")[2]
-    if "batch_norm" not in name and "group_norm" not in name:
+    if op.kind not in _OVER_ALL:
         return False
-    training = op.attrs.get("training", op.attrs.get("train", "no_training" not in name))
+    training = op.attrs.get("training", op.attrs.get("train", op.kind != NO_TRAINING))
     return bool(training) and cost.label in ("", "input gradient")
 
 
@@ -161,7 +171,7 @@ def blocks_of(op: Op, cost: Cost) -> Blocks:
     x = op.inputs[0]
     if x.stride is not None and integer(x.stride[1]) == 1:
         return NO_BLOCKS
-    backward, of_groups = "backward" in op.kind, "group_norm" in op.kind
+    backward, of_groups = op.kind in _ALL_GRADIENTS, op.kind in (GROUP_NORM, GROUP_NORM_GRADIENT)
     if of_groups and backward:
         return NO_BLOCKS  # sums over rows, then over the batch
     count = integer(op.outputs[1].numel) if of_groups else integer(x.shape[1])
@@ -183,12 +193,9 @@ _PLACE = 4
 
 def window_accesses(op: Op) -> int:
     """Loads of single elements by a pooling's threads, each of which walks the window of one result."""
-    name = op.kind.rpartition(".")[2]
-    if not name.startswith(("max_pool", "avg_pool")) or "backward" in name:
+    if op.kind not in _WINDOWS:
         return 0
     sizes = tuple(op.attrs.get("kernel_size") or ())
     dimensions = len(op.outputs[0].shape) - 2
-    taps = 1
-    for size in sizes * dimensions if len(sizes) == 1 else sizes:
-        taps *= integer(size)
-    return integer(op.outputs[0].numel) * (taps + (_PLACE if "avg" in name else 0))
+    taps = math.prod(map(integer, sizes * dimensions if len(sizes) == 1 else sizes))
+    return integer(op.outputs[0].numel) * (taps + (_PLACE if op.kind in AVERAGE_POOLS else 0))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.timing import Timing
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.replay import play_apart, replay

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing, time_kernels
 from rooflinekit.serving.decoder import Decoder

@@ -17,10 +17,11 @@ from rooflinekit.model.attention_backends import WRITTEN_OUT, backend_of, with_b
 from rooflinekit.model.attention_math import with_written_out
 from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.collectives import PAYLOAD_SHARE
-from rooflinekit.model.convolution import formats_channels_last, gradients_in_either, sums_in_fp32
+from rooflinekit.model.convolution import gradients_in_either, sums_in_fp32
 from rooflinekit.model.fusion import compiled_issues, is_fused, splits
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.recurrence import RECURRENT, is_recurrent
 from rooflinekit.step.execution import Execution
 

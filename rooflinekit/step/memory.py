@@ -12,8 +12,8 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.points import integer
-from rooflinekit.model.convolution import exists
 from rooflinekit.model.kernel import Issue, Kernel
+from rooflinekit.model.libraries import exists
 from rooflinekit.model.miopen import NAIVE, UNFOLDED
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, rounded
 from rooflinekit.units import format_quantity

@@ -15,8 +15,8 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph, unspoken_note
-from rooflinekit.model.convolution import stand_in_note
 from rooflinekit.model.fusion import assumptions_of
+from rooflinekit.model.libraries import stand_in_note
 from rooflinekit.model.machine import Machine, deviations
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.timing import Bound, Timing, time_kernels

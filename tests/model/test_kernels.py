@@ -1,12 +1,19 @@
 """Ops → kernels: how many are launched, in which arithmetic, by which algorithm."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import rooflinekit as rk
+from rooflinekit.cost import table
+from rooflinekit.cost.table import traffic
 from rooflinekit.errors import SizeError
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.op import Basis, DType, Family, Op, PricedOp, TensorSpec
 from rooflinekit.model.algorithms import CUDNN, IN_PASSES, WINOGRAD
+from rooflinekit.model.fusion import compiled_issues
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 
@@ -146,3 +153,31 @@ def test_families(model: object, shape: tuple[int, ...] | None, family: str) -> 
     else:
         inputs = [rk.Input(*shape, dtype="int64" if family == "movement" else "float32")]
     assert family in {kernel.family for kernel in kernels(model, *inputs)}
+
+
+_NAMES = sorted({kind.rpartition(".")[2] for kind in table._RULES})
+#: Arguments by which ATen's ops of these names are told apart.
+_ARGUMENTS = {
+    "dim": -1, "kernel_size": (3, 3), "normalized_shape": (64,), "training": True, "groups": 1, "batch_first": True,
+    "mode": 2, "num_layers": 1, "bidirectional": False, "hidden_size": 64, "exponent": 2.5,
+}  # fmt: skip
+
+
+def _of_a_plug_in(name: str, timed_as: Family) -> PricedOp:
+    x, y, z = (TensorSpec(name=name, shape=(8, 16, 32, 64), dtype=DType.FLOAT16) for name in "xyz")
+    op = Op(name="op", kind=f"mylib.{name}", inputs=(x, y), outputs=(z,), attrs=_ARGUMENTS)
+    return PricedOp(op=op, costs=(Cost(vector_flop=z.numel) + traffic(op),), basis=Basis.RULE, timed_as=timed_as)
+
+
+@pytest.mark.parametrize("timed_as", [Family.ELEMENTWISE, Family.REDUCTION, Family.ATTENTION])
+def test_the_name_of_a_plug_ins_op_decides_nothing(timed_as: Family) -> None:
+    def issued(name: str) -> list[Kernel]:
+        priced = _of_a_plug_in(name, timed_as)
+        x, y = priced.op.inputs
+        graph = rk.Graph(name="g", mode="inference", inputs=(x, y), weights=(), outputs=(), priced=(priced,))
+        device = rk.load_device("nvidia-h100-sxm")
+        found = (*issues_of(graph, (), device), *compiled_issues(graph, (), device))
+        return [replace(kernel, kind="", name="") for issue in found for kernel in issue.kernels]
+
+    plain = issued("gate")
+    assert [name for name in (*_NAMES, "small_gate", f"my_{'_'.join(_NAMES)}_gate") if issued(name) != plain] == []

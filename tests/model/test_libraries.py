@@ -9,9 +9,9 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
-from rooflinekit.model import algorithms, cudnn, depthwise, miopen, onednn
-from rooflinekit.model.algorithms import Algorithm
-from rooflinekit.model.convolution import libraries_of
+from rooflinekit.model import algorithms, cudnn, depthwise, libraries, miopen, onednn
+from rooflinekit.model.algorithms import Algorithm, ByUnit, Libraries
+from rooflinekit.model.libraries import libraries_of
 
 
 def records() -> Iterator[Algorithm]:
@@ -38,4 +38,16 @@ def test_a_vendor_whose_libraries_are_not_known_is_told() -> None:
     notes = {name: rk.predict(graph, name).notes for name in ("intel-max-1550", "nvidia-l4", "amd-mi300x")}
     told = "the libraries of Intel are not known: algorithms are those of cuBLAS, cuDNN, ATen"
     assert [told in found for found in notes.values()] == [True, False, False]
-    assert libraries_of(rk.load_device("intel-xeon-platinum-8480plus")) == ("oneDNN",)
+    assert libraries_of(rk.load_device("intel-xeon-platinum-8480plus")).names == ("oneDNN",)
+
+
+def test_a_vendor_is_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library of which all that is known is a record: its algorithm runs, and no stand-in is told."""
+    own = Algorithm(name="direct", library="oneDNN for GPUs", rate=ByUnit.both("untuned_convolution"))
+    record = Libraries(
+        products="oneMKL", convolutions=own.library, rates="cuDNN", implicit=lambda p, math, threads: (own,)
+    )
+    monkeypatch.setitem(libraries.OF_GPUS, "Intel", record)
+    found = rk.predict(rk.trace(nn.Conv2d(16, 16, 3, bias=False), rk.Input(1, 16, 8, 8)), "intel-max-1550")
+    assert [timing.kernel.algorithm for timing in found.timings if timing.kernel.cost.gemms] == [own]
+    assert not any("are not known" in note for note in found.notes)

@@ -11,7 +11,7 @@ from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import Math
 from rooflinekit.model import miopen
 from rooflinekit.model.algorithms import Algorithm, Form, Problem
-from rooflinekit.model.convolution import exists, generation_of
+from rooflinekit.model.libraries import exists, libraries_of
 from rooflinekit.model.miopen import GCN, RDNA, forms, gathers_pixels, has_compiled
 
 #: The gradient of a 3×3 weight of 4 channels in, 8 out: 2 images of 12×12 pixels, in fp32.
@@ -93,9 +93,8 @@ def test_every_second_pixel_of_all_images_is_one_product() -> None:
 
 
 def test_what_is_assembly_does_not_run_on_rdna() -> None:
-    gpus = ("vega-56", "mi300x", "rx-6800-xt")
-    assert [generation_of(load_device(f"amd-{name}")) for name in gpus] == [GCN, GCN, RDNA]
-    assert generation_of(load_device("nvidia-p4")) == ""
+    gpus = [load_device(name) for name in ("amd-vega-56", "amd-mi300x", "amd-rx-6800-xt", "nvidia-p4")]
+    assert [libraries_of(gpu).generation(gpu) for gpu in gpus] == [GCN, GCN, RDNA, ""]
     assert has_compiled(Math.FP32, "data")
     assert not has_compiled(Math.BF16, "data")
     assert has_compiled(Math.BF16, "forward")

@@ -18,10 +18,11 @@ from rooflinekit.cost.table import price
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.points import Number, Points, TooLargeError, integer
-from rooflinekit.model.convolution import formats_channels_last, with_layout_copies
+from rooflinekit.model.convolution import with_layout_copies
 from rooflinekit.model.families import measured_family
 from rooflinekit.model.kernel import Kernel, Reuse
 from rooflinekit.model.kernels import plain_kernels
+from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.rows import Blocks, Rows
 
 Sizes = Mapping[str, Number]

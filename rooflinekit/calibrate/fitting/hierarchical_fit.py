@@ -17,8 +17,8 @@ from scipy.optimize import least_squares
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES, Stage
 from rooflinekit.calibrate.fitting.observations import Observations
-from rooflinekit.model.convolution import rated_as
 from rooflinekit.model.kernel_batch import Floats
+from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine
 
 Key = tuple[str, str]  # ("", constant): shared; (GPU, constant): own; ("host NAME", part) and ("op", OP): the harness

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.cost.table import aten, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, quotient, smaller, total
@@ -63,36 +63,40 @@ def _masked(op: Op) -> bool:
     return any(op.attrs.get(name) is not None for name in ("attn_bias", "attn_mask", "bias"))
 
 
-@rule(
-    "aten._scaled_dot_product_flash_attention",
-    "aten._scaled_dot_product_efficient_attention",
-    "aten._scaled_dot_product_cudnn_attention",
-    "aten._scaled_dot_product_flash_attention_for_cpu",
-    timed_as=Family.ATTENTION,
+def forward_work(op: Op, scores: Gemm, weighted: Gemm, pairs: Size) -> Cost:
+    """A score costs scale, maximum, subtraction, sum and one exp, an output one division; a mask 1 a score."""
+    done = work(pairs, 4 + _masked(op), 1) + work(op.outputs[0].numel, 0, 1)
+    return Cost(gemms=(scores, weighted)) + done
+
+
+_SCALED = aten(
+    "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
+    "_scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu"
 )
+_SCALED_GRADIENTS = tuple(f"{kind}_backward" for kind in _SCALED)
+_HEADS_LAST = aten(
+    "flash_attn._flash_attn_forward flash_attn._flash_attn_varlen_forward torch_attn._varlen_attn "
+    "_flash_attention_forward _efficient_attention_forward"
+)
+_HEADS_LAST_GRADIENTS = aten(
+    "flash_attn._flash_attn_backward flash_attn._flash_attn_varlen_backward torch_attn._varlen_attn_backward "
+    "_flash_attention_backward _efficient_attention_backward"
+)
+_FLEX, _FLEX_GRADIENT = "higher_order.flex_attention", "higher_order.flex_attention_backward"
+GRADIENTS = (*_SCALED_GRADIENTS, *_HEADS_LAST_GRADIENTS, _FLEX_GRADIENT)
+
+
+@rule(*_SCALED, timed_as=Family.ATTENTION)
 def attention(op: Op) -> Cost:
     """Two products, 2·b·h·p·(d + e), p pairs of query and key: s·t, or those that causality leaves.
 
     A score costs scale, maximum, subtraction, sum and one exp, an output one division. A mask is added to each score.
     """
     query, key, value = op.inputs[:3]
-    scores, weighted, pairs = _products(query, key, value, bool(op.attrs["is_causal"]))
-    output = op.outputs[0]
-    work = Cost(
-        gemms=(scores, weighted),
-        vector_flop=product((4 + _masked(op), pairs)),
-        special_flop=total((pairs, output.numel)),
-    )
-    return work + traffic(op)
+    return forward_work(op, *_products(query, key, value, bool(op.attrs["is_causal"]))) + traffic(op)
 
 
-@rule(
-    "aten._scaled_dot_product_flash_attention_backward",
-    "aten._scaled_dot_product_efficient_attention_backward",
-    "aten._scaled_dot_product_cudnn_attention_backward",
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward",
-    timed_as=Family.ATTENTION,
-)
+@rule(*_SCALED_GRADIENTS, timed_as=Family.ATTENTION)
 def attention_backward(op: Op) -> Cost:
     """Five products, 2·b·h·p·(3d + 2e): the scores again, then the gradients of value, weights, query and key.
 
@@ -112,18 +116,10 @@ def _gradient(op: Op, scores: Gemm, weighted: Gemm, pairs: Size, grad: TensorSpe
         Gemm(batch=batch, m=s, n=d, k=t, needed=scores.needed),  # of the query
         Gemm(batch=batch, m=t, n=d, k=s, needed=scores.needed),  # of the key
     )
-    vector = total((product((5 + _masked(op), pairs)), product((2, grad.numel))))
-    return Cost(gemms=gemms, vector_flop=vector, special_flop=pairs) + reads(op.inputs) + writes(op.outputs)
+    return Cost(gemms=gemms) + work(pairs, 5 + _masked(op), 1) + work(grad.numel, 2) + traffic(op)
 
 
-@rule(
-    "flash_attn._flash_attn_forward",
-    "flash_attn._flash_attn_varlen_forward",
-    "torch_attn._varlen_attn",
-    "aten._flash_attention_forward",
-    "aten._efficient_attention_forward",
-    timed_as=Family.ATTENTION,
-)
+@rule(*_HEADS_LAST, timed_as=Family.ATTENTION)
 def heads_last_attention(op: Op) -> Cost:
     """As PyTorch's attention, of tensors [b, s, h, d], or of packed sequences [tokens, h, d]; with a window s·w pairs.
 
@@ -131,34 +127,21 @@ def heads_last_attention(op: Op) -> Cost:
     i of s sees t - s + i + 1 of t keys.
     """
     (query, key, value), left = _sequences(op, op.inputs[:3])
-    scores, weighted, pairs = _products(query, key, value, causal=False, left=left)
-    output = op.outputs[0]
-    work = Cost(
-        gemms=(scores, weighted),
-        vector_flop=product((4 + _masked(op), pairs)),
-        special_flop=total((pairs, output.numel)),
-    )
-    others = op.inputs[:1] + op.inputs[3:] if op.attrs.get("block_table") is not None else op.inputs
-    pages = sum((Cost(read_bytes=one.bytes) for one in (key, value)), Cost()) if others != op.inputs else Cost()
-    return work + reads(others) + pages + writes(op.outputs)
+    done = forward_work(op, *_products(query, key, value, causal=False, left=left)) + writes(op.outputs)
+    if op.attrs.get("block_table") is None:
+        return done + reads(op.inputs)
+    pages = Cost(read_bytes=total((key.bytes, value.bytes)))
+    return done + reads((query, *op.inputs[3:])) + pages
 
 
-@rule(
-    "flash_attn._flash_attn_backward",
-    "flash_attn._flash_attn_varlen_backward",
-    "torch_attn._varlen_attn_backward",
-    "aten._flash_attention_backward",
-    "aten._efficient_attention_backward",
-    timed_as=Family.ATTENTION,
-)
+@rule(*_HEADS_LAST_GRADIENTS, timed_as=Family.ATTENTION)
 def heads_last_attention_backward(op: Op) -> Cost:
     """As the gradient of PyTorch's attention, of [b, s, h, d] or packed; flash-attn writes into tensors it is given."""
     (grad, query, key, value), left = _sequences(op, op.inputs[:4])
-    products = _products(query, key, value, causal=False, left=left)
+    found = _gradient(op, *_products(query, key, value, causal=False, left=left), grad)
     made = [op.attrs[name] for name in ("dq", "dk", "dv") if op.attrs.get(name) is not None]
     read = [one for one in op.inputs if one not in made]
-    work = _gradient(op, *products, grad)
-    return replace(work, read_bytes=reads(read).read_bytes, write_bytes=writes(made or op.outputs).write_bytes)
+    return replace(found, read_bytes=reads(read).read_bytes, write_bytes=writes(made or op.outputs).write_bytes)
 
 
 def _sequences(op: Op, tensors: Sequence[TensorSpec]) -> tuple[list[TensorSpec], Size | None]:
@@ -198,19 +181,16 @@ def _pairs(op: Op, queries: Size, s: Size, t: Size) -> Size:
     return floor_div(product((queries, total((t, t, product((-1, s)), 1)))), 2)
 
 
-@rule("higher_order.flex_attention", timed_as=Family.ATTENTION)
+@rule(_FLEX, timed_as=Family.ATTENTION)
 def flex_attention(op: Op) -> Cost:
     """As attention, 2·b·h·p·(d + e), p pairs of query and key: those that the mask's function keeps.
 
     Of the arguments query, key and value are read; further tensors are those of the mask.
     """
-    scores, weighted, pairs = _flexible(op)
-    output = op.outputs[0]
-    work = Cost(gemms=(scores, weighted), vector_flop=product((4, pairs)), special_flop=total((pairs, output.numel)))
-    return work + traffic(op)
+    return forward_work(op, *_flexible(op)) + traffic(op)
 
 
-@rule("higher_order.flex_attention_backward", timed_as=Family.ATTENTION)
+@rule(_FLEX_GRADIENT, timed_as=Family.ATTENTION)
 def flex_attention_backward(op: Op) -> Cost:
     """As attention's gradient, 2·b·h·p·(3d + 2e), p pairs of query and key: those that the mask's function keeps."""
     grad = op.inputs[5]  # after query, key, value, output and its scores' logarithm

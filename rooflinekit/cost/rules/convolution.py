@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from rooflinekit.cost.rules.matmul import gemm_of
-from rooflinekit.cost.rules.movement import dense_bytes, zeros_then
-from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.cost.rules.movement import zeros_then
+from rooflinekit.cost.table import aten, dense_bytes, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, quotient, total
@@ -27,13 +27,7 @@ def _sizes(x: TensorSpec, weight: TensorSpec, y: TensorSpec, op: Op) -> tuple[Si
     return pixels, floor_div(x.shape[1], groups), floor_div(y.shape[1], groups), product(weight.shape[2:]), groups
 
 
-@rule(
-    "aten.convolution",
-    "aten._convolution",
-    "aten.cudnn_convolution",
-    "aten.convolution_overrideable",
-    timed_as=Family.CONVOLUTION,
-)
+@rule(*aten("convolution _convolution cudnn_convolution convolution_overrideable"), timed_as=Family.CONVOLUTION)
 def convolution(op: Op) -> Cost:
     """2·N·P·Q·K·C/g·R·S for P·Q output pixels (of a transposed one, input pixels); a bias 1 an output element.
 
@@ -46,8 +40,7 @@ def convolution(op: Op) -> Cost:
         gemm = Gemm(batch=groups, m=pixels, n=product((k, kernel)), k=c)
     else:
         gemm = Gemm(batch=groups, m=pixels, n=k, k=product((c, kernel)))
-    biased = op.attrs.get("bias") is not None
-    return Cost(gemms=(gemm,), vector_flop=y.numel if biased else 0) + reads(op.inputs) + writes(op.outputs)
+    return Cost(gemms=(gemm,)) + work(y.numel, int(op.attrs.get("bias") is not None)) + traffic(op)
 
 
 @rule("aten.convolution_backward", timed_as=Family.CONVOLUTION)
@@ -81,36 +74,34 @@ def convolution_time_first(op: Op) -> Cost:
     (y,) = op.outputs
     kernel, c, k = weight.shape
     gemm = Gemm(m=product(y.shape[:2]), n=k, k=product((kernel, c)))
-    return Cost(gemms=(gemm,), vector_flop=y.numel) + reads(op.inputs) + writes(op.outputs)
+    return Cost(gemms=(gemm,), vector_flop=y.numel) + traffic(op)
 
 
 # Pooling. A window that reaches over the border, into padding or by `ceil_mode`, counts in full.
 
 
-@rule(
-    "aten.max_pool1d",
-    "aten.max_pool2d",
-    "aten.max_pool2d_with_indices",
-    "aten.max_pool3d_with_indices",
-    "aten.fractional_max_pool2d",
-    "aten.fractional_max_pool3d",
-    timed_as=Family.REDUCTION,
+MAX_POOLS = aten("max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices")
+RANDOM_POOLS = aten("fractional_max_pool2d fractional_max_pool3d")
+AVERAGE_POOLS = aten("avg_pool1d avg_pool2d avg_pool3d")
+ADAPTIVE_AVERAGES = aten("_adaptive_avg_pool2d _adaptive_avg_pool3d")
+ADAPTIVE_MAXIMA = aten("adaptive_max_pool2d adaptive_max_pool3d")
+MAX_POOL_GRADIENTS = aten(
+    "max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward "
+    "adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward"
 )
+AVERAGE_GRADIENTS = aten("avg_pool2d_backward avg_pool3d_backward")
+ADAPTIVE_GRADIENTS = aten("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward")
+POOLS = (*MAX_POOLS, *RANDOM_POOLS, *AVERAGE_POOLS, *ADAPTIVE_AVERAGES, *ADAPTIVE_MAXIMA)
+POOL_GRADIENTS = (*MAX_POOL_GRADIENTS, *AVERAGE_GRADIENTS, *ADAPTIVE_GRADIENTS)
+
+
+@rule(*MAX_POOLS, *RANDOM_POOLS, timed_as=Family.REDUCTION)
 def max_pool(op: Op) -> Cost:
     """One comparison a window element. Where random numbers place the windows, that is index arithmetic."""
-    kernel = product(_window(op))
-    return Cost(vector_flop=product((op.outputs[0].numel, kernel))) + traffic(op)
+    return work(op.outputs[0].numel, _taps(op)) + traffic(op)
 
 
-@rule(
-    "aten.max_pool2d_with_indices_backward",
-    "aten.max_pool3d_with_indices_backward",
-    "aten.adaptive_max_pool2d_backward",
-    "aten.adaptive_max_pool3d_backward",
-    "aten.fractional_max_pool2d_backward",
-    "aten.fractional_max_pool3d_backward",
-    timed_as=Family.REDUCTION,
-)
+@rule(*MAX_POOL_GRADIENTS, timed_as=Family.REDUCTION)
 def max_pool_backward(op: Op) -> Cost:
     """Adds each gradient at its index; of the input only the shape is used."""
     grad, _, indices = op.inputs
@@ -124,35 +115,33 @@ def max_unpool(op: Op) -> list[Cost]:
     return zeros_then("copy", op, (x, indices), dense_bytes(x))
 
 
-@rule("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d", timed_as=Family.REDUCTION)
+@rule(*AVERAGE_POOLS, timed_as=Family.REDUCTION)
 def average_pool(op: Op) -> Cost:
     """One addition a window element and one multiplication an output."""
-    kernel = total((product(_window(op)), 1))
-    return Cost(vector_flop=product((op.outputs[0].numel, kernel))) + traffic(op)
+    return work(op.outputs[0].numel, _taps(op) + 1) + traffic(op)
 
 
-@rule("aten.avg_pool2d_backward", "aten.avg_pool3d_backward", timed_as=Family.REDUCTION)
+@rule(*AVERAGE_GRADIENTS, timed_as=Family.REDUCTION)
 def average_pool_backward(op: Op) -> Cost:
     """One addition a window element and one multiplication an output; of the input only the shape is used."""
     grad = op.inputs[0]
-    kernel = total((product(_window(op)), 1))
-    return Cost(vector_flop=product((grad.numel, kernel))) + reads((grad,)) + writes(op.outputs)
+    return work(grad.numel, _taps(op) + 1) + reads((grad,)) + writes(op.outputs)
 
 
-@rule("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d", timed_as=Family.REDUCTION)
+@rule(*ADAPTIVE_AVERAGES, timed_as=Family.REDUCTION)
 def adaptive_average_pool(op: Op) -> Cost:
     """One addition a window element and one multiplication an output."""
     x, y = op.inputs[0], op.outputs[0]
-    return Cost(vector_flop=total((_adaptive_windows(op, x, y), y.numel))) + traffic(op)
+    return work(_adaptive_windows(op, x, y), 1) + work(y.numel, 1) + traffic(op)
 
 
-@rule("aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d", timed_as=Family.REDUCTION)
+@rule(*ADAPTIVE_MAXIMA, timed_as=Family.REDUCTION)
 def adaptive_max_pool(op: Op) -> Cost:
     """One comparison a window element."""
     return Cost(vector_flop=_adaptive_windows(op, op.inputs[0], op.outputs[0])) + traffic(op)
 
 
-@rule("aten._adaptive_avg_pool2d_backward", "aten._adaptive_avg_pool3d_backward", timed_as=Family.REDUCTION)
+@rule(*ADAPTIVE_GRADIENTS, timed_as=Family.REDUCTION)
 def adaptive_average_pool_backward(op: Op) -> Cost:
     """One multiplication a window element; of the input only the shape is used.
 
@@ -163,10 +152,10 @@ def adaptive_average_pool_backward(op: Op) -> Cost:
     return Cost(vector_flop=total((product((2, windows)), product((-1, x.numel))))) + reads((grad,)) + writes((x,))
 
 
-def _window(op: Op) -> tuple[int, ...]:
-    """The kernel size, one number for all dimensions written out."""
+def _taps(op: Op) -> int:
+    """Elements of a window, whose size may be one number for all dimensions."""
     size = op.attrs["kernel_size"]
-    return tuple(size) * _dimensions(op) if len(size) == 1 else tuple(size)
+    return math.prod(tuple(size) * _dimensions(op) if len(size) == 1 else size)
 
 
 def _dimensions(op: Op) -> int:
@@ -232,15 +221,14 @@ def deform_conv2d(op: Op) -> list[Cost]:
     n, _, p, q = y.shape
     window = product((n, x.shape[1], r, s, p, q))
     masked = bool(op.attrs.get("use_mask"))
-    sampled = Cost(vector_flop=product((_BETWEEN + masked, window)), label="window")
-    sampled += reads((x, offset, mask) if masked else (x, offset))
     moved = product((window, x.dtype.itemsize))
-    multiplied = Cost(
-        gemms=(gemm_of(x, batch=op.attrs["groups"], m=product((n, p, q)), n=k // op.attrs["groups"], k=c * r * s),),
-        vector_flop=y.numel,
-        read_bytes=moved,
-    )
-    return [sampled + Cost(write_bytes=moved), multiplied + reads((weight, bias)) + writes((y,))]
+    sampled = Cost(write_bytes=moved, label="window") + work(window, _BETWEEN + masked)
+    gemm = gemm_of(x, batch=op.attrs["groups"], m=product((n, p, q)), n=k // op.attrs["groups"], k=c * r * s)
+    multiplied = Cost(gemms=(gemm,), vector_flop=y.numel, read_bytes=moved)
+    return [
+        sampled + reads((x, offset, mask) if masked else (x, offset)),
+        multiplied + reads((weight, bias)) + writes((y,)),
+    ]
 
 
 @rule("torchvision.roi_align")
@@ -251,8 +239,7 @@ def roi_align(op: Op) -> Cost:
     """
     samples = op.attrs["sampling_ratio"]
     each = (samples if samples > 0 else 2) ** 2
-    y = op.outputs[0]
-    return Cost(vector_flop=product(((_BETWEEN + 1) * each, y.numel)), special_flop=y.numel) + traffic(op)
+    return work(op.outputs[0].numel, (_BETWEEN + 1) * each, 1) + traffic(op)
 
 
 @rule("torchvision.nms")
@@ -261,6 +248,4 @@ def nms(op: Op) -> Cost:
     n = op.inputs[0].shape[0]
     pairs = quotient(product((n, total((n, -1)))), 2)
     bits = product((n, ceil_div(n, _WORD), 8))
-    return Cost(
-        vector_flop=product((_OVERLAP, pairs)), special_flop=pairs, read_bytes=bits, write_bytes=bits
-    ) + traffic(op)
+    return work(pairs, _OVERLAP, 1) + Cost(read_bytes=bits, write_bytes=bits) + traffic(op)

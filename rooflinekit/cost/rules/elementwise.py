@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
+from rooflinekit.cost.table import an_element, aten, family, reads, rule, sweep, traffic, work, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Op, TensorSpec
-from rooflinekit.ir.sizes import product, total
+from rooflinekit.ir.sizes import product
 
 #: Vector FLOP and special functions an element.
 Work = tuple[int, int]
@@ -57,7 +57,7 @@ _SEVERAL: dict[str, Work] = {
 }
 
 #: kind: (vector FLOP, special functions) an element of a real tensor
-_REAL: dict[str, Work] = {
+REAL: dict[str, Work] = {
     **dict.fromkeys(_ONE_OPERATION, (1, 0)),
     **dict.fromkeys(_ONE_SPECIAL_FUNCTION, (0, 1)),
     **_SEVERAL,
@@ -93,26 +93,20 @@ def is_complex(op: Op) -> bool:
 def work_of(op: Op, real: Work, complex_: Work | None = None) -> Cost:
     """So much work an output element, and traffic; for complex numbers twice as much where nothing else is said."""
     vector, special = (complex_ or (2 * real[0], 2 * real[1])) if is_complex(op) else real
-    n = op.outputs[0].numel
-    return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
+    return work(op.outputs[0].numel, vector, special) + traffic(op)
 
 
-def _per_element(real: Work, complex_: Work | None) -> Rule:
-    def price(op: Op) -> Cost:
-        return work_of(op, real, complex_)
-
-    price.__doc__ = an_element(*real)
-    return price
+def _elementwise(op: Op, vector: int, special: int, *of_complex: int) -> Cost:
+    return work_of(op, (vector, special), (of_complex[0], of_complex[1]) if of_complex else None)
 
 
-def register(work: Mapping[str, Work]) -> None:
-    """Registers an element-wise rule for each of these ATen ops."""
-    for kind, real in work.items():
-        rule(f"aten.{kind}")(_per_element(real, _COMPLEX.get(kind)))
+def register(rows: Mapping[str, Work]) -> None:
+    """Registers element-wise rules, by the work of an element of a real tensor."""
+    family(_elementwise, {kind: (*row, *_COMPLEX.get(kind, ()), an_element(*row)) for kind, row in rows.items()})
 
 
-register({kind: work for kind, work in _REAL.items() if kind not in ("mul", "div")})
-rule("aten.conj_physical", "aten._conj_physical")(_per_element((0, 0), (1, 0)))  # a real number is its own
+register({kind: row for kind, row in REAL.items() if kind not in ("mul", "div")})
+family(_elementwise, {"conj_physical _conj_physical": (0, 0, 1, 0, "Traffic alone.")})  # a real number is its own
 
 
 def _second_is_complex(op: Op) -> bool:
@@ -125,10 +119,8 @@ def is_infinite(op: Op) -> list[Cost]:
     """Absolute value and comparison, a kernel each."""
     x, found = op.inputs[0], op.outputs[0]
     return [
-        Cost(vector_flop=x.numel, write_bytes=product((x.numel, x.dtype.itemsize)), label="absolute value")
-        + reads((x,)),
-        Cost(vector_flop=x.numel, read_bytes=product((x.numel, x.dtype.itemsize)), label="comparison")
-        + writes((found,)),
+        sweep("absolute value", x, reading=0, vector=1) + reads((x,)),
+        sweep("comparison", x, writing=0, vector=1) + writes((found,)),
     ]
 
 
@@ -166,7 +158,7 @@ def add_product(op: Op) -> Cost:
 def clamp(op: Op) -> Cost:
     """One comparison with each bound there is."""
     bounds = sum(op.attrs.get(bound, 0) is not None for bound in ("min", "max"))
-    return Cost(vector_flop=product((bounds, op.outputs[0].numel))) + traffic(op)
+    return work(op.outputs[0].numel, bounds) + traffic(op)
 
 
 #: exponent: work of it, for real and for complex numbers
@@ -273,16 +265,13 @@ def gelu_backward(op: Op) -> Cost:
 def log_sigmoid(op: Op) -> Cost:
     """min(x, 0) - log1p(exp(-|x|)): 2, and exp and log. CUDA leaves the second output, a CPU's buffer, empty."""
     y = op.outputs[0]
-    work = Cost(vector_flop=product((2, y.numel)), special_flop=product((2, y.numel)))
-    return work + reads(op.inputs) + writes((y,))
+    return work(y.numel, 2, 2) + reads(op.inputs) + writes((y,))
 
 
 @rule("aten.log_sigmoid_backward")
 def log_sigmoid_backward(op: Op) -> Cost:
     """g / (1 + exp(x)) as g·1/…: add, multiply; exp, divide. The CPU's buffer is not read."""
-    n = op.outputs[0].numel
-    work = Cost(vector_flop=product((2, n)), special_flop=product((2, n)))
-    return work + reads(op.inputs[:2]) + writes(op.outputs)
+    return work(op.outputs[0].numel, 2, 2) + reads(op.inputs[:2]) + writes(op.outputs)
 
 
 @rule("aten.glu")
@@ -294,8 +283,7 @@ def glu(op: Op) -> Cost:
 @rule("aten.glu_backward")
 def glu_backward(op: Op) -> Cost:
     """s = sigmoid(b) 2 and 2, g·s for a, times (1-s)·a for b: 6 and 2 for each pair, written to both halves."""
-    n = op.inputs[0].numel
-    return Cost(vector_flop=product((6, n)), special_flop=product((2, n))) + traffic(op)
+    return work(op.inputs[0].numel, 6, 2) + traffic(op)
 
 
 @rule("aten.rrelu_with_noise")
@@ -303,50 +291,35 @@ def rrelu(op: Op) -> Cost:
     """Compare, multiply. Training draws a slope an element, writes it, and 1 where x is positive."""
     x, noise = op.inputs
     written = (*op.outputs, noise) if op.attrs.get("training") else op.outputs
-    return Cost(vector_flop=product((2, x.numel))) + reads((x,)) + writes(written)
+    return work(x.numel, 2) + reads((x,)) + writes(written)
 
 
 @rule("aten.rrelu_with_noise_backward")
 def rrelu_backward(op: Op) -> Cost:
     """Training: g times the slope that was drawn. Else as a leaky ReLU: compare, multiply."""
     grad, x, noise = op.inputs
-    n = op.outputs[0].numel
-    if op.attrs.get("training"):
-        return Cost(vector_flop=n) + reads((grad, noise)) + writes(op.outputs)
-    return Cost(vector_flop=product((2, n))) + reads((grad, x)) + writes(op.outputs)
+    training = bool(op.attrs.get("training"))
+    return work(op.outputs[0].numel, 2 - training) + reads((grad, noise if training else x)) + writes(op.outputs)
 
+
+SOFTMAXES = aten("_softmax _safe_softmax _masked_softmax _log_softmax")
+SOFTMAX_GRADIENTS = aten("_softmax_backward_data _masked_softmax_backward _log_softmax_backward_data")
 
 # --- softmax --------------------------------------------------------------------------------------------------
 
 
-@rule("aten._softmax", timed_as=Family.REDUCTION)
-def softmax(op: Op) -> Cost:
-    """Maximum, subtraction and sum; exp and division."""
-    return work_of(op, (3, 2))
-
-
-@rule("aten._safe_softmax", timed_as=Family.REDUCTION)
-def safe_softmax(op: Op) -> Cost:
-    """Softmax; then 0 where a whole row is -inf: compare, and, select."""
-    return work_of(op, (6, 2))
-
-
-@rule("aten._masked_softmax", timed_as=Family.REDUCTION)
-def masked_softmax(op: Op) -> Cost:
-    """Softmax of what the mask leaves: a selection more."""
-    return work_of(op, (4, 2))
-
-
-@rule("aten._softmax_backward_data", timed_as=Family.REDUCTION)
-def softmax_backward(op: Op) -> Cost:
-    """Sum of g·y, then (g - sum)·y: 4 an element."""
-    return work_of(op, (4, 0))
-
-
-@rule("aten._masked_softmax_backward", timed_as=Family.REDUCTION)
-def masked_softmax_backward(op: Op) -> Cost:
-    """As without a mask, and a selection."""
-    return work_of(op, (5, 0))
+family(
+    _elementwise,
+    {
+        "_softmax": (3, 2, "Maximum, subtraction and sum; exp and division."),
+        "_safe_softmax": (6, 2, "Softmax; then 0 where a whole row is -inf: compare, and, select."),
+        "_masked_softmax": (4, 2, "Softmax of what the mask leaves: a selection more."),
+        "_softmax_backward_data": (4, 0, "Sum of g·y, then (g - sum)·y: 4 an element."),
+        "_masked_softmax_backward": (5, 0, "As without a mask, and a selection."),
+        "_log_softmax_backward_data": (3, 1, "Sum of g, then g - exp(y)·sum: 3 and exp."),
+    },
+    timed_as=Family.REDUCTION,
+)
 
 
 @rule("aten._log_softmax", timed_as=Family.REDUCTION)
@@ -355,13 +328,7 @@ def log_softmax(op: Op) -> Cost:
     (y,) = op.outputs
     dim = op.attrs["dim"] % max(len(y.shape), 1)
     rows = product(size for i, size in enumerate(y.shape) if i != dim)
-    return Cost(vector_flop=product((4, y.numel)), special_flop=total((y.numel, rows))) + traffic(op)
-
-
-@rule("aten._log_softmax_backward_data", timed_as=Family.REDUCTION)
-def log_softmax_backward(op: Op) -> Cost:
-    """Sum of g, then g - exp(y)·sum: 3 and exp."""
-    return work_of(op, (3, 1))
+    return work(y.numel, 4, 1) + Cost(special_flop=rows) + traffic(op)
 
 
 # Random numbers. Drawing them, in whatever distribution, is not counted as FLOP: they cost what they write.
@@ -370,34 +337,15 @@ def log_softmax_backward(op: Op) -> Cost:
 
 
 @rule(
-    "aten.rand",
-    "aten.rand_like",
-    "aten.randn",
-    "aten.randn_like",
-    "aten.randint",
-    "aten.randint_like",
-    "aten.randperm",
-    "aten.random",
-    "aten.uniform",
-    "aten.normal_",
-    "aten.log_normal",
-    "aten.exponential",
-    "aten.geometric",
-    "aten.cauchy",
+    *aten("rand rand_like randn randn_like randint randint_like randperm random uniform normal_ log_normal"),
+    *aten("exponential geometric cauchy"),
 )
 def draw(op: Op) -> Cost:
     """Writes its numbers and reads nothing."""
     return writes(op.outputs)
 
 
-@rule(
-    "aten.normal",
-    "aten.poisson",
-    "aten.binomial",
-    "aten.multinomial",
-    "aten._standard_gamma",
-    "aten._sample_dirichlet",
-)
+@rule(*aten("normal poisson binomial multinomial _standard_gamma _sample_dirichlet"))
 def draw_with(op: Op) -> Cost:
     """Reads means, rates or probabilities, an element or a row each, and writes what it drew."""
     return traffic(op)
@@ -415,7 +363,7 @@ def bernoulli(op: Op) -> Cost:
 @rule("aten.native_dropout", "aten._fused_dropout")
 def dropout(op: Op) -> Cost:
     """Compare with a random number, mask and scale; the mask is written too, a byte an element."""
-    return Cost(vector_flop=product((3, op.outputs[0].numel))) + traffic(op)
+    return work(op.outputs[0].numel, 3) + traffic(op)
 
 
 register(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from rooflinekit.cost.rules.matmul import gemm_of
-from rooflinekit.cost.table import Rule, an_element, free, rule, traffic, writes
+from rooflinekit.cost.table import family, free, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, product, smaller, total
@@ -31,9 +31,22 @@ def _long_and_short(a: TensorSpec) -> tuple[Size, Size]:
     return total((m, n, product((-1, r)))), r
 
 
-def _cubes(a: TensorSpec, thirds: int) -> Cost:
-    n = a.shape[-1]
-    return _work(a, product((thirds, n, n, n)))
+def _cubes(op: Op, thirds: int) -> Cost:
+    n = op.inputs[0].shape[-1]
+    return _work(op.inputs[0], product((thirds, n, n, n))) + traffic(op)
+
+
+#: Names, thirds of n³.
+family(
+    _cubes,
+    {
+        "linalg_cholesky_ex linalg_ldl_factor_ex": (1, "n³/3, for A = L·Lᵀ or L·D·Lᵀ."),
+        "linalg_inv_ex": (6, "2n³: factors 2n³/3, then n right sides."),
+        "cholesky_inverse": (2, "2n³/3, from the factor."),
+        "linalg_eig": (25 * 3, "25n³, with vectors."),
+        "linalg_eigvals _linalg_eigvals": (10 * 3, "10n³, without vectors."),
+    },
+)
 
 
 def _lu(a: TensorSpec) -> Cost:
@@ -60,24 +73,6 @@ def _solved(x: TensorSpec, n: Size, operations: int) -> Cost:
     return Cost(vector_flop=product((parts, operations, n, x.numel)))
 
 
-@rule("aten.linalg_cholesky_ex", "aten.linalg_ldl_factor_ex")
-def cholesky(op: Op) -> Cost:
-    """n³/3, for A = L·Lᵀ or L·D·Lᵀ."""
-    return _cubes(op.inputs[0], 1) + traffic(op)
-
-
-@rule("aten.linalg_inv_ex")
-def inverse(op: Op) -> Cost:
-    """2n³: factors 2n³/3, then n right sides."""
-    return _cubes(op.inputs[0], 6) + traffic(op)
-
-
-@rule("aten.cholesky_inverse")
-def inverse_from_cholesky(op: Op) -> Cost:
-    """2n³/3, from the factor."""
-    return _cubes(op.inputs[0], 2) + traffic(op)
-
-
 @rule("aten.linalg_lu_factor_ex", "aten.linalg_lu")
 def lu(op: Op) -> Cost:
     """2n³/3, or p·r² - r³/3 for the longer side p and the shorter r."""
@@ -94,8 +89,7 @@ def lu_unpack(op: Op) -> Cost:
 def determinant(op: Op) -> Cost:
     """2n³/3 for the factors, then the product of n numbers, or the sum of their logarithms."""
     (a,) = op.inputs
-    diagonal = product(a.shape[:-1])
-    return _lu(a) + Cost(vector_flop=diagonal, special_flop=diagonal if "slog" in op.kind else 0) + traffic(op)
+    return _lu(a) + work(product(a.shape[:-1]), 1, int(op.kind == "aten._linalg_slogdet")) + traffic(op)
 
 
 @rule("aten._linalg_solve_ex")
@@ -105,18 +99,21 @@ def solve(op: Op) -> Cost:
     return _lu(a) + _solved(x, a.shape[-1], 2) + traffic(op)
 
 
-@rule("aten.linalg_lu_solve", "aten.linalg_ldl_solve", "aten.cholesky_solve")
-def solve_with_factors(op: Op) -> Cost:
-    """2n² a right side: two triangles."""
-    factors = op.inputs[1 if "cholesky" in op.kind else 0]
-    return _solved(op.outputs[0], factors.shape[-1], 2) + traffic(op)
+def _with_factors(op: Op, place: int, operations: int) -> Cost:
+    return _solved(op.outputs[0], op.inputs[place].shape[-1], operations) + traffic(op)
 
 
-@rule("aten.linalg_solve_triangular", "aten.triangular_solve")
-def solve_triangle(op: Op) -> Cost:
-    """n² a right side."""
-    triangle = op.inputs[0 if "linalg" in op.kind else 1]
-    return _solved(op.outputs[0], triangle.shape[-1], 1) + traffic(op)
+_TWO_TRIANGLES, _ONE = "2n² a right side: two triangles.", "n² a right side."
+#: Names, which input the factor is, times n² a right side.
+family(
+    _with_factors,
+    {
+        "linalg_lu_solve linalg_ldl_solve": (0, 2, _TWO_TRIANGLES),
+        "cholesky_solve": (1, 2, _TWO_TRIANGLES),
+        "linalg_solve_triangular": (0, 1, _ONE),
+        "triangular_solve": (1, 1, _ONE),
+    },
+)
 
 
 @rule("aten.linalg_qr", "aten.geqrf")
@@ -162,19 +159,7 @@ def singular_values(op: Op) -> Cost:
 @rule("aten._linalg_eigh")
 def symmetric_eigenvalues(op: Op) -> Cost:
     """9n³ with vectors; without 4n³/3, the way to tridiagonal form."""
-    return _cubes(op.inputs[0], 9 * 3 if op.attrs["compute_v"] else 4) + traffic(op)
-
-
-@rule("aten.linalg_eig")
-def eigenvectors(op: Op) -> Cost:
-    """25n³, with vectors."""
-    return _cubes(op.inputs[0], 25 * 3) + traffic(op)
-
-
-@rule("aten.linalg_eigvals", "aten._linalg_eigvals")
-def eigenvalues(op: Op) -> Cost:
-    """10n³, without vectors."""
-    return _cubes(op.inputs[0], 10 * 3) + traffic(op)
+    return _cubes(op, 9 * 3 if op.attrs["compute_v"] else 4)
 
 
 @rule("aten.linalg_pinv")
@@ -220,54 +205,41 @@ def transform_flop(points: Size, n: Size, *, real: bool) -> Size:
     return sympy.ceiling(flop)
 
 
-def _transform(op: Op, side: TensorSpec, *, real: bool) -> list[Cost]:
-    """The transform of the tensor whose sizes are the full ones; scaling its result is a kernel of its own."""
+def _transform(op: Op, of_input: int, real: int) -> list[Cost]:
+    """The transform, whose input or output has the full sizes; scaling its result is a kernel of its own."""
     (y,) = op.outputs
+    side = op.inputs[0] if of_input else y
     n = product(side.shape[d] for d in op.attrs["dim"])
-    costs = [Cost(vector_flop=transform_flop(side.numel, n, real=real)) + traffic(op)]
+    costs = [Cost(vector_flop=transform_flop(side.numel, n, real=bool(real))) + traffic(op)]
     if op.attrs["normalization"]:
-        parts = 2 if y.dtype.is_complex else 1
-        scaled = Cost(vector_flop=product((parts, y.numel)), read_bytes=y.bytes, label="normalization")
+        scaled = Cost(read_bytes=y.bytes, label="normalization") + work(y.numel, 2 if y.dtype.is_complex else 1)
         costs.append(scaled + writes((y,)))
     return costs
 
 
-@rule("aten._fft_c2c")
-def complex_to_complex(op: Op) -> list[Cost]:
-    """5·N·log2 N for each N complex points."""
-    return _transform(op, op.outputs[0], real=False)
+_REAL = "5/2·N·log2 N for each N real points"
+#: Names, whether the input has the full sizes, whether points are real.
+family(
+    _transform,
+    {
+        "_fft_c2c": (0, 0, "5·N·log2 N for each N complex points."),
+        "_fft_r2c": (1, 1, f"{_REAL}, to the half of the complex ones that is not redundant."),
+        "_fft_c2r": (0, 1, f"{_REAL}, from the half of the complex ones that is not redundant."),
+    },
+)
 
 
-@rule("aten._fft_r2c")
-def real_to_complex(op: Op) -> list[Cost]:
-    """5/2·N·log2 N for each N real points, to the half of the complex ones that is not redundant."""
-    return _transform(op, op.inputs[0], real=True)
+def _window(op: Op, vector: int, special: int) -> Cost:
+    return work(op.outputs[0].numel, vector, special) + writes(op.outputs)
 
 
-@rule("aten._fft_c2r")
-def complex_to_real(op: Op) -> list[Cost]:
-    """5/2·N·log2 N for each N real points, from the half of the complex ones that is not redundant."""
-    return _transform(op, op.outputs[0], real=True)
-
-
-def _per_element(vector: int, special: int) -> Rule:
-    def price(op: Op) -> Cost:
-        (y,) = op.outputs
-        return Cost(vector_flop=product((vector, y.numel)), special_flop=product((special, y.numel))) + writes((y,))
-
-    price.__doc__ = an_element(vector, special)
-    return price
-
-
-#: kind: (vector FLOP, special functions) an element
-_WINDOWS = {
-    "fft_fftfreq": (1, 0),  # i / (n·d) as a multiplication
-    "fft_rfftfreq": (1, 0),
-    "bartlett_window": (3, 0),  # i·2/N; 2 - that; a choice
-    "hann_window": (3, 1),  # i·2π/N; cos; a - b·that
-    "hamming_window": (3, 1),
-    "blackman_window": (6, 2),  # two angles; two cosines; a - b·cos + c·cos
-    "kaiser_window": (5, 2),  # β·√(1 - (2i/N - 1)²): 5 and a root; a Bessel function
-}
-for _kind, (_vector, _special) in _WINDOWS.items():
-    rule(f"aten.{_kind}")(_per_element(_vector, _special))
+family(
+    _window,
+    {
+        "fft_fftfreq fft_rfftfreq": (1, 0),  # i / (n·d) as a multiplication
+        "bartlett_window": (3, 0),  # i·2/N; 2 - that; a choice
+        "hann_window hamming_window": (3, 1),  # i·2π/N; cos; a - b·that
+        "blackman_window": (6, 2),  # two angles; two cosines; a - b·cos + c·cos
+        "kaiser_window": (5, 2),  # β·√(1 - (2i/N - 1)²): 5 and a root; a Bessel function
+    },
+)

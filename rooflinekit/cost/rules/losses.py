@@ -7,9 +7,8 @@ them count.
 
 from __future__ import annotations
 
-from rooflinekit.cost.rules.elementwise import Work, register
-from rooflinekit.cost.rules.movement import dense_bytes
-from rooflinekit.cost.table import Rule, an_element, reads, rule, sweep, traffic, writes
+from rooflinekit.cost.rules.elementwise import register
+from rooflinekit.cost.table import dense_bytes, family, reads, rule, sweep, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, floor_div, product, quotient, smaller, total
@@ -27,26 +26,20 @@ def _weighted(op: Op) -> int:
 
 # --- element by element ---------------------------------------------------------------------------------------
 
-#: kind: (vector FLOP, special functions) an input element, before the sum
-_LOSSES: dict[str, Work] = {
-    "mse_loss": (2, 0),  # difference, square
-    "smooth_l1_loss": (5, 0),  # |difference|, compare; its square, times 1/2β
-    "huber_loss": (5, 0),  # |difference|, compare; less δ/2, times δ, or a square, times 1/2
-}
-
-#: kind: the same of a gradient
-_GRADIENTS: dict[str, Work] = {
-    "mse_loss_backward": (3, 0),  # difference, times 2 (or 2/n), times g
-    "smooth_l1_loss_backward": (5, 0),  # difference, two comparisons, times 1/β (or 1/nβ), times g
-    "huber_loss_backward": (5, 0),  # difference, two comparisons, times 1 (or 1/n), times g
-}
+register(
+    {
+        "mse_loss_backward": (3, 0),  # difference, times 2 (or 2/n), times g
+        "smooth_l1_loss_backward": (5, 0),  # difference, two comparisons, times 1/β (or 1/nβ), times g
+        "huber_loss_backward": (5, 0),  # difference, two comparisons, times 1 (or 1/n), times g
+    }
+)
 
 
 def _summed(op: Op, x: TensorSpec) -> list[Cost]:
     """The kernel that adds up the losses of all elements, where it is asked for."""
     if _reduction(op) == 0:
         return []
-    return [Cost(vector_flop=x.numel, read_bytes=dense_bytes(x), label="sum") + writes(op.outputs)]
+    return [sweep("sum", x, writing=0, vector=1) + writes(op.outputs)]
 
 
 def _copied(op: Op) -> list[Cost]:
@@ -54,19 +47,20 @@ def _copied(op: Op) -> list[Cost]:
     return [] if _reduction(op) == 0 else [sweep("copy", op.outputs[0])]
 
 
-def _loss(vector: int, special: int) -> Rule:
-    def price(op: Op) -> list[Cost]:
-        x = op.inputs[0]
-        work = Cost(vector_flop=product((vector, x.numel)), special_flop=product((special, x.numel)))
-        return [work + reads(op.inputs) + Cost(write_bytes=dense_bytes(x)), *_summed(op, x)]
-
-    price.__doc__ = an_element(vector, special, "input element; their sum is a second kernel, 1")
-    return price
+def _loss(op: Op, vector: int, special: int) -> list[Cost]:
+    x = op.inputs[0]
+    return [sweep("", x, reading=0, vector=vector, special=special) + reads(op.inputs), *_summed(op, x)]
 
 
-for _kind, _work in _LOSSES.items():
-    rule(f"aten.{_kind}")(_loss(*_work))
-register(_GRADIENTS)
+family(
+    _loss,
+    {
+        "mse_loss": (2, 0),  # difference, square
+        "smooth_l1_loss": (5, 0),  # |difference|, compare; its square, times 1/2β
+        "huber_loss": (5, 0),  # |difference|, compare; less δ/2, times δ, or a square, times 1/2
+    },
+    each="input element; their sum is a second kernel, 1",
+)
 
 
 @rule("aten.binary_cross_entropy")
@@ -76,8 +70,8 @@ def binary_cross_entropy(op: Op) -> list[Cost]:
     Times the weight, and the sum, are kernels of their own (binary_cross_entropy_out_cuda of ATen's cuda/Loss.cu).
     """
     x, y = op.inputs[:2]
-    loss = Cost(vector_flop=product((7, x.numel)), special_flop=product((2, x.numel)), write_bytes=dense_bytes(x))
-    return [loss + reads((x, y)), *_times_weight(op, x), *_summed(op, x), *_copied(op)]
+    loss = sweep("", x, reading=0, vector=7, special=2) + reads((x, y))
+    return [loss, *_times_weight(op, x), *_summed(op, x), *_copied(op)]
 
 
 def _times_weight(op: Op, x: TensorSpec) -> list[Cost]:
@@ -89,9 +83,9 @@ def _times_weight(op: Op, x: TensorSpec) -> list[Cost]:
 def binary_cross_entropy_backward(op: Op) -> list[Cost]:
     """g·(x - y) / max((1 - x)·x, ε): 5 and a division. Times the weight, and times 1/n for a mean, are kernels more."""
     grad, x, y = op.inputs[:3]
-    work = Cost(vector_flop=product((5, x.numel)), special_flop=x.numel) + reads((grad, x, y)) + writes(op.outputs)
+    gradient = work(x.numel, 5, 1) + reads((grad, x, y)) + writes(op.outputs)
     mean = [sweep("mean", x, vector=1)] if _reduction(op) == _MEAN else []
-    return [work, *_times_weight(op, x), *mean]
+    return [gradient, *_times_weight(op, x), *mean]
 
 
 @rule("aten.binary_cross_entropy_with_logits")
@@ -106,20 +100,17 @@ def binary_cross_entropy_with_logits(op: Op) -> list[Cost]:
     positive = op.attrs.get("pos_weight")
     before = []
     if positive is not None:
-        scaled = Cost(vector_flop=x.numel, write_bytes=dense_bytes(x), label="positive weight")
+        scaled = sweep("positive weight", x, reading=0, vector=1)
         before = [
             sweep("positive weight", positive, vector=1),
             scaled + Cost(read_bytes=dense_bytes(positive)) + reads((y,)),
             sweep("positive weight", x, vector=1),
             sweep("positive weight", x, reading=2, vector=1),
         ]
-    others = Cost(vector_flop=x.numel, write_bytes=dense_bytes(x), label="others")
     return [
-        Cost(vector_flop=product((2, x.numel)), special_flop=product((2, x.numel)), label="logarithm of the sigmoid")
-        + reads((x,))
-        + Cost(write_bytes=dense_bytes(x)),
+        sweep("logarithm of the sigmoid", x, reading=0, vector=2, special=2) + reads((x,)),
         *before,
-        others + reads((y,)),
+        sweep("others", x, reading=0, vector=1) + reads((y,)),
         sweep("product", x, vector=1) + reads((x,)),
         sweep("difference", x, reading=2, vector=1),
         *_times_weight(op, x),
@@ -132,7 +123,7 @@ def soft_margin_loss(op: Op) -> list[Cost]:
     """log1p(exp(-y·x)), a kernel for each of four steps (ATen's Loss.cpp): negate, multiply; exp, log1p."""
     x, y = op.inputs
     return [
-        Cost(vector_flop=x.numel, write_bytes=dense_bytes(x), label="negation") + reads((y,)),
+        sweep("negation", x, reading=0, vector=1) + reads((y,)),
         sweep("product", x, vector=1) + reads((x,)),
         sweep("exp", x, special=1),
         sweep("log1p", x, special=1),
@@ -146,8 +137,8 @@ def soft_margin_loss_backward(op: Op) -> list[Cost]:
     """z = exp(-y·x); -y·z·1/n·g / (1 + z): a kernel for each of eight steps, of which two are special functions."""
     grad, x, y = op.inputs
     return [
-        Cost(vector_flop=x.numel, write_bytes=dense_bytes(x), label="negation") + reads((y,)),
-        Cost(vector_flop=x.numel, read_bytes=dense_bytes(x), write_bytes=dense_bytes(x), label="product") + reads((x,)),
+        sweep("negation", x, reading=0, vector=1) + reads((y,)),
+        sweep("product", x, vector=1) + reads((x,)),
         sweep("exp", x, special=1),
         sweep("times target", x, vector=1) + reads((y,)),
         sweep("times 1/n", x, vector=1),
@@ -170,15 +161,14 @@ def nll_loss(op: Op) -> Cost:
     summed = _reduction(op) != 0
     operations = 1 + summed + _weighted(op) * (1 + summed)
     picked = Cost(read_bytes=product((target.numel, log_probability.dtype.itemsize)))
-    return Cost(vector_flop=product((operations, target.numel))) + picked + reads(op.inputs[1:]) + writes(op.outputs)
+    return work(target.numel, operations) + picked + reads(op.inputs[1:]) + writes(op.outputs)
 
 
 @rule("aten.nll_loss_backward", "aten.nll_loss2d_backward", timed_as=Family.REDUCTION)
 def nll_loss_backward(op: Op) -> Cost:
     """Writes zeros everywhere and one value a target; the log-probabilities give their shape alone."""
     grad, _, target, *rest = op.inputs
-    work = Cost(vector_flop=product((1 + _weighted(op), target.numel)))
-    return work + reads((grad, target, *rest)) + writes(op.outputs)
+    return work(target.numel, 1 + _weighted(op)) + reads((grad, target, *rest)) + writes(op.outputs)
 
 
 def _rows(x: tuple[Size, ...]) -> tuple[Size, Size]:
@@ -195,8 +185,7 @@ def multi_margin_loss(op: Op) -> Cost:
     rows, classes = _rows(op.inputs[0].shape)
     others = product((rows, total((classes, -1))))
     operations = 4 + (op.attrs.get("p", 1) == 2) + _weighted(op)
-    row = 1 + (_reduction(op) != 0)
-    return Cost(vector_flop=total((product((operations, others)), product((row, rows))))) + traffic(op)
+    return work(others, operations) + work(rows, 1 + (_reduction(op) != 0)) + traffic(op)
 
 
 @rule("aten.multi_margin_loss_backward", timed_as=Family.REDUCTION)
@@ -207,7 +196,7 @@ def multi_margin_loss_backward(op: Op) -> Cost:
     """
     rows, classes = _rows(op.inputs[1].shape)
     operations = 5 + (op.attrs.get("p", 1) == 2) + _weighted(op)
-    return Cost(vector_flop=product((operations, rows, total((classes, -1))))) + traffic(op)
+    return work(product((rows, total((classes, -1)))), operations) + traffic(op)
 
 
 def _label_pairs(shape: tuple[Size, ...]) -> Size:
@@ -223,16 +212,13 @@ def _label_pairs(shape: tuple[Size, ...]) -> Size:
 def multilabel_margin_loss(op: Op) -> Cost:
     """max(0, 1 - x_label + x) for each pair: subtract, add, compare, sum. Rows as in `multi_margin_loss`."""
     rows, _ = _rows(op.inputs[0].shape)
-    row = 1 + (_reduction(op) != 0)
-    pairs = _label_pairs(op.inputs[0].shape)
-    return Cost(vector_flop=total((product((4, pairs)), product((row, rows))))) + traffic(op)
+    return work(_label_pairs(op.inputs[0].shape), 4) + work(rows, 1 + (_reduction(op) != 0)) + traffic(op)
 
 
 @rule("aten.multilabel_margin_loss_backward", timed_as=Family.REDUCTION)
 def multilabel_margin_loss_backward(op: Op) -> Cost:
     """For each pair the margin 2, compare, and an addition to both gradients; each then times g."""
-    pairs = _label_pairs(op.inputs[1].shape)
-    return Cost(vector_flop=total((product((5, pairs)), op.outputs[0].numel))) + traffic(op)
+    return work(_label_pairs(op.inputs[1].shape), 5) + work(op.outputs[0].numel, 1) + traffic(op)
 
 
 # --- sequences ------------------------------------------------------------------------------------------------
@@ -248,14 +234,10 @@ def ctc_loss(op: Op) -> Cost:
     """
     nll, alpha = op.outputs
     log_probability, *rest = op.inputs
-    work = Cost(
-        vector_flop=total((product((9, alpha.numel)), product((6, nll.numel)))),
-        special_flop=total((product((4, alpha.numel)), product((3, nll.numel)))),
-    )
     steps, *batch, classes = log_probability.shape
     places = smaller(classes, floor_div(total((alpha.shape[-1], 1)), 2))
     read = Cost(read_bytes=product((steps, *batch, places, log_probability.dtype.itemsize)))
-    return work + read + reads(rest) + writes(op.outputs)
+    return work(alpha.numel, 9, 4) + work(nll.numel, 6, 3) + read + reads(rest) + writes(op.outputs)
 
 
 @rule("aten._ctc_loss_backward", timed_as=Family.REDUCTION)
@@ -265,11 +247,7 @@ def ctc_loss_backward(op: Op) -> Cost:
     Then g·(exp(log-probability) - that) for each class of each step: 2 and 1.
     """
     (gradient,) = op.outputs
-    alpha = op.attrs["log_alpha"]
-    return Cost(
-        vector_flop=total((product((13, alpha.numel)), product((2, gradient.numel)))),
-        special_flop=total((product((5, alpha.numel)), gradient.numel)),
-    ) + traffic(op)
+    return work(op.attrs["log_alpha"].numel, 13, 5) + work(gradient.numel, 2, 1) + traffic(op)
 
 
 # Kernels of frameworks that train language models: several element-wise steps in one, products that add up.
@@ -278,10 +256,8 @@ def ctc_loss_backward(op: Op) -> Cost:
 @rule("training.pointwise")
 def pointwise(op: Op) -> Cost:
     """As many operations and special functions an element of its largest tensor as it says; its traffic."""
-    sizes = [tensor.numel for tensor in (*op.inputs, *op.outputs)]
-    n = max(sizes, key=lambda size: int(size))
-    work = Cost(vector_flop=product((op.attrs["vector"], n)), special_flop=product((op.attrs["special"], n)))
-    return work + traffic(op)
+    n = max((tensor.numel for tensor in (*op.inputs, *op.outputs)), key=int)
+    return work(n, op.attrs["vector"], op.attrs["special"]) + traffic(op)
 
 
 @rule("training.accumulated_mm")
@@ -300,5 +276,4 @@ def causal_softmax(op: Op) -> Cost:
     n = quotient(op.outputs[0].numel, 2)
     read = quotient(product((op.attrs["reads"], op.outputs[0].bytes)), 2)
     backward = op.attrs["reads"] == 2
-    work = Cost(vector_flop=product((4, n)), special_flop=0 if backward else n, read_bytes=read)
-    return work + writes(op.outputs)
+    return work(n, 4, 0 if backward else 1) + Cost(read_bytes=read) + writes(op.outputs)

@@ -5,7 +5,9 @@ A complex product is the real one of [m, 2k] with [2k, 2n]: a complex multiply-a
 
 from __future__ import annotations
 
-from rooflinekit.cost.table import Rule, an_element, free, reads, rule, traffic, writes
+from collections.abc import Sequence
+
+from rooflinekit.cost.table import family, free, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
@@ -17,96 +19,62 @@ def gemm_of(a: TensorSpec, *, batch: Size = 1, m: Size, n: Size, k: Size) -> Gem
     return Gemm(batch=batch, m=m, n=product((parts, n)), k=product((parts, k)))
 
 
-def _plus(op: Op) -> Cost:
-    """Traffic of beta·input + alpha·product, an addition an output element, and a multiplication by each factor that
-    is not 1. With beta = 0 the input is not read.
-    """
-    (y,) = op.outputs
+def _factors(op: Op, y: TensorSpec) -> Cost:
+    """beta·input + alpha·product: an addition an output element, and a multiplication by each factor that is not 1."""
     beta, alpha = op.attrs.get("beta", 1), op.attrs.get("alpha", 1)
-    operations = (beta not in (0, 1)) + (beta != 0) + (alpha != 1)
-    used = op.inputs[1:] if beta == 0 else op.inputs
-    return Cost(vector_flop=product((operations, y.numel))) + reads(used) + writes((y,))
+    return work(y.numel, (beta not in (0, 1)) + (beta != 0) + (alpha != 1))
 
 
-@rule("aten.mm", "aten._int_mm")
-def mm(op: Op) -> Cost:
-    """[m, k] × [k, n]: 2·m·k·n."""
-    a, b = op.inputs
-    m, k = a.shape
-    return Cost(gemms=(gemm_of(a, m=m, n=b.shape[1], k=k),)) + traffic(op)
+def _used(op: Op, added: int = 1) -> Sequence[TensorSpec]:
+    """What is read: with beta = 0 not the first inputs, which are added."""
+    return op.inputs[added:] if op.attrs.get("beta", 1) == 0 else op.inputs
 
 
-def _product_plus(op: Op) -> Cost:
-    _, a, b = op.inputs
-    m, k = a.shape
-    return Cost(gemms=(gemm_of(a, m=m, n=b.shape[1], k=k),)) + _plus(op)
+def _biased(op: Op) -> int:
+    return int(op.attrs.get("bias") is not None)
 
 
-@rule("aten.addmm")
-def addmm(op: Op) -> Cost:
-    """[m, k] × [k, n] plus a bias in the same kernel: 2·m·k·n, and 1 an output element."""
-    return _product_plus(op)
+def _matrix_product(op: Op) -> Cost:
+    """The product of the last two inputs, matrices, batches of them or vectors, plus the first where there are three.
+
+    It is added in the same kernel.
+    """
+    *added, a, b = op.inputs
+    batch = a.shape[0] if len(a.shape) == 3 else 1
+    m, k = a.shape[-2:] if len(a.shape) > 1 else (1, a.numel)
+    n = b.shape[-1] if len(b.shape) > 1 else 1
+    (y,) = op.outputs
+    gemm = Cost(gemms=(gemm_of(a, batch=batch, m=m, n=n, k=k),))
+    return gemm + (_factors(op, y) if added else Cost()) + reads(_used(op, len(added))) + writes((y,))
 
 
-@rule("aten.bmm")
-def bmm(op: Op) -> Cost:
-    """[b, m, k] × [b, k, n]: 2·b·m·k·n."""
-    a, b = op.inputs
-    batch, m, k = a.shape
-    return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=b.shape[2], k=k),)) + traffic(op)
-
-
-@rule("aten.baddbmm")
-def baddbmm(op: Op) -> Cost:
-    """[b, m, k] × [b, k, n] plus a matrix in the same kernel: 2·b·m·k·n, and 1 an output element."""
-    _, a, b = op.inputs
-    batch, m, k = a.shape
-    return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=b.shape[2], k=k),)) + _plus(op)
-
-
-@rule("aten.mv")
-def mv(op: Op) -> Cost:
-    """[m, k] × [k]: 2·m·k."""
-    a, _ = op.inputs
-    m, k = a.shape
-    return Cost(gemms=(gemm_of(a, m=m, n=1, k=k),)) + traffic(op)
-
-
-@rule("aten.dot", "aten.vdot")
-def dot(op: Op) -> Cost:
-    """[k] · [k]: 2·k."""
-    a, _ = op.inputs
-    return Cost(gemms=(gemm_of(a, m=1, n=1, k=a.numel),)) + traffic(op)
-
-
-@rule("aten.addmv")
-def addmv(op: Op) -> Cost:
-    """[m, k] × [k] plus a vector in the same kernel: 2·m·k, and 1 an output element."""
-    _, a, _ = op.inputs
-    m, k = a.shape
-    return Cost(gemms=(gemm_of(a, m=m, n=1, k=k),)) + _plus(op)
+family(
+    _matrix_product,
+    {
+        "mm _int_mm": ("[m, k] × [k, n]: 2·m·k·n.",),
+        "addmm": ("[m, k] × [k, n] plus a bias in the same kernel: 2·m·k·n, and 1 an output element.",),
+        "bmm": ("[b, m, k] × [b, k, n]: 2·b·m·k·n.",),
+        "baddbmm": ("[b, m, k] × [b, k, n] plus a matrix in the same kernel: 2·b·m·k·n, and 1 an output element.",),
+        "mv": ("[m, k] × [k]: 2·m·k.",),
+        "dot vdot": ("[k] · [k]: 2·k.",),
+        "addmv": ("[m, k] × [k] plus a vector in the same kernel: 2·m·k, and 1 an output element.",),
+        "addbmm": ("The sum of b products [m, k] × [k, n], plus a matrix: 2·b·m·k·n, and 1 an output element.",),
+    },
+)
 
 
 @rule("aten.addr")
 def addr(op: Op) -> Cost:
     """A matrix plus the outer product of two vectors, which is one multiplication an element."""
-    return Cost(vector_flop=op.outputs[0].numel) + _plus(op)
-
-
-@rule("aten.addbmm")
-def addbmm(op: Op) -> Cost:
-    """The sum of b products [m, k] × [k, n], plus a matrix: 2·b·m·k·n, and 1 an output element."""
-    _, a, b = op.inputs
-    batch, m, k = a.shape
-    return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=b.shape[2], k=k),)) + _plus(op)
+    (y,) = op.outputs
+    return work(y.numel, 1) + _factors(op, y) + reads(_used(op)) + writes((y,))
 
 
 @rule("aten._addmm_activation")
 def addmm_activation(op: Op) -> Cost:
     """A product plus a bias, and its ReLU (1 comparison) or GELU in the tanh form (8 and tanh)."""
-    n = op.outputs[0].numel
-    gelu = bool(op.attrs.get("use_gelu"))
-    return _product_plus(op) + Cost(vector_flop=product((8 if gelu else 1, n)), special_flop=n if gelu else 0)
+    activated = (8, 1) if op.attrs.get("use_gelu") else (1, 0)
+    return _matrix_product(op) + work(op.outputs[0].numel, *activated)
 
 
 @rule("aten._grouped_mm")
@@ -115,12 +83,14 @@ def grouped_mm(op: Op) -> Cost:
 
     [rows, k] × [g, k, n], [g, m, k] × [k, columns], [m, k] × [k, n] in g parts of k; [g, m, k] × [g, k, n] is a batch.
     """
+    return _grouped(op, _biased(op))
+
+
+def _grouped(op: Op, vector: int) -> Cost:
     a, b = op.inputs[:2]
     batch = a.shape[0] if len(a.shape) == len(b.shape) == 3 else 1
-    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    (y,) = op.outputs
-    biased = y.numel if op.attrs.get("bias") is not None else 0
-    return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=n, k=k),), vector_flop=biased) + traffic(op)
+    gemm = gemm_of(a, batch=batch, m=a.shape[-2], n=b.shape[-1], k=a.shape[-1])
+    return Cost(gemms=(gemm,)) + work(op.outputs[0].numel, vector) + traffic(op)
 
 
 @rule("aten._trilinear")
@@ -148,10 +118,10 @@ def trilinear(op: Op) -> list[Cost]:
 
     kept = Cost(write_bytes=product((*(sizes[d] for d in between), op.inputs[0].dtype.itemsize)))
     step = contraction(first, second, inner)
-    work = Cost(gemms=(step,)) if inner else Cost(vector_flop=step.multiply_adds)
+    done = Cost(gemms=(step,)) if inner else Cost(vector_flop=step.multiply_adds)
     rest = Cost(gemms=(contraction(between, third, summed - inner),), read_bytes=kept.write_bytes)
     return [
-        Cost(label="first") + work + kept + reads(op.inputs[:2]),
+        Cost(label="first") + done + kept + reads(op.inputs[:2]),
         Cost(label="second") + rest + reads(op.inputs[2:]) + writes(op.outputs),
     ]
 
@@ -176,18 +146,13 @@ def scaled_mm(op: Op) -> Cost:
     """[m, k] × [k, n] of 8-bit numbers: 2·m·k·n; scales 1 an output element, a bias 1."""
     a, b = op.inputs[:2]
     m, k = a.shape
-    (y,) = op.outputs[:1]
-    operations = 2 if op.attrs.get("bias") is not None else 1
-    return Cost(gemms=(Gemm(m=m, n=b.shape[1], k=k),), vector_flop=product((operations, y.numel))) + traffic(op)
+    return Cost(gemms=(Gemm(m=m, n=b.shape[1], k=k),)) + work(op.outputs[0].numel, 1 + _biased(op)) + traffic(op)
 
 
 @rule("aten._scaled_grouped_mm")
 def scaled_grouped_mm(op: Op) -> Cost:
     """2·m·k·n of all groups together, as in `_grouped_mm`; a scale 1 an output element."""
-    a, b = op.inputs[:2]
-    batch = a.shape[0] if len(a.shape) == len(b.shape) == 3 else 1
-    gemm = Gemm(batch=batch, m=a.shape[-2], n=b.shape[-1], k=a.shape[-1])
-    return Cost(gemms=(gemm,), vector_flop=op.outputs[0].numel) + traffic(op)
+    return _grouped(op, 1)
 
 
 def activation(op: Op) -> tuple[int, int]:
@@ -206,24 +171,22 @@ def scaled_after_the_product(op: Op) -> Cost:
     """[m, k] × a weight of integers [n, k]: 2·m·k·n; scale 1 an output element, bias 1, activation."""
     (y,) = op.outputs
     vector, special = activation(op)
-    vector += 2 if op.attrs.get("bias") is not None else 1
-    work = Cost(vector_flop=product((vector, y.numel)), special_flop=product((special, y.numel)))
-    return Cost(gemms=(_linear(op.inputs[0], y),)) + work + traffic(op)
+    return Cost(gemms=(_linear(op.inputs[0], y),)) + work(y.numel, 1 + _biased(op) + vector, special) + traffic(op)
 
 
 @rule("aten._weight_int4pack_mm", "aten._weight_int4pack_mm_for_cpu")
 def scaled_before_the_product(op: Op) -> Cost:
     """[m, k] × a weight of 4 bits [n, k]: 2·m·k·n; scale and zero point of its group 2 for each weight."""
     gemm = _linear(op.inputs[0], op.outputs[0])
-    return Cost(gemms=(gemm,), vector_flop=product((_DEQUANTIZE, gemm.n, gemm.k))) + traffic(op)
+    return Cost(gemms=(gemm,)) + work(product((gemm.n, gemm.k)), _DEQUANTIZE) + traffic(op)
 
 
 @rule("bitsandbytes.int8_scaled_mm", "bitsandbytes.int8_linear_matmul")
 def int8_product(op: Op) -> Cost:
     """[m, k] × a weight of 8-bit integers [n, k]: 2·m·k·n; where rows and columns are scaled 2 an output, bias 1."""
     (y,) = op.outputs[:1]
-    operations = 0 if op.kind.endswith("matmul") else 2 + (op.attrs.get("bias") is not None)
-    return Cost(gemms=(_linear(op.inputs[0], y),), vector_flop=product((operations, y.numel))) + traffic(op)
+    operations = 0 if op.kind.endswith("matmul") else 2 + _biased(op)
+    return Cost(gemms=(_linear(op.inputs[0], y),)) + work(y.numel, operations) + traffic(op)
 
 
 @rule("quantized.linear_dynamic")
@@ -231,52 +194,46 @@ def dynamic_linear(op: Op) -> Cost:
     """2·m·k·n; the range of the input 2 an element and its 8-bit form 5; back and the bias 3 an output element."""
     (x,), (y,) = op.inputs, op.outputs
     gemm = _linear(x, y)
-    flop = total((product((2 + _QUANTIZE, x.numel)), product((_DEQUANTIZE + 1, y.numel))))
-    return Cost(gemms=(gemm,), vector_flop=flop, read_bytes=product((gemm.n, gemm.k))) + traffic(op)
+    weight = Cost(gemms=(gemm,), read_bytes=product((gemm.n, gemm.k)))
+    return weight + work(x.numel, 2 + _QUANTIZE) + work(y.numel, _DEQUANTIZE + 1) + traffic(op)
 
 
-def _per_element(flop: int) -> Rule:
-    def price(op: Op) -> Cost:
-        return Cost(vector_flop=product((flop, op.inputs[0].numel))) + traffic(op)
-
-    price.__doc__ = an_element(flop, 0)
-    return price
+def _converted(op: Op, flop: int) -> Cost:
+    return work(op.inputs[0].numel, flop) + traffic(op)
 
 
-#: kind: vector FLOP an element of the input
-_PER_ELEMENT = {
-    "quantized_decomposed.quantize_per_tensor": _QUANTIZE,
-    "quantized_decomposed.quantize_per_channel": _QUANTIZE,
-    "quantized_decomposed.quantize_per_channel_group": _QUANTIZE,
-    "quantized_decomposed.quantize_per_token": _QUANTIZE,
-    "quantized_decomposed.dequantize_per_tensor": _DEQUANTIZE,
-    "quantized_decomposed.dequantize_per_channel": _DEQUANTIZE,
-    "quantized_decomposed.dequantize_per_channel_group": _DEQUANTIZE,
-    "quantized_decomposed.dequantize_per_token": _DEQUANTIZE,
-    "quantized_decomposed.choose_qparams": 2,  # the smallest and the largest
-    "quantized_decomposed.choose_qparams_symmetric": 2,
-    "quantized_decomposed.choose_qparams_per_token": 2,
-    "quantized_decomposed.choose_qparams_per_token_asymmetric": 2,
-    "bitsandbytes.int8_vectorwise_quant": 2 + _QUANTIZE,  # the largest of a row first
-    # there and back; the two comparisons, joined, are the mask
-    "aten.fake_quantize_per_tensor_affine_cachemask": _QUANTIZE + _DEQUANTIZE + 1,
-    "aten.fake_quantize_per_channel_affine_cachemask": _QUANTIZE + _DEQUANTIZE + 1,
-    "aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _QUANTIZE + _DEQUANTIZE + 1,
-    "aten.fake_quantize_per_tensor_affine_cachemask_backward": 1,  # times the mask
-    "aten.fake_quantize_per_channel_affine_cachemask_backward": 1,
-}
-for _kind, _flop in _PER_ELEMENT.items():
-    rule(_kind)(_per_element(_flop))
+_SCALES = ("per_tensor", "per_channel", "per_channel_group", "per_token")
+_RANGES = (
+    "choose_qparams",
+    "choose_qparams_symmetric",
+    "choose_qparams_per_token",
+    "choose_qparams_per_token_asymmetric",
+)
+_DECOMPOSED = "quantized_decomposed"
+family(
+    _converted,
+    {
+        " ".join(f"{_DECOMPOSED}.quantize_{scale}" for scale in _SCALES): (_QUANTIZE,),
+        " ".join(f"{_DECOMPOSED}.dequantize_{scale}" for scale in _SCALES): (_DEQUANTIZE,),
+        " ".join(f"{_DECOMPOSED}.{name}" for name in _RANGES): (2,),  # the smallest and the largest
+        "bitsandbytes.int8_vectorwise_quant": (2 + _QUANTIZE,),  # the largest of a row first
+        # there and back; the two comparisons, joined, are the mask
+        "aten.fake_quantize_per_tensor_affine_cachemask aten.fake_quantize_per_channel_affine_cachemask "
+        "aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams": (_QUANTIZE + _DEQUANTIZE + 1,),
+        "aten.fake_quantize_per_tensor_affine_cachemask_backward "
+        "aten.fake_quantize_per_channel_affine_cachemask_backward": (1,),  # times the mask
+    },
+)
 
 
 @rule("aten._fused_moving_avg_obs_fq_helper")
 def observed_fake_quantization(op: Op) -> list[Cost]:
     """The smallest and the largest number 2 an element; then, with the scale that follows, there and back: 8."""
     x = op.inputs[0]
-    there_and_back = product((_QUANTIZE + _DEQUANTIZE + 1, x.numel))
+    there_and_back = work(x.numel, _QUANTIZE + _DEQUANTIZE + 1)
     return [
-        Cost(vector_flop=product((2, x.numel)), label="range") + reads((x,)),
-        Cost(vector_flop=there_and_back, label="quantization") + reads((x,)) + writes(op.outputs),
+        Cost(label="range") + work(x.numel, 2) + reads((x,)),
+        Cost(label="quantization") + there_and_back + reads((x,)) + writes(op.outputs),
     ]
 
 
@@ -312,18 +269,10 @@ def sparse_product(op: Op) -> Cost:
     sparse, dense = (first, second) if place == len(added) else (second, first)
     (y,) = op.outputs
     each = product(dense.shape[1:] if dense is second else dense.shape[:-1])
-    beta, alpha = op.attrs.get("beta", 1), op.attrs.get("alpha", 1)
-    operations = (beta not in (0, 1)) + (beta != 0) + (alpha != 1) if added else 0
     touched = smaller(dense.bytes, product((numbers, each, dense.dtype.itemsize)))
-    return (
-        Cost(
-            gemms=(Gemm(m=1, n=each, k=numbers),),
-            vector_flop=product((operations, y.numel)),
-            read_bytes=total((product((numbers, sparse.dtype.itemsize)), indices, touched)),
-        )
-        + reads(added if beta != 0 else ())
-        + writes((y,))
-    )
+    read = total((product((numbers, sparse.dtype.itemsize)), indices, touched))
+    gemm = Cost(gemms=(Gemm(m=1, n=each, k=numbers),), read_bytes=read)
+    return gemm + (_factors(op, y) if added else Cost()) + reads(_used(op, len(added))[:-2]) + writes((y,))
 
 
 @rule("sparse.add")
@@ -332,9 +281,7 @@ def add_sparse(op: Op) -> list[Cost]:
     ((place, numbers, indices),) = op.attrs["held"]
     target, held = op.inputs[1 - place], product((numbers, op.inputs[place].dtype.itemsize))
     flop = 1 if op.attrs.get("alpha", 1) == 1 else 2
-    kernel = Cost(
-        vector_flop=product((flop, numbers)), read_bytes=total((held, indices, held)), write_bytes=held, label="sum"
-    )
+    kernel = work(numbers, flop) + Cost(read_bytes=total((held, indices, held)), write_bytes=held, label="sum")
     return [kernel] if op.kind.endswith("_") else [Cost(label="copy") + reads((target,)) + writes(op.outputs), kernel]
 
 
@@ -354,7 +301,7 @@ def two_of_four(op: Op) -> Cost:
     (y,) = op.outputs
     factors = sum(op.attrs.get(name, 1) != 1 for name in ("alpha", "beta"))
     gemm = Gemm(m=packed.shape[0], n=b.shape[1], k=packed.shape[1])
-    return Cost(gemms=(gemm,), vector_flop=product((1 + factors, y.numel)) if added else 0) + traffic(op)
+    return Cost(gemms=(gemm,)) + work(y.numel, 1 + factors if added else 0) + traffic(op)
 
 
 @rule("aten._sparse_semi_structured_linear")
@@ -364,9 +311,8 @@ def two_of_four_linear(op: Op) -> Cost:
     (y,) = op.outputs
     n, half = packed.shape
     vector, special = activation(op)
-    vector += op.attrs.get("bias") is not None
-    work = Cost(vector_flop=product((vector, y.numel)), special_flop=product((special, y.numel)))
-    return Cost(gemms=(Gemm(m=floor_div(y.numel, n), n=n, k=half),)) + work + traffic(op)
+    gemm = Gemm(m=floor_div(y.numel, n), n=n, k=half)
+    return Cost(gemms=(gemm,)) + work(y.numel, vector + _biased(op), special) + traffic(op)
 
 
 @rule("aten._cslt_sparse_mm")
@@ -375,5 +321,5 @@ def two_of_four_by_cusparselt(op: Op) -> Cost:
     b = op.inputs[1]
     (y,) = op.outputs
     rows, columns = y.shape
-    biased = y.numel if op.attrs.get("bias") is not None else 0
-    return Cost(gemms=(Gemm(m=rows, n=columns, k=floor_div(b.shape[0], 2)),), vector_flop=biased) + traffic(op)
+    gemm = Gemm(m=rows, n=columns, k=floor_div(b.shape[0], 2))
+    return Cost(gemms=(gemm,)) + work(y.numel, _biased(op)) + traffic(op)

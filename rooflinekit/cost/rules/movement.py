@@ -7,30 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rooflinekit.cost.table import free, reads, rule, traffic, writes
+from rooflinekit.cost.table import aten, dense_bytes, free, reads, rule, sweep, traffic, work, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import DType, Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, smaller, total
 
 # Views, and what autograd, allocation and the profiler do on the CPU: no kernel.
 free(
-    "aten.view", "aten._unsafe_view", "aten.reshape", "aten._reshape_alias", "aten.t", "aten.transpose",
-    "aten.permute", "aten.expand", "aten.slice", "aten.select", "aten.squeeze", "aten.unsqueeze", "aten.split",
-    "aten.split_with_sizes", "aten.chunk", "aten.unbind", "aten.unfold", "aten.diagonal", "aten.as_strided",
-    "aten.as_strided_", "aten.squeeze_", "aten.unsqueeze_", "aten.transpose_", "aten.t_", "aten.alias",
-    "aten.detach", "aten.detach_", "aten.lift_fresh", "aten.lift", "aten.view_as_real", "aten.view_as_complex",
-    "aten.real", "aten.imag", "aten.movedim", "aten.empty", "aten.empty_like", "aten.empty_strided",
-    "aten.empty_permuted", "aten.new_empty", "aten.new_empty_strided", "aten.resize_", "aten.resize_as_", "aten.set_",
-    "aten.is_same_size", "aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset",
-    "aten.unsafe_split", "aten.unsafe_split_with_sizes", "aten.unsafe_chunk", "aten._conj", "aten._neg_view",
-    "profiler._record_function_enter_new", "profiler._record_function_exit", "prim.device",
-    "aten.size", "aten.stride", "aten.numel", "aten.dim", "aten._has_same_storage_numel", "aten._efficientzerotensor",
-)  # fmt: skip
-
-
-def dense_bytes(tensor: TensorSpec) -> Size:
-    """Bytes of a tensor if each element had memory of its own."""
-    return product((tensor.numel, tensor.dtype.itemsize))
+    *aten(
+        "view _unsafe_view reshape _reshape_alias t transpose permute expand slice select squeeze unsqueeze split "
+        "split_with_sizes chunk unbind unfold diagonal as_strided as_strided_ squeeze_ unsqueeze_ transpose_ t_ alias "
+        "detach detach_ lift_fresh lift view_as_real view_as_complex real imag movedim empty empty_like empty_strided "
+        "empty_permuted new_empty new_empty_strided resize_ resize_as_ set_ is_same_size sym_size sym_stride sym_numel "
+        "sym_storage_offset unsafe_split unsafe_split_with_sizes unsafe_chunk _conj _neg_view "
+        "profiler._record_function_enter_new profiler._record_function_exit prim.device "
+        "size stride numel dim _has_same_storage_numel _efficientzerotensor"
+    )
+)
 
 
 def zeros_then(label: str, op: Op, used: Iterable[TensorSpec], written: Size, flop: Size = 0) -> list[Cost]:
@@ -45,13 +38,16 @@ def zeros_then(label: str, op: Op, used: Iterable[TensorSpec], written: Size, fl
     ]
 
 
+PADS = tuple(f"aten.{way}_pad{sides}d" for way in ("reflection", "replication") for sides in (1, 2, 3))
+PAD_GRADIENTS = tuple(f"{kind}_backward" for kind in PADS)
+
+
 @rule(
-    "aten.clone", "aten._to_copy", "aten.contiguous", "aten.cat", "aten.stack", "aten.flip",
-    "aten.rot90", "aten.repeat", "aten._local_scalar_dense", "aten.tril", "aten.triu", "aten.pixel_shuffle",
-    "aten.pixel_unshuffle", "aten.channel_shuffle",
-    "aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d", "aten.replication_pad1d",
-    "aten.replication_pad2d", "aten.replication_pad3d",
- timed_as=Family.MOVEMENT)  # fmt: skip
+    *aten("clone _to_copy contiguous cat stack flip rot90 repeat _local_scalar_dense tril triu pixel_shuffle"),
+    *aten("pixel_unshuffle channel_shuffle"),
+    *PADS,
+    timed_as=Family.MOVEMENT,
+)
 def copy(op: Op) -> Cost:
     """Reads its inputs, writes its output."""
     return traffic(op)
@@ -64,11 +60,11 @@ def roll(op: Op) -> list[Cost]:
 
 
 @rule(
-    "aten.diagonal_copy", "aten.narrow_copy", "aten.permute_copy", "aten.transpose_copy", "aten.t_copy",
-    "aten.split_copy", "aten.split_with_sizes_copy", "aten.unbind_copy", "aten.slice_copy", "aten.select_copy",
-    "aten.as_strided_copy", "aten.view_copy", "aten.expand_copy", "aten.squeeze_copy", "aten.unsqueeze_copy",
-    "aten.unfold_copy", "aten.alias_copy", "aten.detach_copy",
- timed_as=Family.MOVEMENT)  # fmt: skip
+    *aten("diagonal_copy narrow_copy permute_copy transpose_copy t_copy split_copy split_with_sizes_copy unbind_copy"),
+    *aten("slice_copy select_copy as_strided_copy view_copy expand_copy squeeze_copy unsqueeze_copy unfold_copy"),
+    *aten("alias_copy detach_copy"),
+    timed_as=Family.MOVEMENT,
+)
 def copy_of_a_view(op: Op) -> Cost:
     """Reads as much as it writes, where the source has as much."""
     (x,) = op.inputs
@@ -83,10 +79,10 @@ def copy_into(op: Op) -> Cost:
 
 
 @rule(
-    "aten.zeros", "aten.zeros_like", "aten.zero_", "aten.zero", "aten.ones", "aten.ones_like", "aten.full",
-    "aten.full_like", "aten.fill_", "aten.fill", "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.arange",
-    "aten.linspace", "aten.eye", "aten.tril_indices", "aten.triu_indices", "aten.scalar_tensor",
- timed_as=Family.MOVEMENT)  # fmt: skip
+    *aten("zeros zeros_like zero_ zero ones ones_like full full_like fill_ fill new_zeros new_ones new_full arange"),
+    *aten("linspace eye tril_indices triu_indices scalar_tensor"),
+    timed_as=Family.MOVEMENT,
+)
 def fill(op: Op) -> Cost:
     """Writes its output; a tensor that gives the shape is not read."""
     return writes(op.outputs)
@@ -114,10 +110,7 @@ def pad_with_a_constant(op: Op) -> Cost | list[Cost]:
     return [Cost(label="fill") + writes(op.outputs), copied]
 
 
-@rule(
-    "aten.reflection_pad1d_backward", "aten.reflection_pad2d_backward", "aten.reflection_pad3d_backward",
-    "aten.replication_pad1d_backward", "aten.replication_pad2d_backward", "aten.replication_pad3d_backward",
- timed_as=Family.MOVEMENT)  # fmt: skip
+@rule(*PAD_GRADIENTS, timed_as=Family.MOVEMENT)
 def pad_backward(op: Op) -> list[Cost]:
     """Zeros, then each gradient added to the element it is a copy of; of the input only the shape is used."""
     grad = op.inputs[0]
@@ -148,22 +141,16 @@ def view_backward(op: Op) -> list[Cost]:
 def on_the_diagonal(op: Op) -> list[Cost]:
     """A tensor of zeros, then one copy for each tensor that is put into it."""
     zeros = Cost(label="zeros") + writes(op.outputs)
-    return [zeros, *(Cost(write_bytes=dense_bytes(x), label="copy") + reads((x,)) for x in op.inputs)]
+    return [zeros, *(sweep("copy", x, reading=0) + reads((x,)) for x in op.inputs)]
 
 
-@rule(
-    "aten.slice_scatter",
-    "aten.select_scatter",
-    "aten.diagonal_scatter",
-    "aten.as_strided_scatter",
-    timed_as=Family.MOVEMENT,
-)
+@rule(*aten("slice_scatter select_scatter diagonal_scatter as_strided_scatter"), timed_as=Family.MOVEMENT)
 def scatter_into_a_view(op: Op) -> list[Cost]:
     """A copy of the whole, then of the source into its place."""
     whole, source = op.inputs
     return [
         Cost(label="copy") + reads((whole,)) + writes(op.outputs),
-        Cost(write_bytes=dense_bytes(source), label="scatter") + reads((source,)),
+        sweep("scatter", source, reading=0) + reads((source,)),
     ]
 
 
@@ -179,6 +166,11 @@ def repeated_places(op: Op) -> Cost:
 # write copies its whole target first.
 
 
+def _some(source: TensorSpec, n: Size) -> Cost:
+    """Reading `n` elements that indices name."""
+    return Cost(read_bytes=product((n, source.dtype.itemsize)))
+
+
 # --- reading --------------------------------------------------------------------------------------------------
 
 
@@ -186,14 +178,13 @@ def repeated_places(op: Op) -> Cost:
 def gather(op: Op) -> Cost:
     """Reads the indices and the elements they name."""
     source, *indices = op.inputs
-    (y,) = op.outputs
-    return Cost(read_bytes=product((y.numel, source.dtype.itemsize))) + reads(indices) + writes(op.outputs)
+    return _some(source, op.outputs[0].numel) + reads(indices) + writes(op.outputs)
 
 
 @rule("aten.nonzero", "aten.nonzero_static", timed_as=Family.MOVEMENT)
 def nonzero(op: Op) -> Cost:
     """A comparison an element, and a running count that gives each place."""
-    return Cost(vector_flop=product((2, op.inputs[0].numel))) + traffic(op)
+    return work(op.inputs[0].numel, 2) + traffic(op)
 
 
 # --- writing --------------------------------------------------------------------------------------------------
@@ -201,19 +192,21 @@ def nonzero(op: Op) -> Cost:
 
 def _written(op: Op, n: Size, sources: Iterable[TensorSpec], flop: int = 0) -> list[Cost]:
     """`n` elements of the target written; with `flop` operations each, what stands there is read as well."""
-    (y,) = op.outputs
-    touched = product((n, y.dtype.itemsize))
-    read = touched if flop else 0
-    kernel = Cost(vector_flop=product((flop, n)), read_bytes=read, write_bytes=touched, label="scatter")
-    kernel += reads(sources)
+    touched = product((n, op.outputs[0].dtype.itemsize))
+    kernel = Cost(read_bytes=touched if flop else 0, write_bytes=touched, label="scatter") + work(n, flop)
+    return _in_place(op, kernel + reads(sources))
+
+
+def _in_place(op: Op, kernel: Cost) -> list[Cost]:
+    """The kernel that changes the first input; the out-of-place form copies that before."""
     if op.kind.endswith("_"):
         return [kernel]
-    return [Cost(label="copy") + reads(op.inputs[:1]) + writes((y,)), kernel]
+    return [Cost(label="copy") + reads(op.inputs[:1]) + writes(op.outputs), kernel]
 
 
 def _part(source: TensorSpec, n: Size) -> Cost:
-    """Reading `n` elements of a source."""
-    return Cost(read_bytes=source.bytes if source.numel == n else product((n, source.dtype.itemsize)))
+    """Reading `n` elements of a source, of which that may be all."""
+    return reads((source,)) if source.numel == n else _some(source, n)
 
 
 @rule("aten.scatter", "aten.scatter_add", "aten.scatter_reduce", timed_as=Family.MOVEMENT)
@@ -284,9 +277,7 @@ def index_put(op: Op) -> list[Cost]:
     target, *read = op.inputs
     if _fills(op):
         kernel = Cost(vector_flop=target.numel, write_bytes=target.bytes, label="fill") + reads(op.inputs)
-        return (
-            [kernel] if op.kind.endswith("_") else [Cost(label="copy") + reads((target,)) + writes(op.outputs), kernel]
-        )
+        return _in_place(op, kernel)
     named = op.attrs.get("named")  # of a mask
     places = _places(target, op.attrs["indices"]) if named is None else named
     return _written(op, places, read, flop=bool(op.attrs.get("accumulate")))
@@ -335,8 +326,7 @@ def masked_scatter_backward(op: Op) -> Cost:
 def embedding(op: Op) -> Cost:
     """Reads the indices and the rows they name, not the table."""
     _, indices = op.inputs
-    (y,) = op.outputs
-    return Cost(read_bytes=y.bytes) + reads((indices,)) + writes(op.outputs)
+    return Cost(read_bytes=op.outputs[0].bytes) + reads((indices,)) + writes(op.outputs)
 
 
 @rule("aten.embedding_dense_backward", timed_as=Family.MOVEMENT)
@@ -359,13 +349,9 @@ def embedding_renorm(op: Op) -> Cost:
     rows = indices.numel
     n = product((rows, table.shape[1]))
     power = 1 if op.attrs.get("norm_type", 2.0) in (1.0, 2.0) else 0  # others are a special function
-    touched = product((n, table.dtype.itemsize))
-    return Cost(
-        vector_flop=total((product((2 + power, n)), rows)),
-        special_flop=total((product((1 - power, n)), product((2, rows)))),
-        read_bytes=touched,
-        write_bytes=touched,
-    ) + reads((indices,))
+    touched = _some(table, n).read_bytes
+    done = work(n, 2 + power, 1 - power) + work(rows, 1, 2)
+    return done + Cost(read_bytes=touched, write_bytes=touched) + reads((indices,))
 
 
 _SUM, _MEAN, _MAX = range(3)  # modes of an embedding bag
@@ -378,14 +364,9 @@ def embedding_bag(op: Op) -> Cost:
     y = op.outputs[0]
     n = product((indices.numel, table.shape[1]))
     flop = 2 if op.attrs.get("per_sample_weights") is not None else 1
-    divisions = y.numel if op.attrs["mode"] == _MEAN else 0
-    rows = Cost(read_bytes=product((n, table.dtype.itemsize)))
-    return (
-        Cost(vector_flop=product((flop, n)), special_flop=divisions)
-        + rows
-        + reads((indices, *rest))
-        + writes(op.outputs)
-    )
+    divisions = int(op.attrs["mode"] == _MEAN)
+    done = work(n, flop) + work(y.numel, 0, divisions)
+    return done + _some(table, n) + reads((indices, *rest)) + writes(op.outputs)
 
 
 @rule("aten._embedding_bag_backward", "aten._embedding_bag_dense_backward", timed_as=Family.MOVEMENT)
@@ -402,7 +383,7 @@ def embedding_bag_backward(op: Op) -> list[Cost]:
     factors = (mode == _MEAN) + (op.attrs.get("per_sample_weights") is not None)
     touched = product((n, grad.dtype.itemsize))
     if op.attrs.get("sparse"):
-        return [Cost(vector_flop=product((factors, n)), write_bytes=touched) + reads((grad, *rest))]
+        return [work(n, factors) + Cost(write_bytes=touched) + reads((grad, *rest))]
     return zeros_then("sum", op, (grad, *rest), touched, flop=product((1 + factors, n)))
 
 
@@ -411,5 +392,4 @@ def embedding_bag_weights_backward(op: Op) -> Cost:
     """For each index the gradient of its bag times its row, summed: 2 an element."""
     grad, table, indices, *rest = op.inputs
     n = product((indices.numel, table.shape[1]))
-    rows = Cost(vector_flop=product((2, n)), read_bytes=product((n, table.dtype.itemsize)))
-    return rows + reads((grad, indices, *rest)) + writes(op.outputs)
+    return work(n, 2) + _some(table, n) + reads((grad, indices, *rest)) + writes(op.outputs)

@@ -4,79 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
+from rooflinekit.cost.rules.elementwise import REAL
+from rooflinekit.cost.table import family, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Op, TensorSpec
-from rooflinekit.ir.sizes import Size, product, total
+from rooflinekit.ir.sizes import Size, total
 
-#: kind: (vector FLOP, special functions) an element
-_PER_ELEMENT: dict[str, tuple[int, int]] = {
-    "_foreach_mul": (1, 0),
-    "_foreach_neg": (1, 0),
-    "_foreach_abs": (1, 0),
-    "_foreach_maximum": (1, 0),
-    "_foreach_minimum": (1, 0),
-    "_foreach_sign": (1, 0),
-    "_foreach_clamp_min": (1, 0),
-    "_foreach_clamp_max": (1, 0),
-    "_foreach_floor": (1, 0),
-    "_foreach_ceil": (1, 0),
-    "_foreach_round": (1, 0),
-    "_foreach_trunc": (1, 0),
-    "_foreach_div": (0, 1),
-    "_foreach_sqrt": (0, 1),
-    "_foreach_rsqrt": (0, 1),
-    "_foreach_reciprocal": (0, 1),
-    "_foreach_pow": (0, 1),
-    "_foreach_exp": (0, 1),
-    "_foreach_expm1": (0, 1),
-    "_foreach_log": (0, 1),
-    "_foreach_log2": (0, 1),
-    "_foreach_log10": (0, 1),
-    "_foreach_log1p": (0, 1),
-    "_foreach_sin": (0, 1),
-    "_foreach_cos": (0, 1),
-    "_foreach_tan": (0, 1),
-    "_foreach_tanh": (0, 1),
-    "_foreach_erf": (0, 1),
-    "_foreach_erfc": (0, 1),
-    "_foreach_sigmoid": (2, 2),  # 1 / (1 + exp(-x))
-    "_foreach_lerp": (3, 0),  # a + w·(b-a)
-}
+#: Element-wise ops that there are of lists of tensors too, at the same work an element.
+_OF_LISTS = (
+    "mul", "neg", "abs", "maximum", "minimum", "sign", "clamp_min", "clamp_max", "floor", "ceil", "round", "trunc",
+    "div", "sqrt", "rsqrt", "reciprocal", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh",
+    "erf", "erfc", "lerp",
+)  # fmt: skip
 
 
 def _numel(tensors: Iterable[TensorSpec]) -> Size:
     return total(tensor.numel for tensor in tensors)
 
 
-def _per_element(vector: int, special: int) -> Rule:
-    def price(op: Op) -> Cost:
-        n = _numel(op.outputs)
-        return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
-
-    price.__doc__ = an_element(vector, special)
-    return price
+def _per_element(op: Op, vector: int, special: int) -> Cost:
+    return work(_numel(op.outputs), vector, special) + traffic(op)
 
 
-for _kind, (_vector, _special) in _PER_ELEMENT.items():
-    rule(f"aten.{_kind}")(_per_element(_vector, _special))
+_PER_ELEMENT = {name: REAL[name] for name in _OF_LISTS} | {"pow": (0, 1), "sigmoid": (2, 2)}  # 1 / (1 + exp(-x))
+#: What inductor fuses.
+LISTS = tuple(f"aten._foreach_{name}" for name in (*_PER_ELEMENT, "add", "sub", "addcmul", "addcdiv", "copy", "zero"))
+family(_per_element, {f"_foreach_{name}": row for name, row in _PER_ELEMENT.items()})
 
 
 @rule("aten._foreach_add", "aten._foreach_sub", timed_as=Family.OPTIMIZER)
 def foreach_add(op: Op) -> Cost:
     """a + alpha·b: a second operation where alpha is not 1."""
-    n = _numel(op.outputs)
-    return Cost(vector_flop=product((1 if op.attrs.get("alpha", 1) == 1 else 2, n))) + traffic(op)
+    return _per_element(op, 1 if op.attrs.get("alpha", 1) == 1 else 2, 0)
 
 
 @rule("aten._foreach_addcmul", "aten._foreach_addcdiv", timed_as=Family.OPTIMIZER)
 def foreach_add_product(op: Op) -> Cost:
     """a + v·b·c, or a + v·b/c: one multiplication less where v is 1."""
-    n = _numel(op.outputs)
     factor = "scalars" in op.attrs or op.attrs.get("value", 1) != 1
-    divisions = int("addcdiv" in op.kind)
-    work = Cost(vector_flop=product((2 + factor - divisions, n)), special_flop=product((divisions, n)))
-    return work + traffic(op)
+    divisions = int(op.kind.startswith("aten._foreach_addcdiv"))
+    return _per_element(op, 2 + factor - divisions, divisions)
 
 
 @rule("aten._foreach_copy", timed_as=Family.OPTIMIZER)
@@ -95,13 +62,13 @@ def foreach_zero(op: Op) -> Cost:
 def foreach_norm(op: Op) -> Cost:
     """Square and sum, 2 an element, and a root a tensor; without the root where the order is 1 or infinite."""
     roots = 0 if op.attrs.get("ord", 2) in (1, float("inf")) else len(op.outputs)
-    return Cost(vector_flop=product((2, _numel(op.inputs))), special_flop=roots) + traffic(op)
+    return work(_numel(op.inputs), 2) + Cost(special_flop=roots) + traffic(op)
 
 
 @rule("aten._foreach_max", timed_as=Family.OPTIMIZER)
 def foreach_max(op: Op) -> Cost:
     """One comparison an element."""
-    return Cost(vector_flop=_numel(op.inputs)) + traffic(op)
+    return work(_numel(op.inputs), 1) + traffic(op)
 
 
 # --- gradient scaling -----------------------------------------------------------------------------------------
@@ -111,8 +78,7 @@ def foreach_max(op: Op) -> Cost:
 def unscale(op: Op) -> Cost:
     """Each gradient checked, and multiplied by 1/scale: 2."""
     gradients = op.attrs["self"]
-    written = writes((*gradients, op.attrs["found_inf"]))
-    return Cost(vector_flop=product((2, _numel(gradients)))) + reads(op.inputs) + written
+    return work(_numel(gradients), 2) + reads(op.inputs) + writes((*gradients, op.attrs["found_inf"]))
 
 
 @rule("aten._amp_update_scale_")
@@ -130,13 +96,10 @@ def _step(op: Op, vector: int, special: int, state: tuple[str, ...], unread: tup
     Gradients to be maximized are negated, 1. Those that are still scaled are divided by the scale and written back.
     """
     scaled = op.attrs.get("grad_scale") is not None
-    n = _numel(op.attrs["self"])
     names = {tensor.name for tensor in unread}
     written = [t for name in ("self", *state, *(("grads",) if scaled else ())) for t in op.attrs[name]]
-    work = Cost(
-        vector_flop=product((vector + bool(op.attrs["maximize"]), n)), special_flop=product((special + scaled, n))
-    )
-    return work + reads(t for t in op.inputs if t.name not in names) + writes(written)
+    done = work(_numel(op.attrs["self"]), vector + bool(op.attrs["maximize"]), special + scaled)
+    return done + reads(t for t in op.inputs if t.name not in names) + writes(written)
 
 
 @rule("aten._fused_sgd_", timed_as=Family.OPTIMIZER)

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.cost.table import aten, family, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, product
 
 #: Parts of the work, by the labels of their costs: the inputs' products of all steps at once, and step after step.
 INPUTS, CHAIN = "inputs of all steps", "chain"
+
+FORWARD, BACKWARD = aten("_cudnn_rnn miopen_rnn"), aten("_cudnn_rnn_backward miopen_rnn_backward")
+#: Cells without their products.
+CELLS = aten("_thnn_fused_lstm_cell _thnn_fused_gru_cell")
+CELL_GRADIENTS = aten("_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward")
 
 #: Modes of cuDNN: (gates, vector FLOP, special functions a state and step without biases, vector FLOP of backward).
 #: A sigmoid is 2 and 2, as everywhere.
@@ -29,7 +34,6 @@ _CELLS = {
     3: (3, 12, 5, 20),
 }
 _LSTM, _GRU = 2, 3
-_BIAS_SUMS = 4  # of the backward of both
 
 
 def _layers(op: Op) -> Iterator[tuple[TensorSpec, ...]]:
@@ -56,7 +60,7 @@ def _states(op: Op, x: TensorSpec) -> Size:
     return product((_rows(op, x), len(tuple(_layers(op))), op.attrs["hidden_size"]))
 
 
-@rule("aten._cudnn_rnn", "aten.miopen_rnn", timed_as=Family.RECURRENCE)
+@rule(*FORWARD, timed_as=Family.RECURRENCE)
 def recurrent(op: Op) -> list[Cost]:
     """2·t·b·g·h·(i + h) a layer and direction, or with a projection to p 2·t·b·(g·h·(i + p) + h·p).
 
@@ -69,57 +73,48 @@ def recurrent(op: Op) -> list[Cost]:
         inputs.append(Gemm(m=rows, n=whole.shape[0], k=whole.shape[1]))
         chain += [Gemm(batch=t, m=b, n=w.shape[0], k=w.shape[1]) for w in stepwise]
         of_inputs[whole.name] = whole
-    gates, vector, special, _ = _CELLS[op.attrs["mode"]]
-    biases = 2 * gates if op.attrs["weight_stride0"] >= 4 else 0
-    states = _states(op, x)
     others = [spec for spec in op.inputs if spec.name not in of_inputs]
-    work = Cost(
-        gemms=tuple(chain), vector_flop=product((vector + biases, states)), special_flop=product((special, states)),
-        label=CHAIN,
-    )  # fmt: skip
+    gates = _gates(_states(op, x), op.attrs["mode"], biased=op.attrs["weight_stride0"] >= 4)
     return [
         Cost(gemms=tuple(inputs), label=INPUTS) + reads(of_inputs.values()),
-        work + reads(others) + writes(op.outputs),
+        Cost(gemms=tuple(chain), label=CHAIN) + gates + reads(others) + writes(op.outputs),
     ]
 
 
-#: Gates of the cells that are kernels of their own, and their modes of cuDNN.
-_LSTM, _GRU = 2, 3
+def _gates(states: Size, mode: int, *, biased: bool) -> Cost:
+    gates, vector, special, _ = _CELLS[mode]
+    return work(states, vector + 2 * gates * biased, special)
 
 
 def _cell(op: Op, mode: int) -> Cost:
-    gates, vector, special, _ = _CELLS[mode]
-    biases = 2 * gates if op.attrs.get("input_bias") is not None else 0
-    states = op.outputs[0].numel
-    return Cost(vector_flop=product((vector + biases, states)), special_flop=product((special, states))) + traffic(op)
+    return _gates(op.outputs[0].numel, mode, biased=op.attrs.get("input_bias") is not None) + traffic(op)
 
 
-@rule("aten._thnn_fused_lstm_cell")
-def lstm_cell(op: Op) -> Cost:
-    """The gates of a cell, their products being ops of their own: 14 and 8 a state, and two biases a gate."""
-    return _cell(op, _LSTM)
-
-
-@rule("aten._thnn_fused_gru_cell")
-def gru_cell(op: Op) -> Cost:
-    """The gates of a cell, their products being ops of their own: 12 and 5 a state, and two biases a gate."""
-    return _cell(op, _GRU)
+_OF_A_CELL = "The gates of a cell, their products being ops of their own"
+family(
+    _cell,
+    {
+        "_thnn_fused_lstm_cell": (_LSTM, f"{_OF_A_CELL}: 14 and 8 a state, and two biases a gate."),
+        "_thnn_fused_gru_cell": (_GRU, f"{_OF_A_CELL}: 12 and 5 a state, and two biases a gate."),
+    },
+)
 
 
 @rule("aten._thnn_fused_lstm_cell_backward_impl")
 def lstm_cell_backward(op: Op) -> list[Cost]:
     """tanh(c) again, o 1, c 5, i, g, f and the cell before 4, slopes 3·3 + 3: 22 and 1 a state; a bias: a sum."""
     gates, cell, bias = op.outputs
-    work = Cost(vector_flop=product((22, cell.numel)), special_flop=cell.numel)
-    return [work + reads(op.inputs) + writes((gates, cell)), *_bias_sums((gates,), (bias,))]
+    return [work(cell.numel, 22, 1) + reads(op.inputs) + writes((gates, cell)), *_bias_sums((gates,), (bias,))]
 
 
 @rule("aten._thnn_fused_gru_cell_backward")
 def gru_cell_backward(op: Op) -> list[Cost]:
     """z 5, the state 1, n 5, its part of the state 1, r 4: 16 a state; with biases two sums over the batch."""
     inputs, hidden, state, *biases = op.outputs
-    work = Cost(vector_flop=product((16, state.numel)))
-    return [work + reads(op.inputs) + writes((inputs, hidden, state)), *_bias_sums((inputs, hidden), biases)]
+    return [
+        work(state.numel, 16) + reads(op.inputs) + writes((inputs, hidden, state)),
+        *_bias_sums((inputs, hidden), biases),
+    ]
 
 
 def _bias_sums(gates: Sequence[TensorSpec], biases: Sequence[TensorSpec]) -> list[Cost]:
@@ -131,7 +126,7 @@ def _bias_sums(gates: Sequence[TensorSpec], biases: Sequence[TensorSpec]) -> lis
     ]
 
 
-@rule("aten._cudnn_rnn_backward", "aten.miopen_rnn_backward", timed_as=Family.RECURRENCE)
+@rule(*BACKWARD, timed_as=Family.RECURRENCE)
 def recurrent_backward(op: Op) -> list[Cost]:
     """Each product of the forward pass for its weight, over all steps, and for its input: the state's step by step.
 
@@ -147,13 +142,13 @@ def recurrent_backward(op: Op) -> list[Cost]:
             inputs.append(Gemm(m=rows, n=whole.shape[1], k=whole.shape[0]))
         chain += [Gemm(batch=t, m=b, n=w.shape[1], k=w.shape[0]) for w in stepwise]
         weights += [Gemm(m=w.shape[0], n=w.shape[1], k=rows) for w in (whole, *stepwise)]
-    vector = product((_CELLS[op.attrs["mode"]][3], _states(op, x)))
+    gates = work(_states(op, x), _CELLS[op.attrs["mode"]][3])
     given = {spec.memory for spec in op.attrs["weight"]}
     of_weights = [spec for spec in op.outputs if spec.shape in {w.shape for w in op.attrs["weight"]}]
     others = [spec for spec in op.outputs if spec not in of_weights]
     of_x = [spec for spec in others if spec.shape == x.shape][:1]
     of_states = [spec for spec in others if spec not in of_x]
-    costs = [Cost(gemms=tuple(chain), vector_flop=vector, label=CHAIN) + reads(op.inputs) + writes(of_states)]
+    costs = [Cost(gemms=tuple(chain), label=CHAIN) + gates + reads(op.inputs) + writes(of_states)]
     if inputs:
         costs.append(Cost(gemms=tuple(inputs), label="input gradient") + writes(of_x if wants_input else ()))
     if wants_weights:

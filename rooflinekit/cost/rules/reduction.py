@@ -10,8 +10,7 @@ import math
 from dataclasses import replace
 
 from rooflinekit.cost.rules.elementwise import is_complex
-from rooflinekit.cost.rules.movement import dense_bytes
-from rooflinekit.cost.table import reads, rule, sweep, traffic, writes
+from rooflinekit.cost.table import aten, dense_bytes, family, reads, rule, sweep, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
@@ -19,26 +18,11 @@ from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
 
 def _per_input(op: Op, vector: int, special: int = 0) -> Cost:
     """So much work an element of the first input, and traffic."""
-    n = op.inputs[0].numel
-    return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
+    return work(op.inputs[0].numel, vector, special) + traffic(op)
 
 
 @rule(
-    "aten.sum",
-    "aten.mean",
-    "aten.amax",
-    "aten.amin",
-    "aten.max",
-    "aten.min",
-    "aten.argmax",
-    "aten.argmin",
-    "aten.any",
-    "aten.all",
-    "aten._is_all_true",
-    "aten._is_any_true",
-    "aten.cumsum",
-    "aten.cummax",
-    "aten.cummin",
+    *aten("sum mean amax amin max min argmax argmin any all _is_all_true _is_any_true cumsum cummax cummin"),
     timed_as=Family.REDUCTION,
 )
 def reduce(op: Op) -> Cost:
@@ -52,10 +36,18 @@ def multiply_up(op: Op) -> Cost:
     return _per_input(op, 6 if is_complex(op) else 1)
 
 
-@rule("aten.nansum", "aten.count_nonzero", "aten.aminmax", "aten.equal", timed_as=Family.REDUCTION)
-def reduce_twice(op: Op) -> Cost:
-    """Is it a number, or not zero, and an addition; or two comparisons; or one, and whether all hold."""
-    return _per_input(op, 2)
+family(
+    _per_input,
+    {
+        "nansum count_nonzero aminmax equal": (
+            2, "Is it a number, or not zero, and an addition; or two comparisons; or one, and whether all hold.",
+        ),
+        "logcumsumexp": (3, 2, "At each place max + log1p(exp(-|a-b|)): subtract, maximum, add; exp, log."),
+        "topk kthvalue median nanmedian": (1, "One comparison an element."),
+    },
+    timed_as=Family.REDUCTION,
+)  # fmt: skip
+family(_per_input, {"bincount": (1, "An addition an element, of 1 or of its weight.")})
 
 
 @rule("aten.var", "aten.std", "aten.var_mean", "aten.std_mean", timed_as=Family.REDUCTION)
@@ -72,24 +64,18 @@ def log_sum_exp(op: Op) -> list[Cost]:
     A maximum that is infinite is taken for 0: absolute value, compare, select, a kernel each (ATen's ReduceOps.cpp).
     """
     x, y = op.inputs[0], op.outputs[0]
-    whole, rows = dense_bytes(x), dense_bytes(y)
+    rows = dense_bytes(y)
     return [
-        Cost(vector_flop=x.numel, write_bytes=rows, label="maximum") + reads((x,)),
+        sweep("maximum", y, reading=0) + work(x.numel, 1) + reads((x,)),
         sweep("absolute value", y, vector=1),
         Cost(vector_flop=y.numel, read_bytes=rows, write_bytes=y.numel, label="comparison"),
         Cost(vector_flop=y.numel, read_bytes=total((rows, y.numel)), write_bytes=rows, label="selection"),
-        Cost(vector_flop=x.numel, read_bytes=rows, write_bytes=whole, label="difference") + reads((x,)),
+        sweep("difference", x, reading=0, vector=1) + Cost(read_bytes=rows) + reads((x,)),
         sweep("exp", x, special=1),
-        Cost(vector_flop=x.numel, read_bytes=whole, write_bytes=rows, label="sum"),
+        sweep("sum", x, writing=0, vector=1) + Cost(write_bytes=rows),
         sweep("log", y, special=1),
         sweep("addition", y, reading=2, vector=1),
     ]
-
-
-@rule("aten.logcumsumexp", timed_as=Family.REDUCTION)
-def log_cumulative_sum_exp(op: Op) -> Cost:
-    """At each place max + log1p(exp(-|a-b|)): subtract, maximum, add; exp, log."""
-    return _per_input(op, 3, 2)
 
 
 @rule("aten.trace")
@@ -97,9 +83,7 @@ def trace(op: Op) -> Cost:
     """Reads and adds up the diagonal."""
     x = op.inputs[0]
     n = smaller(*x.shape)
-    return Cost(
-        vector_flop=product((2 if is_complex(op) else 1, n)), read_bytes=product((n, x.dtype.itemsize))
-    ) + writes(op.outputs)
+    return work(n, 1 + is_complex(op)) + Cost(read_bytes=product((n, x.dtype.itemsize))) + writes(op.outputs)
 
 
 # --- norms and distances --------------------------------------------------------------------------------------
@@ -113,11 +97,11 @@ def norm_work(order: object, n: Size, norms: Size, complex_: bool = False) -> Co
     absolute value a root more.
     """
     if order in (None, "fro", 2):
-        return Cost(vector_flop=product((4 if complex_ else 2, n)), special_flop=norms)
-    absolute = Cost(vector_flop=product((2, n)), special_flop=n) if complex_ and order != 0 else Cost()
+        return work(n, 4 if complex_ else 2) + work(norms, 0, 1)
+    absolute = work(n, 2, 1) if complex_ and order != 0 else Cost()
     if order in (0, 1, math.inf, -math.inf):
-        return absolute + Cost(vector_flop=product((2, n)))
-    return absolute + Cost(vector_flop=product((2, n)), special_flop=total((n, norms)))
+        return absolute + work(n, 2)
+    return absolute + work(n, 2, 1) + work(norms, 0, 1)
 
 
 @rule("aten.linalg_vector_norm", "aten.norm", timed_as=Family.REDUCTION)
@@ -131,7 +115,7 @@ def vector_norm(op: Op) -> Cost:
 def distance(op: Op) -> list[Cost]:
     """A difference, and its norm."""
     x = op.inputs[0]
-    difference = Cost(vector_flop=x.numel, write_bytes=dense_bytes(x), label="difference") + reads(op.inputs)
+    difference = sweep("difference", x, reading=0, vector=1) + reads(op.inputs)
     norm = norm_work(op.attrs.get("p", 2), x.numel, 1) + Cost(read_bytes=dense_bytes(x)) + writes(op.outputs)
     return [difference, replace(norm, label="norm")]
 
@@ -155,22 +139,22 @@ def euclidean_distances(op: Op) -> list[Cost]:
 
     def side(x: TensorSpec) -> tuple[list[Cost], Size]:
         """The kernels of one side, and the bytes of its rows with their squares and ones."""
-        all_rows, dense = product((*x.shape[:-1], x.dtype.itemsize)), dense_bytes(x)
-        wide = total((dense, product((2, all_rows))))
+        all_rows = product((*x.shape[:-1], x.dtype.itemsize))
+        wide = total((dense_bytes(x), product((2, all_rows))))
         return [
-            Cost(vector_flop=x.numel, write_bytes=dense, label="squares") + reads((x,)),
-            Cost(vector_flop=x.numel, read_bytes=dense, write_bytes=all_rows, label="sums"),
+            sweep("squares", x, reading=0, vector=1) + reads((x,)),
+            sweep("sums", x, writing=0, vector=1) + Cost(write_bytes=all_rows),
             Cost(write_bytes=all_rows, label="ones"),
             Cost(read_bytes=wide, write_bytes=wide, label="rows"),
         ], wide
 
     (of_a, left), (of_b, right) = side(a), side(b)
-    scaled = Cost(vector_flop=a.numel, write_bytes=dense_bytes(a), label="scaling") + reads((a,))
+    scaled = sweep("scaling", a, reading=0, vector=1) + reads((a,))
     gemm = Gemm(batch=product(y.shape[:-2]), m=a.shape[-2], n=b.shape[-2], k=total((a.shape[-1], 2)))
-    work = Cost(gemms=(gemm,), read_bytes=total((left, right)), label="product") + writes((y,))
+    multiplied = Cost(gemms=(gemm,), read_bytes=total((left, right)), label="product") + writes((y,))
     over = Cost(read_bytes=y.bytes, write_bytes=y.bytes)
     root = Cost(vector_flop=y.numel, label="clamp") + over, Cost(special_flop=y.numel, label="root") + over
-    return [scaled, *of_a, *of_b, work, *root]
+    return [scaled, *of_a, *of_b, multiplied, *root]
 
 
 @rule("aten._cdist_backward", "aten._pdist_backward", timed_as=Family.REDUCTION)
@@ -185,8 +169,7 @@ def pairwise_distances_backward(op: Op) -> Cost:
     order = op.attrs.get("p", 2)
     more, power, quotients = {1: (1, 0, 0), 2: (0, 0, 1), math.inf: (2, 0, 0)}.get(order, (2, 1, 2))
     vector = 3 + more + op.kind.startswith("aten._pdist")
-    special = total((product((power, n)), product((quotients, pairs))))
-    return Cost(vector_flop=product((vector, n)), special_flop=special) + traffic(op)
+    return work(n, vector, power) + work(pairs, 0, quotients) + traffic(op)
 
 
 # --- order ----------------------------------------------------------------------------------------------------
@@ -213,12 +196,6 @@ def _sorting(op: Op) -> Cost:
 def sort(op: Op) -> Cost:
     """n·⌈log₂ n⌉ comparisons along the dimension; the places are written too."""
     return _sorting(op)
-
-
-@rule("aten.topk", "aten.kthvalue", "aten.median", "aten.nanmedian", timed_as=Family.REDUCTION)
-def select(op: Op) -> Cost:
-    """One comparison an element."""
-    return _per_input(op, 1)
 
 
 @rule("aten.mode")
@@ -255,16 +232,23 @@ def histogram(op: Op) -> Cost:
     return _per_input(op, 5 + 2 * found)
 
 
-@rule("aten.bincount")
-def count(op: Op) -> Cost:
-    """An addition an element, of 1 or of its weight."""
-    return _per_input(op, 1)
-
-
 # Normalizations. Over N elements: mean N, difference N, square N, sum N; scale, gain and shift N each: 7 N.
 #
 # One rsqrt a statistic. The difference from the mean is formed once.
 
+
+LAYER_NORM, GROUP_NORM, RMS_NORM = aten("native_layer_norm native_group_norm _fused_rms_norm")
+LAYER_NORM_GRADIENT, GROUP_NORM_GRADIENT, RMS_NORM_GRADIENT = aten(
+    "native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward"
+)
+NO_TRAINING = "aten._native_batch_norm_legit_no_training"
+NO_UPDATE = "aten._batch_norm_no_update"
+BATCH_NORMS = (
+    *aten("native_batch_norm _native_batch_norm_legit cudnn_batch_norm _batch_norm_with_update"),
+    NO_TRAINING,
+    NO_UPDATE,
+)
+BATCH_NORM_GRADIENTS = aten("native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward")
 
 _MOMENTS = 4  # mean; difference, square, sum
 _SCALE = 1  # times 1/σ
@@ -275,40 +259,29 @@ def _affine(op: Op) -> int:
     return sum(op.attrs.get(name) is not None for name in ("weight", "bias"))
 
 
-@rule("aten.native_layer_norm", "aten.native_group_norm", timed_as=Family.NORMALIZATION)
+@rule(LAYER_NORM, GROUP_NORM, timed_as=Family.NORMALIZATION)
 def layer_norm(op: Op) -> Cost:
     """Writes mean and 1/σ of each row, or group, beside the output."""
     y, mean = op.outputs[:2]
-    flop = _MOMENTS + _SCALE + _affine(op)
-    return Cost(vector_flop=product((flop, y.numel)), special_flop=mean.numel) + traffic(op)
+    return work(y.numel, _MOMENTS + _SCALE + _affine(op)) + work(mean.numel, 0, 1) + traffic(op)
 
 
-@rule(
-    "aten.native_batch_norm",
-    "aten._native_batch_norm_legit",
-    "aten._native_batch_norm_legit_no_training",
-    "aten.cudnn_batch_norm",
-    "aten._batch_norm_with_update",
-    "aten._batch_norm_no_update",
-    timed_as=Family.NORMALIZATION,
-)
+@rule(*BATCH_NORMS, timed_as=Family.NORMALIZATION)
 def batch_norm(op: Op) -> Cost:
     """In training as layer norm, and the running statistics are written too; else difference, scale, gain, shift."""
-    x, *parameters = op.inputs
     y = op.outputs[0]
-    channels = x.shape[1]
-    training = bool(op.attrs.get("training", op.attrs.get("train", "no_" not in op.kind)))
+    training = bool(op.attrs.get("training", op.attrs.get("train", op.kind not in (NO_TRAINING, NO_UPDATE))))
     flop = (_MOMENTS if training else 1) + _SCALE + _affine(op)
-    work = Cost(vector_flop=product((flop, y.numel)), special_flop=channels)
-    running = [s for s in (op.attrs.get("running_mean"), op.attrs.get("running_var")) if s is not None]
+    done = work(y.numel, flop) + work(op.inputs[0].shape[1], 0, 1) + reads(op.inputs)
     if not training:
         # The saved statistics are empty outside training.
-        return work + reads((x, *parameters)) + writes((y,))
+        return done + writes((y,))
+    running = [s for s in (op.attrs.get("running_mean"), op.attrs.get("running_var")) if s is not None]
     saved = [t for t in op.outputs[1:3] if len(t.shape) == 1]
-    return work + reads((x, *parameters)) + writes((y, *saved, *running))
+    return done + writes((y, *saved, *running))
 
 
-@rule("aten.native_layer_norm_backward", "aten.native_group_norm_backward", timed_as=Family.NORMALIZATION)
+@rule(LAYER_NORM_GRADIENT, GROUP_NORM_GRADIENT, timed_as=Family.NORMALIZATION)
 def layer_norm_backward(op: Op) -> list[Cost]:
     """Gradient of the input: x̂ 2, g·gain 1, its sum 1, sum with x̂ 2, combination 4: 10 N. Of gain and shift: 3 N.
 
@@ -319,25 +292,16 @@ def layer_norm_backward(op: Op) -> list[Cost]:
     results = iter(op.outputs)
     costs = []
     if wants_input:
-        work = Cost(vector_flop=product((10, x.numel)), label="input gradient")
-        bias = op.attrs.get("bias")
-        used = [t for t in op.inputs if not _same(t, bias)]
-        costs.append(work + reads(used) + writes((next(results),)))
+        done = Cost(label="input gradient") + work(x.numel, 10)
+        costs.append(done + reads(_without(op, "bias")) + writes((next(results),)))
     if wants_weight or wants_bias:
         # Σ g·x̂ with x̂ formed again: 4; Σ g: 1
-        flop = 4 * bool(wants_weight) + bool(wants_bias)
-        work = Cost(vector_flop=product((flop, x.numel)), label="gain and shift gradient")
-        statistics = [t for t in op.inputs[2:4] if wants_weight]
-        costs.append(work + reads((grad, x, *statistics) if wants_weight else (grad,)) + writes(results))
+        done = Cost(label="gain and shift gradient") + work(x.numel, 4 * bool(wants_weight) + bool(wants_bias))
+        costs.append(done + reads((grad, x, *op.inputs[2:4]) if wants_weight else (grad,)) + writes(results))
     return costs
 
 
-@rule(
-    "aten.native_batch_norm_backward",
-    "aten.cudnn_batch_norm_backward",
-    "aten.batch_norm_backward",
-    timed_as=Family.NORMALIZATION,
-)
+@rule(*BATCH_NORM_GRADIENTS, timed_as=Family.NORMALIZATION)
 def batch_norm_backward(op: Op) -> Cost:
     """Training: x̂ 2, Σg 1, Σg·x̂ 2, combination 4: 9 N, with the gradients of gain and shift among the sums.
 
@@ -347,20 +311,18 @@ def batch_norm_backward(op: Op) -> Cost:
     training = bool(op.attrs.get("train", op.attrs.get("update", True)))
     wants_input, wants_weight, wants_bias = op.attrs.get("output_mask", (True, True, True))
     flop = 9 if training else wants_input + 4 * wants_weight + wants_bias
-    unused = [op.attrs.get("running_mean"), op.attrs.get("running_var")] if training else []
-    used = [t for t in op.inputs if not any(_same(t, other) for other in unused)]
-    return Cost(vector_flop=product((int(flop), x.numel))) + reads(used) + writes(op.outputs)
+    used = _without(op, "running_mean", "running_var") if training else op.inputs
+    return work(x.numel, int(flop)) + reads(used) + writes(op.outputs)
 
 
-@rule("aten._fused_rms_norm", timed_as=Family.NORMALIZATION)
+@rule(RMS_NORM, timed_as=Family.NORMALIZATION)
 def rms_norm(op: Op) -> Cost:
     """Square, sum, times 1/σ: 3 N, and the gain. One rsqrt a row, written beside the output."""
     y, inverse = op.outputs
-    flop = 2 + _SCALE + _affine(op)
-    return Cost(vector_flop=product((flop, y.numel)), special_flop=inverse.numel) + traffic(op)
+    return work(y.numel, 2 + _SCALE + _affine(op)) + work(inverse.numel, 0, 1) + traffic(op)
 
 
-@rule("aten._fused_rms_norm_backward", timed_as=Family.NORMALIZATION)
+@rule(RMS_NORM_GRADIENT, timed_as=Family.NORMALIZATION)
 def rms_norm_backward(op: Op) -> list[Cost]:
     """Gradient of the input: x̂ 1, g·gain 1, sum with x̂ 2, combination 3: 7 N, 6 N without gain. Of the gain: 3 N.
 
@@ -371,11 +333,11 @@ def rms_norm_backward(op: Op) -> list[Cost]:
     results = iter(op.outputs)
     costs = []
     if wants_input:
-        work = Cost(vector_flop=product((6 + _affine(op), x.numel)), label="input gradient")
-        costs.append(work + reads(op.inputs) + writes((next(results),)))
+        done = Cost(label="input gradient") + work(x.numel, 6 + _affine(op))
+        costs.append(done + reads(op.inputs) + writes((next(results),)))
     if wants_weight:
-        work = Cost(vector_flop=product((3, x.numel)), label="gain gradient")
-        costs.append(work + reads((grad, x, inverse)) + writes(results))
+        done = Cost(label="gain gradient") + work(x.numel, 3)
+        costs.append(done + reads((grad, x, inverse)) + writes(results))
     return costs
 
 
@@ -386,8 +348,7 @@ def rms_norm_backward(op: Op) -> list[Cost]:
 def weight_norm(op: Op) -> Cost:
     """v·(g/|v|): the norms, a division each, and a multiplication an element."""
     v, gain = op.inputs
-    scale = Cost(vector_flop=v.numel, special_flop=gain.numel)
-    return norm_work(2, v.numel, gain.numel) + scale + traffic(op)
+    return norm_work(2, v.numel, gain.numel) + work(v.numel, 1) + work(gain.numel, 0, 1) + traffic(op)
 
 
 @rule("aten._weight_norm_interface_backward", timed_as=Family.NORMALIZATION)
@@ -397,8 +358,7 @@ def weight_norm_backward(op: Op) -> Cost:
     A norm takes one division, and the factors six multiplications: sum·r, g·r, r·r·r, times g, times the sum.
     """
     v, gain = op.inputs[1:3]
-    work = total((product((5, v.numel)), product((6, gain.numel))))
-    return Cost(vector_flop=work, special_flop=gain.numel) + traffic(op)
+    return work(v.numel, 5) + work(gain.numel, 6, 1) + traffic(op)
 
 
 @rule("aten.renorm")
@@ -413,10 +373,12 @@ def renorm(op: Op) -> list[Cost]:
     norm = norm_work(op.attrs["p"], x.numel, slices) + Cost(write_bytes=each, label="norm")
     return [
         norm + reads((x,)),
-        Cost(vector_flop=product((2, slices)), special_flop=slices, read_bytes=each, write_bytes=each, label="factor"),
-        Cost(vector_flop=x.numel, read_bytes=each, label="product") + traffic(op),
+        Cost(read_bytes=each, write_bytes=each, label="factor") + work(slices, 2, 1),
+        Cost(read_bytes=each, label="product") + work(x.numel, 1) + traffic(op),
     ]
 
 
-def _same(tensor: TensorSpec, other: TensorSpec | None) -> bool:
-    return other is not None and tensor.name == other.name
+def _without(op: Op, *arguments: str) -> list[TensorSpec]:
+    """Its inputs, but for these arguments."""
+    unused = {tensor.name for name in arguments if (tensor := op.attrs.get(name)) is not None}
+    return [tensor for tensor in op.inputs if tensor.name not in unused]

@@ -8,7 +8,7 @@ shared by all images and channels and not counted, nor is index arithmetic. Taps
 from __future__ import annotations
 
 from rooflinekit.cost.rules.movement import zeros_then
-from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
+from rooflinekit.cost.table import an_element, aten, family, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, smaller, total
@@ -24,57 +24,41 @@ def _taps_read(x: TensorSpec, y: TensorSpec, taps: int) -> Size:
     return smaller(x.bytes, read) if expanded else read
 
 
-def _upsample(taps: int, dimensions: int) -> Rule:
-    flop = 0
-    for _ in range(dimensions):
-        flop = taps * flop + 2 * taps - 1 if taps > 1 else 0
-
-    def price(op: Op) -> Cost:
-        (x,), (y,) = op.inputs, op.outputs
-        return Cost(vector_flop=product((flop, y.numel)), read_bytes=_taps_read(x, y, taps)) + writes((y,))
-
-    price.__doc__ = an_element(flop, 0, "output element")
-    return price
+def _upsample(op: Op, taps: int, flop: int) -> Cost:
+    (x,), (y,) = op.inputs, op.outputs
+    return work(y.numel, flop) + Cost(read_bytes=_taps_read(x, y, taps)) + writes((y,))
 
 
-def _upsample_backward(taps: int, dimensions: int) -> Rule:
-    # the gradient times the weights of one dimension after the other, and an addition for each product
-    flop = 1 if taps == 1 else sum(taps**d for d in range(1, dimensions + 1)) + taps**dimensions
-
-    def price(op: Op) -> Cost | list[Cost]:
-        (grad,), (x,) = op.inputs, op.outputs
-        vector = product((flop, grad.numel))
-        if taps == 1:  # each element collects its own gradients
-            return Cost(vector_flop=vector) + traffic(op)
-        return zeros_then("sum", op, (grad,), _taps_read(x, grad, taps), flop=vector)
-
-    price.__doc__ = an_element(flop, 0, "element of the gradient")
-    return price
+def _upsample_backward(op: Op, taps: int, flop: int) -> Cost | list[Cost]:
+    (grad,), (x,) = op.inputs, op.outputs
+    if taps == 1:  # each element collects its own gradients
+        return work(grad.numel, flop) + traffic(op)
+    return zeros_then("sum", op, (grad,), _taps_read(x, grad, taps), flop=product((flop, grad.numel)))
 
 
-#: kind: (taps a dimension, dimensions)
+#: Names, taps a dimension, FLOP an output element; FLOP an element of the gradient: times the weights of one dimension
+#: after the other, and an addition for each product.
 _UPSAMPLE = {
-    "upsample_nearest1d": (1, 1),
-    "upsample_nearest2d": (1, 2),
-    "upsample_nearest3d": (1, 3),
-    "_upsample_nearest_exact1d": (1, 1),
-    "_upsample_nearest_exact2d": (1, 2),
-    "_upsample_nearest_exact3d": (1, 3),
-    "upsample_linear1d": (2, 1),
-    "upsample_bilinear2d": (2, 2),
-    "upsample_trilinear3d": (2, 3),
-    "upsample_bicubic2d": (4, 2),
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+    "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d": (1, 0, 1),
+    "upsample_linear1d": (2, 3, 2 + 2),
+    "upsample_bilinear2d": (2, 3 * 2 + 3, 2 + 4 + 4),
+    "upsample_trilinear3d": (2, (3 * 2 + 3) * 2 + 3, 2 + 4 + 8 + 8),
+    "upsample_bicubic2d": (4, 7 * 4 + 7, 4 + 16 + 16),
 }
-for _kind, (_taps, _dimensions) in _UPSAMPLE.items():
-    rule(f"aten.{_kind}")(_upsample(_taps, _dimensions))
-    rule(f"aten.{_kind}_backward")(_upsample_backward(_taps, _dimensions))
+UPSAMPLES = aten(" ".join(_UPSAMPLE))
+UPSAMPLE_GRADIENTS = tuple(f"{kind}_backward" for kind in UPSAMPLES)
+for _names, (_taps, _forward, _gradient) in _UPSAMPLE.items():
+    _back = " ".join(f"{name}_backward" for name in _names.split())
+    family(_upsample, {_names: (_taps, _forward, an_element(_forward))})
+    family(_upsample_backward, {_back: (_taps, _gradient, an_element(_gradient, each="element of the gradient"))})
 
 #: Neighbours along a dimension that antialiasing weighs where nothing shrinks; shrinking widens them by its factor.
 _ANTIALIASED = {"aten._upsample_bilinear2d_aa": 2, "aten._upsample_bicubic2d_aa": 4}
 
 
-def _antialiased_taps(kind: str, x: TensorSpec, y: TensorSpec) -> tuple[Size, Size, Size]:
-    """Taps of a column of outputs, of a row of outputs, and of one output along the height times the outputs.
+def _antialiased_taps(kind: str, x: TensorSpec, y: TensorSpec) -> tuple[Size, Size]:
+    """Taps of all outputs, and those along the height alone.
 
     With a support of t neighbours a dimension from I to O elements has t·max(I, O) taps in all.
     """
@@ -87,22 +71,22 @@ def _antialiased_taps(kind: str, x: TensorSpec, y: TensorSpec) -> tuple[Size, Si
     vertical = product((support, larger(height, rows)))
     horizontal = product((support, larger(width, columns)))
     images = product(y.shape[:2])
-    return product((images, vertical, horizontal)), product((images, vertical, columns)), y.numel
+    return product((images, vertical, horizontal)), product((images, vertical, columns))
 
 
 @rule(*_ANTIALIASED)
 def upsample_antialiased(op: Op) -> Cost:
     """Output by output, with taps v × h: v rows of 2h - 1, then 2v - 1 across them: 2·v·h + v - 1."""
     (x,), (y,) = op.inputs, op.outputs
-    both, vertical, outputs = _antialiased_taps(op.kind, x, y)
-    return Cost(vector_flop=total((product((2, both)), vertical, product((-1, outputs))))) + traffic(op)
+    both, vertical = _antialiased_taps(op.kind, x, y)
+    return Cost(vector_flop=total((product((2, both)), vertical, product((-1, y.numel))))) + traffic(op)
 
 
 @rule(*(f"{kind}_backward" for kind in _ANTIALIASED))
 def upsample_antialiased_backward(op: Op) -> list[Cost]:
     """A gradient times the v weights of its column, each times the h of its row and added: v + 2·v·h."""
     (grad,), (x,) = op.inputs, op.outputs
-    both, vertical, _ = _antialiased_taps(op.kind.removesuffix("_backward"), x, grad)
+    both, vertical = _antialiased_taps(op.kind.removesuffix("_backward"), x, grad)
     return zeros_then("sum", op, (grad,), x.bytes, flop=total((product((2, both)), vertical)))
 
 
@@ -141,13 +125,8 @@ def grid_sampler(op: Op) -> Cost:
     places = product(grid.shape[:-1])
     taps = _neighbours(op, dimensions)
     flop = {1: 0, 16: 35}.get(taps, 2 * taps)
-    vector, special = _place(op, dimensions)
-    work = Cost(
-        vector_flop=total((product((vector, places)), product((flop, y.numel)))),
-        special_flop=product((special, places)),
-        read_bytes=smaller(x.bytes, product((taps, y.numel, x.dtype.itemsize))),
-    )
-    return work + reads((grid,)) + writes((y,))
+    read = Cost(read_bytes=smaller(x.bytes, product((taps, y.numel, x.dtype.itemsize))))
+    return work(places, *_place(op, dimensions)) + work(y.numel, flop) + read + reads((grid,)) + writes((y,))
 
 
 @rule("aten.grid_sampler_2d_backward", "aten.grid_sampler_3d_backward")
@@ -169,12 +148,11 @@ def grid_sampler_backward(op: Op) -> list[Cost]:
     scaled = dimensions if slope else 0
     touched = smaller(x.bytes, product((taps, grad.numel, x.dtype.itemsize)))
     kernel = Cost(
-        vector_flop=total((product((vector + scaled, places)), product((image + slope, grad.numel)))),
-        special_flop=product((special, places)),
         read_bytes=total((touched if wants_image else 0, touched if slope else 0)),
         write_bytes=total((touched if wants_image else 0, grid.bytes if wants_grid else 0)),
         label="gradients",
     ) + reads((grad, grid))
+    kernel += work(places, vector + scaled, special) + work(grad.numel, image + slope)
     return [Cost(label="zeros") + writes(op.outputs[:1]), kernel] if wants_image else [kernel]
 
 
@@ -203,4 +181,4 @@ def windows_to_columns(op: Op) -> Cost:
 @rule("aten.col2im", timed_as=Family.MOVEMENT)
 def columns_to_windows(op: Op) -> Cost:
     """Each element of the columns added to its place."""
-    return Cost(vector_flop=op.inputs[0].numel) + traffic(op)
+    return work(op.inputs[0].numel, 1) + traffic(op)

@@ -5,7 +5,8 @@ The constants of such kernels are fitted on measurements that are counted by the
 
 from __future__ import annotations
 
-from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.cost.rules.attention import forward_work
+from rooflinekit.cost.table import family, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import DType, Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, quotient, smaller, total
@@ -28,21 +29,13 @@ def paged_attention(op: Op) -> Cost:
     batch, rows = product((b, quotient(heads, shared))), product((s, shared))
     masked = s != 1 and op.attrs.get("is_causal", True)
     pairs = product((b, heads, _pairs(s, t, width) if masked else product((s, width))))
-    gemms = (
-        Gemm(batch=batch, m=rows, n=width, k=d, needed=product((pairs, d)) if masked else None),
-        Gemm(batch=batch, m=rows, n=dv, k=width, needed=product((pairs, dv)) if masked else None),
-    )
+    scores = Gemm(batch=batch, m=rows, n=width, k=d, needed=product((pairs, d)) if masked else None)
+    weighted = Gemm(batch=batch, m=rows, n=dv, k=width, needed=product((pairs, dv)) if masked else None)
     # a window of prefill slides over all tokens
     seen = width if s == 1 else t if s == t else smaller(t, total((width, s, -1)))
     apart = dv * value.dtype.itemsize if value.memory != key.memory else 0
-    cached = product((b, kv_heads, seen, d * key.dtype.itemsize + apart))
-    work = Cost(
-        gemms=gemms,
-        vector_flop=product((4, pairs)),
-        special_flop=total((pairs, op.outputs[0].numel)),
-        read_bytes=cached,
-    )
-    return work + reads((query,)) + writes(op.outputs)
+    cached = Cost(read_bytes=product((b, kv_heads, seen, d * key.dtype.itemsize + apart)))
+    return forward_work(op, scores, weighted, pairs) + cached + reads((query,)) + writes(op.outputs)
 
 
 def _pairs(s: Size, t: Size, width: Size) -> Size:
@@ -69,41 +62,45 @@ def rope_and_cache(op: Op) -> Cost:
 @rule("serving.rms_norm", "serving.add_rms_norm", timed_as=Family.NORMALIZATION)
 def rms_norm(op: Op) -> Cost:
     """Square, sum, scale and gain, 4 an element, and one for each element of a residual that is added before."""
-    x = op.inputs[0]
-    added = op.kind.endswith("add_rms_norm")
-    return Cost(vector_flop=product((4 + added, x.numel))) + traffic(op)
+    return work(op.inputs[0].numel, 4 + op.kind.endswith("add_rms_norm")) + traffic(op)
 
 
-@rule("serving.gated_activation")
-def gated_activation(op: Op) -> Cost:
-    """Halves a, b of each row → a·sigmoid(a)·b: 4 and 2 special functions an output element."""
-    n = op.outputs[0].numel
-    return Cost(vector_flop=product((4, n)), special_flop=product((2, n))) + traffic(op)
+def _an_output(op: Op, vector: int, special: int) -> Cost:
+    return work(op.outputs[0].numel, vector, special) + traffic(op)
 
 
-@rule("serving.activation")
-def activation(op: Op) -> Cost:
-    """GELU: 4 and 1 special function an element."""
-    n = op.outputs[0].numel
-    return Cost(vector_flop=product((4, n)), special_flop=n) + traffic(op)
+def _an_input(op: Op, vector: int) -> Cost:
+    return work(op.inputs[0].numel, vector) + traffic(op)
+
+
+family(
+    _an_output,
+    {
+        "serving.gated_activation": (
+            4, 2, "Halves a, b of each row → a·sigmoid(a)·b: 4 and 2 special functions an output element.",
+        ),
+        "serving.activation": (4, 1, "GELU: 4 and 1 special function an element."),
+    },
+)  # fmt: skip
 
 
 @rule("serving.largest")
 def largest(op: Op) -> Cost:
     """The largest absolute value, for the scale of 8-bit numbers: 2 an element; one number a tensor is written."""
-    return Cost(vector_flop=product((2, op.inputs[0].numel))) + reads(op.inputs)
+    return work(op.inputs[0].numel, 2) + reads(op.inputs)
 
 
-@rule("serving.scale_to_eight_bits")
-def scale_to_eight_bits(op: Op) -> Cost:
-    """Times the scale, rounded into 8 bits: 1 an element."""
-    return Cost(vector_flop=op.inputs[0].numel) + traffic(op)
-
-
-@rule("serving.scale_blocks")
-def scale_blocks(op: Op) -> Cost:
-    """Blocks of a row, each times a scale of its own, rounded into 8 or 4 bits: for its largest value 2, and 1."""
-    return Cost(vector_flop=product((3, op.inputs[0].numel))) + traffic(op)
+family(
+    _an_input,
+    {
+        "serving.scale_to_eight_bits": (1, "Times the scale, rounded into 8 bits: 1 an element."),
+        "serving.scale_blocks": (
+            3, "Blocks of a row, each times a scale of its own, rounded into 8 or 4 bits: for its largest value 2, "
+            "and 1.",
+        ),
+        "serving.combine_experts": (2, "Weighted sum of each token's results of its experts: 2 an input element."),
+    },
+)  # fmt: skip
 
 
 @rule("serving.scaled_mm")
@@ -136,18 +133,10 @@ def grouped_mm(op: Op) -> Cost:
     Weights are read at their packed size; those of fewer bits are made numbers of 16 before the product, 2 an element.
     """
     x = op.inputs[0]
-    (y,) = op.outputs
     g, m, k = *x.shape[:2], _length(x)
-    n = y.shape[2]
-    unpacked = product((2, g, n, k)) if op.attrs["weight_only"] else 0
+    n = op.outputs[0].shape[2]
     gemm = Gemm(batch=g, m=m, n=n, k=k, needed=product((op.attrs["rows"], n, k)))
-    return Cost(gemms=(gemm,), vector_flop=unpacked) + reads(op.inputs) + writes((y,))
-
-
-@rule("serving.combine_experts")
-def combine_experts(op: Op) -> Cost:
-    """Weighted sum of each token's results of its experts: 2 an input element."""
-    return Cost(vector_flop=product((2, op.inputs[0].numel))) + traffic(op)
+    return Cost(gemms=(gemm,)) + work(product((g, n, k)), 2 * bool(op.attrs["weight_only"])) + traffic(op)
 
 
 @rule("serving.all_reduce", timed_as=Family.REDUCTION)
@@ -156,4 +145,4 @@ def all_reduce(op: Op) -> Cost:
 
     Links are no part of it: `rooflinekit.serve` puts the collective's time in its place.
     """
-    return Cost(vector_flop=op.inputs[0].numel) + traffic(op)
+    return _an_input(op, 1)

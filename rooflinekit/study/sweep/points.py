@@ -28,8 +28,8 @@ from rooflinekit.ir.graph import Graph, map_graph, parts
 from rooflinekit.ir.graph import parts as graphs_at
 from rooflinekit.ir.points import Column, Points, TooLargeError, values_of
 from rooflinekit.ir.sizes import Size, check_at_all, check_dims, check_names, shown
-from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.energy import PowerLaw
+from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.machine import Machine, deviations
 from rooflinekit.model.point_times import PointKernels, PointTimes
 from rooflinekit.step.bounds import bounds
