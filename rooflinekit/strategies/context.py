@@ -22,9 +22,8 @@ from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.strategies.parameters import owners_of
-from rooflinekit.strategies.rewriting import collective, in_module, wait
-from rooflinekit.strategies.tensor import casts_of
+from rooflinekit.strategies.rewriting import collective, on_tensors, owners_of, wait
+from rooflinekit.strategies.tensor import casts_of, divided_along
 
 _STANDING = (Role.WEIGHT, Role.BUFFER, Role.STATE)
 
@@ -92,28 +91,24 @@ class _Cutter:
         axes = [k for k, size in enumerate(spec.shape) if int(size) in self.lengths]
         if len(axes) > 1 and axes[0] == 0 and int(spec.shape[0]) == self.batch:
             axes.pop(0)  # as many sequences as they have tokens
-        if not axes:
-            return spec
-        shape = tuple(ceil_div(int(size), self.parts) if k == axes[0] else size for k, size in enumerate(spec.shape))
-        return replace(spec, shape=shape)
+        return divided_along(spec, axes[0], self.parts) if axes else spec
 
     def part(self, p: PricedOp) -> PricedOp:
         """An op on a device's tokens."""
         op = p.op
         if op.phase is Phase.OPTIMIZER:
             return p
-        inputs, outputs = tuple(map(self.thin, op.inputs)), tuple(map(self.thin, op.outputs))
-        if inputs == op.inputs and outputs == op.outputs:
+        found = on_tensors(p, self.thin)
+        if found.op == op:
             if any(cost.gemms for cost in p.costs):
                 raise InputError(
                     f"{op.module or op.name}: a product of {op.inputs[0].shape} by {op.inputs[-1].shape} has no axis "
                     "of tokens to cut; leave out context"
                 )
             return p
-        by_row = outputs[0] != op.outputs[0]
+        by_row = found.op.outputs[0] != op.outputs[0]
         fixed = [_bytes(s for s in own if self.thin(s) is s) for own in (op.inputs, op.outputs)]
-        costs = tuple(self._cost(cost, *fixed, by_row=by_row) for cost in p.costs)
-        return replace(p, op=replace(op, inputs=inputs, outputs=outputs), costs=costs)
+        return replace(found, costs=tuple(self._cost(cost, *fixed, by_row=by_row) for cost in p.costs))
 
     def _cost(self, cost: Cost, read: int, written: int, *, by_row: bool) -> Cost:
         """Of a part. read, written: bytes of tensors that stay whole; by_row: rows are cut, not what is summed up."""
@@ -206,7 +201,7 @@ class _Ring:
                 part, before, made = self._part(j), made, self._made(j)
                 found.append(self._merged(j, [*before, *part], made))
             if sent:
-                found.append(in_module(wait([key], op.phase, group="ring"), op.module))
+                found.append(wait([key], op.phase, "ring", op.module))
             keys = coming
         if backward:
             back = made[1:3]
@@ -287,7 +282,7 @@ def _send(
 ) -> PricedOp:  # fmt: skip
     """A collective of the group, of so many bytes."""
     group = "ring" if what == "send-recv" else "context"
-    sent = collective(
-        key, what, _all(sized), phase=op.phase, group=group, blocking=blocking, inputs=given, outputs=made
+    return collective(
+        key, what, _all(sized), phase=op.phase, group=group, blocking=blocking, inputs=given, outputs=made,
+        module=op.module,
     )  # fmt: skip
-    return in_module(sent, op.module)

@@ -17,10 +17,22 @@ from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.strategies.parameters import belonging_to, copies_of, is_elementwise, owners_of
 from rooflinekit.strategies.records import DDP
 from rooflinekit.strategies.replicas import replicated
-from rooflinekit.strategies.rewriting import Insertions, collective, copied, in_module, renamed
+from rooflinekit.strategies.rewriting import (
+    Insertions,
+    belonging_to,
+    collective,
+    copied,
+    copies_of,
+    flattened,
+    is_elementwise,
+    on_tensors,
+    owners_of,
+    renamed,
+    scaled,
+    times,
+)
 
 _BATCHED = ("aten.bmm", "aten.baddbmm", "aten._grouped_mm")
 
@@ -358,8 +370,8 @@ class _Spreading:
             op for i, own in enumerate(ops) for op in (*self.put.before.get(i, ()), *own, *self.put.after.get(i, ()))
         ]
         graph = replace(
-            self.graph, priced=tuple(priced), weights=self._kept(self.graph.weights),
-            gradients=self._kept(self.graph.gradients),
+            self.graph, priced=tuple(priced), weights=tuple(filter(None, map(self._own, self.graph.weights))),
+            gradients=tuple(filter(None, map(self._own, self.graph.gradients))),
         )  # fmt: skip
         experts = {memory for mixture in self.mixtures for memory in mixture.weights}
         return Spread(graph=graph, gradients=frozenset(s.memory for s in graph.gradients if s.memory in experts))
@@ -379,9 +391,9 @@ class _Spreading:
             for memory in group:
                 read = sent[memory][1]
                 own = [spec for expert, spec in read.items() if expert is None or expert < kept]
-                times = self.load * (self.parts if mixture.path else 1)
+                share = self.load * (self.parts if mixture.path else 1)
                 size = sum(int(spec.numel) for spec in own)
-                self.arrived[memory] = _flat(next(iter(read.values())), f"{memory} arrived", times * size)
+                self.arrived[memory] = flattened(next(iter(read.values())), times(size, share), f"{memory} arrived")
                 self.since[memory] = place
                 whole += [replace(spec, storage=memory) for spec in read.values()]
             there = [self.arrived[memory] for memory in group]
@@ -413,19 +425,18 @@ class _Spreading:
         module = self.graph.priced[place].op.module
         to_experts = key.endswith("to experts")
         experts = there if to_experts else sent
-        moved = _flat(experts[0], f"{key}, device by device", Fraction(size, experts[0].dtype.itemsize))
+        moved = flattened(experts[0], ceil_div(size, experts[0].dtype.itemsize), f"{key}, device by device")
         sorts = kept > 1
         send = collective(
             key, "all-to-all", size, phase=phase, group="expert", blocking=True,
             inputs=[moved] if sorts and not to_experts else sent, outputs=[moved] if sorts and to_experts else there,
+            module=module,
         )  # fmt: skip
         if not sorts:
-            return [in_module(send, module)]
+            return [send]
         if to_experts:
-            ops = [send, copied(f"{key}, expert by expert", [moved], there, phase)]
-        else:
-            ops = [copied(f"{key}, sorted", sent, [moved], phase), send]
-        return [in_module(op, module) for op in ops]
+            return [send, copied(f"{key}, expert by expert", [moved], there, phase, module)]
+        return [copied(f"{key}, sorted", sent, [moved], phase, module), send]
 
     # --- what is computed ------------------------------------------------------------------------------------
 
@@ -437,64 +448,48 @@ class _Spreading:
             gone = expert is not None and expert >= mixture.count // self.parts
             return None if gone else self._member(mixture, p)
         if p.op.phase is Phase.OPTIMIZER:
-            return self._step(p)
+            return self._on_parameters(p)
         if not p.costs and any(spec.memory in self.gone for spec in p.op.inputs):
             return None
         if any(spec.memory in one.weights for one in self.mixtures for spec in p.op.outputs):
-            return self._scaled(p, self._of_weights(p.op)) if self._kept(p.op.outputs) else None
+            return self._on_parameters(p) if any(map(self._own, p.op.outputs)) else None
         if not p.costs and all(i > self.since.get(spec.memory, i) for spec in p.op.inputs):
             return renamed(p, self.arrived)
         early = not p.costs and any(i <= self.back.get(spec.memory, -1) for spec in p.op.inputs)
         return p if early else renamed(p, self.returned)
 
-    def _kept(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Of parameters, gradients and state what a device has; other tensors as they are."""
-        found = []
-        for spec in specs:
-            mixture = next((one for one in self.mixtures if spec.memory in one.weights), None)
-            if mixture is None or not spec.shape:
-                found.append(spec)
-            elif not mixture.path:
-                found.append(_thin(spec, mixture.count, self.parts))
-            elif mixture.owners[spec.memory] < mixture.count // self.parts:
-                found.append(spec)
-        return tuple(found)
+    def _own(self, spec: TensorSpec) -> TensorSpec | None:
+        """Of a parameter, gradient or state what a device has, None for nothing; another tensor as it is."""
+        mixture = next((one for one in self.mixtures if spec.memory in one.weights), None)
+        if mixture is None or not spec.shape:
+            return spec
+        if mixture.path:
+            return spec if mixture.owners[spec.memory] < mixture.count // self.parts else None
+        if int(spec.shape[0]) == mixture.count:
+            return replace(spec, shape=(mixture.count // self.parts, *spec.shape[1:]))
+        return replace(spec, shape=(ceil_div(int(spec.numel), self.parts),), stride=None)
 
-    def _of_weights(self, op: Op) -> Op:
-        def kept(value: Any) -> Any:
-            if isinstance(value, TensorSpec):
-                return next(iter(self._kept((value,))), value)
-            if isinstance(value, list | tuple) and any(isinstance(one, TensorSpec) for one in value):
-                return type(value)(self._kept(tuple(value)))
-            return value
-
-        return replace(
-            op, inputs=self._kept(op.inputs), outputs=self._kept(op.outputs),
-            attrs={name: kept(value) for name, value in op.attrs.items()},
-        )  # fmt: skip
-
-    def _scaled(self, p: PricedOp, op: Op) -> PricedOp:
-        """An op on parameters: its work in proportion to their elements."""
-        before, after = (sum(int(spec.numel) for spec in (one.outputs or one.inputs)) for one in (p.op, op))
-        share = Fraction(after, max(1, before))
-        return replace(p, op=op, costs=tuple(cost.map(lambda size: _times(size, share)) for cost in p.costs))
-
-    def _step(self, p: PricedOp) -> PricedOp | None:
-        op = self._of_weights(p.op)
-        return None if p.op.inputs and not op.inputs else self._scaled(p, op)
+    def _on_parameters(self, p: PricedOp) -> PricedOp | None:
+        """An op on parameters: its work in proportion to their elements. None where a device has nothing of them."""
+        found = on_tensors(p, self._own, in_attrs=True)
+        if p.op.inputs and not found.op.inputs:
+            return None
+        before, after = (sum(int(spec.numel) for spec in (op.outputs or op.inputs)) for op in (p.op, found.op))
+        return replace(found, costs=scaled(p.costs, Fraction(after, max(1, before))))
 
     def _member(self, mixture: Mixture, p: PricedOp) -> PricedOp:
         """An op on the tokens of all devices."""
-        op = replace(
-            p.op, inputs=tuple(self._tokens(mixture, spec) for spec in self._kept(p.op.inputs)),
-            outputs=tuple(self._tokens(mixture, spec) for spec in self._kept(p.op.outputs)),
-        )  # fmt: skip
-        times = self.load * (self.parts if mixture.path else 1)
+
+        def there(spec: TensorSpec) -> TensorSpec | None:
+            own = self._own(spec)
+            return None if own is None else self._tokens(mixture, own)
+
+        found = on_tensors(p, there)
+        share = self.load * (self.parts if mixture.path else 1)
         costs = tuple(
-            self._product(mixture, p.op, op, cost) if cost.gemms else cost.map(lambda size: _times(size, times))
-            for cost in p.costs
+            self._product(mixture, p.op, found.op, cost) if cost.gemms else scaled([cost], share)[0] for cost in p.costs
         )
-        return renamed(replace(p, op=op, costs=costs), self.arrived)
+        return renamed(replace(found, costs=costs), self.arrived)
 
     def _tokens(self, mixture: Mixture, spec: TensorSpec) -> TensorSpec:
         """A tensor of tokens, those of all devices: of each of a device's experts as many more rows."""
@@ -504,7 +499,7 @@ class _Spreading:
         turned = spec.stride is not None and spec.stride[-1] != 1  # a transposed view: rows come last
         shape = [int(size) for size in spec.shape]
         rows = len(shape) - 1 if turned else int(batch)
-        shape[rows] = _times(shape[rows], self.load * (self.parts if batch or mixture.path else 1))
+        shape[rows] = times(shape[rows], self.load * (self.parts if batch or mixture.path else 1))
         if batch:
             shape[0] //= self.parts
         return replace(spec, shape=tuple(shape), stride=spec.stride if turned else None)
@@ -515,13 +510,13 @@ class _Spreading:
         gemms = []
         for gemm in cost.gemms:
             own = not mixture.path and int(gemm.batch) == mixture.count
-            rows = _times(getattr(gemm, size), self.load * (self.parts if own or mixture.path else 1))
+            rows = times(getattr(gemm, size), self.load * (self.parts if own or mixture.path else 1))
             batch = int(gemm.batch) // self.parts if own else gemm.batch
             gemms.append(_with(gemm, size, rows, batch))
         vector = self.load * (self.parts if mixture.path else 1)
         return replace(
-            cost, gemms=tuple(gemms), vector_flop=_times(cost.vector_flop, vector),
-            special_flop=_times(cost.special_flop, vector),
+            cost, gemms=tuple(gemms), vector_flop=times(cost.vector_flop, vector),
+            special_flop=times(cost.special_flop, vector),
             read_bytes=int(cost.read_bytes) + _bytes(after.inputs) - _bytes(before.inputs),
             write_bytes=int(cost.write_bytes) + _bytes(after.outputs) - _bytes(before.outputs),
         )  # fmt: skip
@@ -535,19 +530,3 @@ def _with(gemm: Gemm, size: str, rows: int, batch: Any) -> Gemm:
 def _bytes(specs: Sequence[TensorSpec]) -> int:
     """Of all of them, each once."""
     return sum(int(spec.bytes) for spec in {spec.name: spec for spec in specs}.values())
-
-
-def _times(size: Any, share: Fraction) -> int:
-    return -(-int(size) * share.numerator // share.denominator)
-
-
-def _flat(spec: TensorSpec, name: str, numel: Fraction) -> TensorSpec:
-    """Memory for so many elements like those of a tensor."""
-    return replace(spec, name=name, storage="", shape=(-(-numel.numerator // numel.denominator),), stride=None)
-
-
-def _thin(spec: TensorSpec, experts: int, parts: int) -> TensorSpec:
-    """A device's part of a tensor of all experts."""
-    if int(spec.shape[0]) == experts:
-        return replace(spec, shape=(experts // parts, *spec.shape[1:]))
-    return replace(spec, shape=(ceil_div(int(spec.numel), parts),), stride=None)

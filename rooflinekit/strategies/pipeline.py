@@ -16,7 +16,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase, PricedOp, Role, TensorSpec
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.strategies.rewriting import block_of, blocks_of
+from rooflinekit.strategies.rewriting import block_of, blocks_of, on_tensors, scaled, times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,23 +250,18 @@ def _steps(steps: Sequence[PricedOp], share: Fraction, split: Set[str], own: Set
         else:
             share_of_op = share
         if share_of_op:
-            yield _scaled(priced, share_of_op, split, own)
+            yield _on_share(priced, share_of_op, split, own)
 
 
-def _scaled(priced: PricedOp, share: Fraction, split: Set[str], own: Set[str]) -> PricedOp:
+def _on_share(p: PricedOp, share: Fraction, split: Set[str], own: Set[str]) -> PricedOp:
     """An optimizer's op on a share of its work, without the weights and gradients of other stages."""
-    others = split - own
 
-    def part(spec: TensorSpec) -> TensorSpec:
-        if spec.memory in split or not spec.shape:
-            return spec
-        return replace(spec, shape=(-(-int(spec.numel) * share.numerator // share.denominator),), stride=None)
+    def part(spec: TensorSpec) -> TensorSpec | None:
+        if spec.memory in split:
+            return spec if spec.memory in own else None
+        return replace(spec, shape=(times(spec.numel, share),), stride=None) if spec.shape else spec
 
-    op = priced.op
-    inputs = tuple(part(spec) for spec in op.inputs if spec.memory not in others)
-    outputs = tuple(part(spec) for spec in op.outputs if spec.memory not in others)
-    costs = tuple(cost.map(lambda size: -(-int(size) * share.numerator // share.denominator)) for cost in priced.costs)
-    return replace(priced, op=replace(op, inputs=inputs, outputs=outputs), costs=costs)
+    return on_tensors(p, part, scaled(p.costs, share))
 
 
 def crossing_bytes(stages: Sequence[Graph]) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from fractions import Fraction
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
@@ -19,13 +19,15 @@ from rooflinekit.strategies.rewriting import (
     buckets_of,
     bytes_of,
     collective,
-    copy,
     end_of_backward,
     flat,
+    flattened,
     gradients_of,
     joined,
+    on_tensors,
     packed,
     renamed,
+    scaled,
     wait,
     with_ops,
     work,
@@ -53,7 +55,7 @@ def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph
         for gradient in bucket:
             part = replace(gradient.spec, name=f"{gradient.spec.name} in {named} {k}", storage=memory.name)
             views[gradient.spec.memory] = part
-            put.after[gradient.place].append(copy(f"to {part.name}", gradient.spec, part, Phase.BACKWARD))
+            put.after[gradient.place].append(joined(f"to {part.name}", [gradient.spec], part, Phase.BACKWARD))
         send = collective(
             f"{named} {k}", "all-reduce", bytes_of(bucket), phase=Phase.BACKWARD, group=group, inputs=[memory],
             staged=staged,
@@ -67,15 +69,12 @@ def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph
         if not ddp.gradient_as_bucket_view:
             for gradient in bucket:
                 part = views[gradient.spec.memory]
-                put.before[end].append(copy(f"from {part.name}", part, gradient.spec, Phase.BACKWARD))
+                put.before[end].append(joined(f"from {part.name}", [part], gradient.spec, Phase.BACKWARD))
     found = with_ops(graph, put)
-    return _in_buckets(found, views) if ddp.gradient_as_bucket_view else found
-
-
-def _in_buckets(graph: Graph, views: Mapping[str, TensorSpec]) -> Graph:
-    """Gradients that are views of their buckets from when they were copied there."""
-    changed = (renamed(p, views) if p.op.phase is Phase.OPTIMIZER else p for p in graph.priced)
-    return replace(graph, priced=tuple(changed), gradients=tuple(views[spec.memory] for spec in graph.gradients))
+    if not ddp.gradient_as_bucket_view:
+        return found
+    changed = (renamed(p, views) if p.op.phase is Phase.OPTIMIZER else p for p in found.priced)
+    return replace(found, priced=tuple(changed), gradients=tuple(views[spec.memory] for spec in found.gradients))
 
 
 def _buffers(graph: Graph, put: Insertions, *, staged: bool) -> None:
@@ -132,55 +131,34 @@ def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph
 
 
 def _part(spec: TensorSpec, name: str, ranks: int) -> TensorSpec:
-    return replace(spec, name=name, storage="", shape=(ceil_div(int(spec.numel), ranks),), stride=None)
+    return flattened(spec, ceil_div(int(spec.numel), ranks), name)
 
 
-def _stepped(priced: PricedOp, gradients: Mapping[str, TensorSpec], ranks: int) -> PricedOp:
+def _stepped(p: PricedOp, gradients: Mapping[str, TensorSpec], ranks: int) -> PricedOp:
     """An op of the optimizer on a device's part; other ops as they are."""
-    op = priced.op
-    if op.phase is not Phase.OPTIMIZER or not priced.costs:
-        return priced
+    if p.op.phase is not Phase.OPTIMIZER or not p.costs:
+        return p
 
     def part(spec: TensorSpec) -> TensorSpec:
-        known = gradients.get(spec.memory)
-        if known is not None:
-            return known
-        return replace(spec, shape=(ceil_div(int(spec.numel), ranks),) if spec.shape else (), stride=None)
+        shape = (ceil_div(int(spec.numel), ranks),) if spec.shape else ()
+        return gradients.get(spec.memory, replace(spec, shape=shape, stride=None))
 
-    def parts(value: Any) -> Any:
-        if isinstance(value, TensorSpec):
-            return part(value)
-        return type(value)(map(parts, value)) if isinstance(value, list | tuple) else value
-
-    changed = replace(
-        op, inputs=tuple(map(part, op.inputs)), outputs=tuple(map(part, op.outputs)),
-        attrs={name: parts(value) for name, value in op.attrs.items()},
-    )  # fmt: skip
-    costs = tuple(cost.map(lambda size: ceil_div(size, ranks)) for cost in priced.costs)
-    return replace(priced, op=changed, costs=costs)
+    return on_tensors(p, part, scaled(p.costs, Fraction(1, ranks)), in_attrs=True)
 
 
 def _by_block(graph: Graph, gradients: Sequence[Gradient]) -> list[list[Gradient]]:
-    """Gradients of a block together, in the order in which the last of them is there."""
-    owners = {spec.memory: block_of(module) for spec, module in zip(graph.gradients, _owners(graph), strict=True)}
+    """Gradients of a block together, in the order in which the last of them is there. A gradient belongs to the block
+    of the last op that makes it.
+    """
     found: dict[str, list[Gradient]] = {}
     for gradient in gradients:
-        found.setdefault(owners[gradient.spec.memory], []).append(gradient)
-    return sorted(found.values(), key=lambda group: max(gradient.place for gradient in group))
-
-
-def _owners(graph: Graph) -> list[str]:
-    """The module of each gradient: that of the op after which it is there."""
-    ready = {gradient.spec.memory: gradient.place for gradient in gradients_of(graph)}
-    modules = []
-    for spec in graph.gradients:
         makers = [
-            p.op.module
-            for p in graph.priced[: ready[spec.memory] + 1]
-            if p.op.phase is Phase.BACKWARD and p.op.module and any(o.memory == spec.memory for o in p.op.outputs)
-        ]
-        modules.append(makers[-1] if makers else "")
-    return modules
+            p.op.module for p in graph.priced[: gradient.place + 1]
+            if p.op.phase is Phase.BACKWARD and p.op.module
+            and any(spec.memory == gradient.spec.memory for spec in p.op.outputs)
+        ]  # fmt: skip
+        found.setdefault(block_of(makers[-1] if makers else ""), []).append(gradient)
+    return sorted(found.values(), key=lambda group: max(gradient.place for gradient in group))
 
 
 def _gathered_by_block(graph: Graph, way: FSDP, put: Insertions, *, kept: bool) -> Graph:
@@ -283,7 +261,9 @@ def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Ins
             size = sum(int(spec.bytes) for spec in piece)
             whole = flat(f"{role}s {k}", size)
             if first:
-                put.before[0].append(copy(f"to {whole.name}", flat(f"all {whole.name}", size), whole, Phase.FORWARD))
+                put.before[0].append(
+                    joined(f"to {whole.name}", [flat(f"all {whole.name}", size)], whole, Phase.FORWARD)
+                )
             put.before[0].append(
                 collective(f"{role}s {k}", "broadcast", size, phase=Phase.FORWARD, blocking=True, inputs=[whole])
             )

@@ -7,8 +7,9 @@ A collective is an op without kernels whose `attrs` say what is sent: {"collecti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -39,17 +40,20 @@ def is_begin(op: Op) -> bool:
 
 def collective(
     key: str, what: str, size_bytes: int, *, phase: Phase, group: str = "data", blocking: bool = False,
-    inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), **attrs: Any,
+    inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), module: str = "", **attrs: Any,
 ) -> PricedOp:  # fmt: skip
-    """A collective of the devices of a group; its size is as `model.collectives` counts it."""
+    """A collective of the devices of a group; its size is as `model.collectives` counts it.
+
+    module: whose op it is: with it the collective is computed again, and put on a stage.
+    """
     facts = {"collective": what, "bytes": size_bytes, "group": group, "key": key, "blocking": blocking, **attrs}
-    return _ours(COLLECTIVE, key, phase, facts, inputs, outputs)
+    return _ours(COLLECTIVE, key, phase, facts, inputs, outputs, module)
 
 
-def wait(keys: Iterable[str], phase: Phase, group: str = "data") -> PricedOp:
+def wait(keys: Iterable[str], phase: Phase, group: str = "data", module: str = "") -> PricedOp:
     """Computing goes on when these collectives of a group are over."""
     listed = tuple(keys)
-    return _ours(WAIT, f"wait for {listed[-1]}", phase, {"keys": listed, "group": group})
+    return _ours(WAIT, f"wait for {listed[-1]}", phase, {"keys": listed, "group": group}, module=module)
 
 
 def work(name: str, seconds: float, phase: Phase, **attrs: Any) -> PricedOp:
@@ -78,13 +82,8 @@ def begin(name: str, seconds: float, phase: Phase) -> PricedOp:
     return _ours(BEGIN, name, phase, {"cpu_s": seconds})
 
 
-def copy(name: str, spec: TensorSpec, target: TensorSpec, phase: Phase) -> PricedOp:
-    """A kernel that copies a tensor, which DDP's reducer runs and no compiler."""
-    return joined(name, [spec], target, phase)
-
-
 def joined(name: str, specs: Sequence[TensorSpec], target: TensorSpec, phase: Phase) -> PricedOp:
-    """A kernel that copies tensors one behind the other, likewise."""
+    """A kernel that copies tensors one behind the other, which DDP's reducer runs and no compiler."""
     size = sum(int(spec.bytes) for spec in specs)
     op = Op(
         name=name, kind="aten.copy_", phase=phase, inputs=(*specs, target), outputs=(target,),
@@ -93,18 +92,25 @@ def joined(name: str, specs: Sequence[TensorSpec], target: TensorSpec, phase: Ph
     return _copying(op, size, size)
 
 
+def copied(
+    name: str, given: Sequence[TensorSpec], made: Sequence[TensorSpec], phase: Phase, module: str = ""
+) -> PricedOp:
+    """A kernel that copies tensors into new ones, in another order."""
+    op = Op(name=name, kind="aten.clone", module=module, phase=phase, inputs=tuple(given), outputs=tuple(made))
+    return _copying(op, *(sum(int(spec.bytes) for spec in specs) for specs in (given, made)))
+
+
 def _copying(op: Op, read: int, written: int) -> PricedOp:
-    """An op of ours that moves so many bytes."""
     cost = Cost(read_bytes=read, write_bytes=written)
     return PricedOp(op=op, costs=(cost,), basis=Basis.RULE, timed_as=Family.MOVEMENT)
 
 
 def _ours(
     what: str, name: str, phase: Phase, attrs: Mapping[str, Any],
-    inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (),
+    inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), module: str = "",
 ) -> PricedOp:  # fmt: skip
     op = Op(
-        name=name, kind=what, phase=phase, inputs=tuple(inputs), outputs=tuple(outputs),
+        name=name, kind=what, module=module, phase=phase, inputs=tuple(inputs), outputs=tuple(outputs),
         attrs=MappingProxyType(dict(attrs)),
     )  # fmt: skip
     return PricedOp(op=op, costs=(), basis=Basis.FREE)
@@ -207,28 +213,44 @@ def with_ops(graph: Graph, insertions: Insertions) -> Graph:
     return replace(graph, priced=insertions.into(graph.priced))
 
 
-def renamed(priced: PricedOp, names: Mapping[str, TensorSpec]) -> PricedOp:
+def on_tensors(
+    p: PricedOp, tensor: Callable[[TensorSpec], TensorSpec | None], costs: tuple[Cost, ...] | None = None,
+    *, in_attrs: bool = False, **changed: Any,
+) -> PricedOp:  # fmt: skip
+    """The op on other tensors, without those for which `tensor` gives None; at other costs, where these are given.
+
+    in_attrs: also those among its attributes, alone or in lists. changed: its other fields.
+    """
+
+    def each(specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+        return tuple(other for spec in specs if (other := tensor(spec)) is not None)
+
+    def within(value: Any) -> Any:
+        if isinstance(value, TensorSpec):
+            return tensor(value) or value
+        if isinstance(value, list | tuple) and any(isinstance(one, TensorSpec) for one in value):
+            return type(value)(each(value))
+        return value
+
+    op = p.op
+    if in_attrs:
+        changed["attrs"] = {name: within(value) for name, value in op.attrs.items()}
+    op = replace(op, inputs=each(op.inputs), outputs=each(op.outputs), **changed)
+    return replace(p, op=op, costs=p.costs if costs is None else costs)
+
+
+def renamed(p: PricedOp, names: Mapping[str, TensorSpec]) -> PricedOp:
     """The op on other memory: tensors by the name of theirs, with the tensor whose memory takes its place."""
 
     def other(spec: TensorSpec) -> TensorSpec:
         place = names.get(spec.memory)
         return spec if place is None else replace(spec, storage=place.memory, role=place.role)
 
-    if not names:
-        return priced
-    op = priced.op
-    inputs, outputs = tuple(map(other, op.inputs)), tuple(map(other, op.outputs))
-    if inputs == op.inputs and outputs == op.outputs:
-        return priced
-    return replace(priced, op=replace(op, inputs=inputs, outputs=outputs))
+    known = any(spec.memory in names for spec in (*p.op.inputs, *p.op.outputs))
+    return on_tensors(p, other) if known else p
 
 
-def in_module(priced: PricedOp, module: str) -> PricedOp:
-    """The op as one of this module, with which it is computed again and put on a stage."""
-    return replace(priced, op=replace(priced.op, module=module))
-
-
-def moved(priced: PricedOp, names: Mapping[str, str], suffix: str = "", phase: Phase | None = None) -> PricedOp:
+def moved(p: PricedOp, names: Mapping[str, str], suffix: str = "", phase: Phase | None = None) -> PricedOp:
     """The op on other memory, under another name."""
 
     def other(spec: TensorSpec) -> TensorSpec:
@@ -236,21 +258,22 @@ def moved(priced: PricedOp, names: Mapping[str, str], suffix: str = "", phase: P
             return spec
         return replace(spec, name=names.get(spec.name, spec.name), storage=names[spec.memory])
 
-    op = priced.op
-    return replace(
-        priced,
-        op=replace(
-            op, name=op.name + suffix, phase=phase or op.phase, inputs=tuple(map(other, op.inputs)),
-            outputs=tuple(map(other, op.outputs)),
-        ),
-    )  # fmt: skip
+    return on_tensors(p, other, name=p.op.name + suffix, phase=phase or p.op.phase)
 
 
-def copied(name: str, given: Sequence[TensorSpec], made: Sequence[TensorSpec], phase: Phase) -> PricedOp:
-    """A kernel that copies tensors into new ones, in another order."""
-    sizes = [sum(int(spec.bytes) for spec in specs) for specs in (given, made)]
-    op = Op(name=name, kind="aten.clone", phase=phase, inputs=tuple(given), outputs=tuple(made))
-    return _copying(op, *sizes)
+def times(size: Any, share: Fraction | int) -> int:
+    """A share of a size, rounded up."""
+    return -(-int(size) * share.numerator // share.denominator)
+
+
+def scaled(costs: Iterable[Cost], share: Fraction | int) -> tuple[Cost, ...]:
+    """Of each cost a share, every size of it rounded up."""
+    return tuple(cost.map(lambda size: times(size, share)) for cost in costs)
+
+
+def flattened(spec: TensorSpec, numel: int, name: str = "") -> TensorSpec:
+    """Memory of its own for so many elements like those of a tensor."""
+    return replace(spec, name=name or spec.name, storage="", shape=(numel,), stride=None)
 
 
 # The blocks of a model, which checkpointing, sharding and pipelines take as a whole.
@@ -305,3 +328,114 @@ def known_modules(graph: Graph, paths: Iterable[str]) -> list[str]:
         if not any(within(module, path) for module in modules):
             raise InputError(f"{graph.name}: no op of forward is in module {path!r}: blocks are {blocks_of(graph)}")
     return listed
+
+
+# Which gradients and which of the optimizer's state belong to a parameter.
+
+
+def belonging_to(graph: Graph, weights: set[str]) -> set[str]:
+    """Memory of these parameters' gradients, and of what the optimizer has for them."""
+    return set(owners_of(graph, weights)) - weights
+
+
+def owners_of(graph: Graph, weights: set[str]) -> dict[str, str]:
+    """Memory of these parameters, their gradients and what the optimizer has for them, with the parameter's memory.
+
+    Gradients stand in the order of their parameters. State stands at a parameter's place in the lists that the
+    optimizer's ops take.
+    """
+    found = {memory: memory for memory in weights}
+    found |= {g.memory: weight.memory for weight, g in _with_gradients(graph) if weight.memory in weights}
+    _copies_into(graph, found)
+    known = -1
+    while known < len(found):
+        known = len(found)
+        for p in graph.priced:
+            if p.op.phase is Phase.OPTIMIZER:
+                for place in _places(p.op):
+                    owned = next((spec for spec in place if spec.memory in found), None)
+                    if owned is not None:
+                        alike = [spec.memory for spec in place if int(spec.numel) == int(owned.numel)]
+                        found |= dict.fromkeys(alike, found[owned.memory])
+    return found
+
+
+def copies_of(graph: Graph, memories: set[str], through: Callable[[PricedOp], bool]) -> dict[str, str]:
+    """Memory of these tensors and of what ops that pass `through` make of them, with the tensor's memory.
+
+    Such an op has one input and one output of its shape: a cast, a layout copy.
+    """
+    found = {memory: memory for memory in memories}
+    for p in graph.priced:
+        if len(p.op.inputs) == 1 and p.op.inputs[0].memory in found and through(p):
+            source, made = p.op.inputs[0], p.op.outputs[0]
+            if tuple(source.shape) == tuple(made.shape):
+                found.setdefault(made.memory, found[source.memory])
+    return found
+
+
+def _with_gradients(graph: Graph) -> Iterator[tuple[TensorSpec, TensorSpec]]:
+    """Parameters with their gradients; a frozen one has none."""
+    gradients = list(graph.gradients)
+    for spec in graph.weights:
+        if gradients and spec.role is Role.WEIGHT and tuple(spec.shape) == tuple(gradients[0].shape):
+            yield spec, gradients.pop(0)
+
+
+def _copies_into(graph: Graph, found: dict[str, str]) -> None:
+    """Takes in what backward copies into these gradients, or adds to them."""
+    standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
+    for p in reversed(graph.priced):
+        made = next((spec for spec in p.op.outputs if spec.memory in found), None)
+        if p.op.phase is Phase.BACKWARD and made is not None and made.memory not in standing and is_elementwise(p):
+            for spec in p.op.inputs:
+                if int(spec.numel) == int(made.numel) and spec.memory not in standing:
+                    found[spec.memory] = found[made.memory]
+
+
+def _places(op: Op) -> Iterator[list[TensorSpec]]:
+    """The tensors of an optimizer's op that stand at the same place of its lists; of one without lists all."""
+    lists: list[Sequence[TensorSpec]] = [
+        value for value in op.attrs.values()
+        if isinstance(value, list | tuple) and value and all(isinstance(spec, TensorSpec) for spec in value)
+    ]  # fmt: skip
+    if not lists:
+        yield [*op.inputs, *op.outputs]
+        return
+    length = max(map(len, lists))
+    whole = [one for one in (*lists, op.outputs) if len(one) == length]
+    yield from ([one[i] for one in whole] for i in range(length))
+
+
+# Which ops compute each token, or each row, on its own.
+
+
+#: Of the element-wise family by name, yet not element by element.
+_ACROSS = ("cum", "fft", "linalg", "tri", "cross", "renorm")
+_COPIES = ("_to_copy", "clone", "copy")
+_NORMS = ("layer_norm", "rms_norm")
+
+
+def is_elementwise(p: PricedOp) -> bool:
+    """Whether each element of the result rests on those at its own place: arithmetic, activations, dropout, copies."""
+    name = p.op.kind.rpartition(".")[2].rstrip("_")
+    if p.basis is not Basis.RULE or any(cost.gemms for cost in p.costs):
+        return False
+    if name in _COPIES:
+        return True
+    return p.timed_as is Family.ELEMENTWISE and not any(name.startswith(word) for word in _ACROSS)
+
+
+def is_tokenwise(p: PricedOp) -> bool:
+    """Whether each row along the last axis is computed on its own: also normalization and sums along that axis."""
+    name = p.op.kind.rpartition(".")[2]
+    if is_elementwise(p) or any(word in name for word in _NORMS):
+        return True
+    return p.timed_as is Family.REDUCTION and _along_last(p.op)
+
+
+def _along_last(op: Op) -> bool:
+    dim = op.attrs.get("dim")
+    dims = (dim,) if isinstance(dim, int) else tuple(dim or ())
+    last = len(op.inputs[0].shape) - 1 if op.inputs else 0
+    return bool(dims) and all(one in (-1, last) for one in dims) and len(dims) == 1

@@ -26,6 +26,7 @@ from rooflinekit.strategies.rewriting import (
     host_wait,
     known_modules,
     moved,
+    on_tensors,
     segments_of,
     with_ops,
     within,
@@ -110,20 +111,19 @@ def in_eight_bits(graph: Graph) -> Graph:
     return replace(graph, priced=tuple(_in_bytes(p) if p.op.phase is Phase.OPTIMIZER else p for p in graph.priced))
 
 
-def _in_bytes(priced: PricedOp) -> PricedOp:
-    op = priced.op
-    inputs, outputs = tuple(map(_as_byte, op.inputs)), tuple(map(_as_byte, op.outputs))
-    saved = [
-        sum(int(a.bytes) - int(b.bytes) for a, b in zip(*pair, strict=True))
-        for pair in ((op.inputs, inputs), (op.outputs, outputs))
-    ]
-    total = [max(1, sum(int(getattr(cost, part)) for cost in priced.costs)) for part in ("read_bytes", "write_bytes")]
-    left = [max(0.0, 1 - one / whole) for one, whole in zip(saved, total, strict=True)]
+def _in_bytes(p: PricedOp) -> PricedOp:
+    found = on_tensors(p, _as_byte)
+    left = []
+    for part, specs, others in (
+        ("read_bytes", p.op.inputs, found.op.inputs), ("write_bytes", p.op.outputs, found.op.outputs),
+    ):  # fmt: skip
+        saved = sum(int(a.bytes) - int(b.bytes) for a, b in zip(specs, others, strict=True))
+        left.append(max(0.0, 1 - saved / max(1, sum(int(getattr(cost, part)) for cost in p.costs))))
     costs = tuple(
         replace(cost, read_bytes=int(int(cost.read_bytes) * left[0]), write_bytes=int(int(cost.write_bytes) * left[1]))
-        for cost in priced.costs
+        for cost in p.costs
     )
-    return replace(priced, op=replace(op, inputs=inputs, outputs=outputs), costs=costs)
+    return replace(found, costs=costs)
 
 
 def _as_byte(spec: TensorSpec) -> TensorSpec:

@@ -14,24 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from math import prod
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase, PricedOp, Role, TensorSpec
-from rooflinekit.strategies.parameters import is_tokenwise
+from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.strategies.rewriting import (
     Insertions,
     collective,
     copied,
     end_of_backward,
-    in_module,
     is_ours,
+    is_tokenwise,
+    on_tensors,
     renamed,
+    times,
     wait,
     with_ops,
 )
-from rooflinekit.strategies.tensor import Pair, casts_of, cut, divided, pairs_of
+from rooflinekit.strategies.tensor import Pair, casts_of, cut, divided, divided_along, pairs_of
 
 _STANDING = (Role.WEIGHT, Role.BUFFER, Role.STATE)
 
@@ -83,8 +85,7 @@ class _Region:
                 f"{where}: a sequence of {spec.shape[axis]} tokens cannot be cut for {self.parts} devices; choose "
                 "another length, or leave out sequence=True"
             )
-        shape = tuple(int(size) // self.parts if i == axis else size for i, size in enumerate(spec.shape))
-        return replace(spec, shape=shape)
+        return divided_along(spec, axis, self.parts)
 
     # --- what is cut -----------------------------------------------------------------------------------------
 
@@ -153,21 +154,25 @@ class _Region:
             scattered = spec.memory in self.partial and spec.memory in inside
             if spec.memory in outside or not (scattered or spec.memory in self.cut):
                 return spec
-            flat = replace(spec, shape=(-(-int(spec.numel) // self.parts),), stride=None)
+            flat = replace(spec, shape=(times(spec.numel, Fraction(1, self.parts)),), stride=None)
             part = flat if self.axis(spec) is None else self.thin(spec, p.op.module)
             return replace(part, storage=inside[spec.memory].memory) if scattered else part
 
-        op = p.op
-        changed = replace(op, inputs=tuple(map(other, op.inputs)), outputs=tuple(map(other, op.outputs)))
-        return renamed(replace(p, op=changed), outside)
+        return renamed(on_tensors(p, other), outside)
 
     def _part(self, p: PricedOp, inside: dict[str, TensorSpec]) -> PricedOp:
-        op = p.op
-        thin = replace(
-            op, inputs=tuple(self.thin(spec, op.module) for spec in op.inputs),
-            outputs=tuple(self.thin(spec, op.module) for spec in op.outputs),
+        costs = tuple(divided(cost, self.parts) for cost in p.costs)
+        return renamed(on_tensors(p, lambda spec: self.thin(spec, p.op.module), costs), inside)
+
+    def _send(
+        self, key: str, what: str, size: int, op: Op, given: Sequence[TensorSpec] = (),
+        made: Sequence[TensorSpec] = (), *, blocking: bool = True,
+    ) -> PricedOp:  # fmt: skip
+        """A collective of the tensor group, beside an op."""
+        return collective(
+            key, what, size, phase=op.phase, group="tensor", blocking=blocking, inputs=given, outputs=made,
+            module=op.module,
         )  # fmt: skip
-        return renamed(replace(p, op=thin, costs=tuple(divided(cost, self.parts) for cost in p.costs)), inside)
 
     def _readers(self, *, members: bool) -> Iterator[tuple[int, TensorSpec]]:
         """What members, or others, read, with the place; not views."""
@@ -187,21 +192,16 @@ class _Region:
             inside[memory] = part
             if memory in self.partial and memory not in others:
                 made = self.places[memory]
-                phase = self.graph.priced[made].op.phase
-                scatter = collective(
-                    f"{memory} scattered", "reduce-scatter", int(spec.bytes), phase=phase, group="tensor",
-                    blocking=True, inputs=[spec], outputs=[part],
-                )  # fmt: skip
-                put.after[made].append(in_module(scatter, self.graph.priced[made].op.module))
+                scatter = self._send(
+                    f"{memory} scattered", "reduce-scatter", int(spec.bytes), self.graph.priced[made].op, [spec], [part]
+                )
+                put.after[made].append(scatter)
             else:
                 phase = self.graph.priced[i].op.phase
-                split = copied(f"split of {memory}", [self.thin(spec, module)], [part], phase)
-                put.before[i].append(in_module(split, module))
+                put.before[i].append(copied(f"split of {memory}", [self.thin(spec, module)], [part], phase, module))
         for memory in sorted(self.partial & others, key=self.places.__getitem__):
-            made = self.places[memory]
-            phase, size = self.graph.priced[made].op.phase, int(self._whole(memory).bytes)
-            reduce = collective(f"{memory} summed", "all-reduce", size, phase=phase, group="tensor", blocking=True)
-            put.after[made].append(in_module(reduce, self.graph.priced[made].op.module))
+            made, size = self.places[memory], int(self._whole(memory).bytes)
+            put.after[made].append(self._send(f"{memory} summed", "all-reduce", size, self.graph.priced[made].op))
 
     def _whole(self, memory: str) -> TensorSpec:
         """What an op of the graph makes."""
@@ -212,25 +212,20 @@ class _Region:
         backward = next((i for i, p in enumerate(self.graph.priced) if p.op.phase is Phase.BACKWARD), 0)
         ahead = backward  # place after the last gradient that was gathered
         for i, spec in self._readers(members=False):
-            memory, phase = spec.memory, self.graph.priced[i].op.phase
-            if memory not in self.cut or memory in outside[phase]:
+            op, memory = self.graph.priced[i].op, spec.memory
+            if memory not in self.cut or memory in outside[op.phase]:
                 continue
-            again = self.graph.priced[self.places[memory]].op.phase is not phase
+            again = self.graph.priced[self.places[memory]].op.phase is not op.phase
             name, made = f"{memory} gathered{' again' if again else ''}", self._whole(memory)
-            whole = outside[phase][memory] = replace(made, name=name, storage="")
-            module = self.graph.priced[i].op.module
-            part = self.thin(made, module)
-            gather = collective(
-                name, "all-gather", int(made.bytes), phase=phase, group="tensor", blocking=not again, inputs=[part],
-                outputs=[whole],
-            )  # fmt: skip
+            whole = outside[op.phase][memory] = replace(made, name=name, storage="")
+            part = self.thin(made, op.module)
             since[name] = max(ahead, self.places[memory] + 1) if again else i
+            gather = self._send(name, "all-gather", int(made.bytes), op, [part], [whole], blocking=not again)
+            put.before[since[name]].append(gather)
             if again:
-                put.before[since[name]].append(in_module(gather, module))
-                put.before[i].append(in_module(wait([name], phase, "tensor"), module))
-            else:
-                put.before[i].append(in_module(gather, module))
-                ahead = i if phase is Phase.BACKWARD else ahead
+                put.before[i].append(wait([name], op.phase, "tensor", op.module))
+            elif op.phase is Phase.BACKWARD:
+                ahead = i
 
     def _sum(self, put: Insertions) -> None:
         """Gradients that rest on a device's tokens, all in one."""

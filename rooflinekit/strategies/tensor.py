@@ -11,14 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.strategies.parameters import belonging_to, copies_of
-from rooflinekit.strategies.rewriting import Insertions, block_of, collective, in_module, with_ops
+from rooflinekit.strategies.rewriting import (
+    Insertions,
+    belonging_to,
+    block_of,
+    collective,
+    copies_of,
+    on_tensors,
+    scaled,
+    with_ops,
+)
 
 _PRODUCTS = ("aten.addmm", "aten.mm", "aten.linear")
 _CAST = "aten._to_copy"
@@ -203,28 +212,24 @@ def _part(
 ) -> PricedOp:  # fmt: skip
     """An op as each device runs it."""
     i, priced = numbered
-    op = priced.op
-    thin = replace(
-        op,
-        inputs=tuple(_thin(spec, parts) if spec.memory in shrunk else spec for spec in op.inputs),
-        outputs=tuple(_thin(spec, parts) if spec.memory in shrunk else spec for spec in op.outputs),
-    )
-    costs = priced.costs
-    if op.attrs.get("group") in ("context", "ring") and "bytes" in op.attrs:  # keys of a device's heads
-        thin = replace(thin, attrs={**op.attrs, "bytes": ceil_div(op.attrs["bytes"], parts)})
+    op, costs = priced.op, priced.costs
+    between = any(first < i < last for first, last in spans)
     if op.phase is Phase.OPTIMIZER:
-        costs = tuple(cost.map(lambda size: -(-int(size) * step.numerator // step.denominator)) for cost in costs)
+        costs = scaled(costs, step)
     elif op.kind == _CAST and op.outputs[0].memory in casts:
         if op.outputs[0].memory in shrunk:
             costs = tuple(divided(cost, parts) for cost in costs)
     elif op.module in column | rows and any(cost.gemms for cost in costs):
         costs = tuple(_product(cost, op, parts, casts, by_column=op.module in column) for cost in costs)
-    elif (op.phase is Phase.FORWARD and any(first < i < last for first, last in spans)) or (
+    elif (op.phase is Phase.FORWARD and between) or (
         op.phase is Phase.BACKWARD
         and (op.module in inner or (op.module in column and all(spec.memory in shrunk for spec in op.outputs)))
     ):
         costs = tuple(divided(cost, parts) for cost in costs)
-    return replace(priced, op=thin, costs=costs)
+    changed: dict[str, Any] = {}
+    if op.attrs.get("group") in ("context", "ring") and "bytes" in op.attrs:  # keys of a device's heads
+        changed["attrs"] = {**op.attrs, "bytes": ceil_div(op.attrs["bytes"], parts)}
+    return on_tensors(priced, lambda spec: _thin(spec, parts) if spec.memory in shrunk else spec, costs, **changed)
 
 
 def _product(cost: Cost, op: Op, parts: int, casts: Mapping[str, str], *, by_column: bool) -> Cost:
@@ -266,24 +271,29 @@ def divided(cost: Cost, parts: int) -> Cost:
 def _thin(spec: TensorSpec, parts: int) -> TensorSpec:
     """A tensor's part: along heads or columns, or where else it divides."""
     order = [1, *range(len(spec.shape) - 1, -1, -1)] if len(spec.shape) > 2 else range(len(spec.shape) - 1, -1, -1)
-    for axis in order:
-        size = int(spec.shape[axis])
-        if size % parts == 0:
-            shape = tuple(size // parts if i == axis else one for i, one in enumerate(spec.shape))
-            return replace(spec, shape=shape)
-    return spec
+    axis = next((axis for axis in order if int(spec.shape[axis]) % parts == 0), None)
+    return spec if axis is None else divided_along(spec, axis, parts)
+
+
+def divided_along(spec: TensorSpec, axis: int, parts: int) -> TensorSpec:
+    """A tensor's part along an axis, rounded up."""
+    shape = tuple(ceil_div(int(size), parts) if k == axis else size for k, size in enumerate(spec.shape))
+    return replace(spec, shape=shape)
 
 
 def _reductions(graph: Graph, pair: Pair, k: int, put: Insertions) -> None:
     """One after the row's forward, one after the columns' backward."""
     out = graph.priced[pair.row.place].op.outputs[0]
-    forward = collective(f"pair {k}", "all-reduce", int(out.bytes), phase=Phase.FORWARD, group="tensor", blocking=True)
-    put.after[pair.row.place].append(in_module(forward, pair.row.module))
+    sent: dict[str, Any] = {"group": "tensor", "blocking": True}
+    forward = collective(
+        f"pair {k}", "all-reduce", int(out.bytes), phase=Phase.FORWARD, module=pair.row.module, **sent
+    )  # fmt: skip
+    put.after[pair.row.place].append(forward)
     modules = {linear.module for linear in pair.columns}
     backward = [
         i for i, p in enumerate(graph.priced) if p.op.phase is Phase.BACKWARD and p.op.module in modules and p.costs
     ]
     if backward:
-        size = pair.columns[0].rows * pair.columns[0].read * out.dtype.itemsize
-        reduce = collective(f"pair {k} back", "all-reduce", size, phase=Phase.BACKWARD, group="tensor", blocking=True)
-        put.after[backward[-1]].append(in_module(reduce, pair.columns[0].module))
+        size, module = pair.columns[0].rows * pair.columns[0].read * out.dtype.itemsize, pair.columns[0].module
+        reduce = collective(f"pair {k} back", "all-reduce", size, phase=Phase.BACKWARD, module=module, **sent)
+        put.after[backward[-1]].append(reduce)
