@@ -23,7 +23,7 @@ from page_tables import markdown_lines
 
 from rooflinekit.api.train import place_of
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.training.pieces import Place
+from rooflinekit.strategies.groups import Setting
 from rooflinekit.training.plan import Planner
 
 SCALING = "## Time on n GPUs by that on one"
@@ -35,16 +35,15 @@ class Bench:
     """Places, each made once, and the steps of cases."""
 
     def __init__(self) -> None:
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, Setting] = {}
 
     def planner(self, case: Case) -> Planner:
         """The case's step."""
         if case.cluster not in self.places:
             self.places[case.cluster] = place_of(case.cluster)
-        place = replace(self.places[case.cluster], gpus=case.gpus)
         return Planner(
             decoder=case.decoder, layout=case.layout, recipe=case.recipe, batch=case.batch, seq=case.seq,
-            place=place,
+            place=self.places[case.cluster].at(case.gpus),
         )  # fmt: skip
 
     def rows(self, source: str, data: Path, most: int = 0) -> pd.DataFrame:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ def beside(bench: Bench, cases: Sequence[Case]) -> list[str]:
         theirs = planner.step()
         try:
             found = search_layouts(
-                case.decoder, case.recipe, replace(planner.place, gpus=case.gpus), batch=case.batch, seq=case.seq,
+                case.decoder, case.recipe, planner.place.at(case.gpus), batch=case.batch, seq=case.seq,
                 keep=_KEEP,
             )  # fmt: skip
         except RooflinekitError:

@@ -29,8 +29,8 @@ from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.calibrate.links.fits import load_links
 from rooflinekit.hardware.cluster import Members, PcieLinks
 from rooflinekit.model.machine import Machine
+from rooflinekit.strategies.groups import Setting
 from rooflinekit.strategies.planning import plan
-from rooflinekit.strategies.program import Setting
 
 _GPUS = {"GeForce RTX 2080 Ti": "nvidia-rtx-2080-ti", "TITAN Xp": "nvidia-titan-xp"}
 #: Whether a card writes into another's memory over PCIe: GeForce cards of Turing do not, Pascal's do.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,12 +19,11 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release, open_names
 from rooflinekit.ir.sizes import check_dims
-from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Backend, Execution, execution_of
+from rooflinekit.strategies.groups import Setting, setting_of
 from rooflinekit.strategies.planning import plan
 from rooflinekit.strategies.prediction import ParallelPrediction
-from rooflinekit.strategies.program import Setting, setting_of
 from rooflinekit.strategies.records import DDP, Savers, Strategy, strategy_of
 
 if TYPE_CHECKING:
@@ -78,7 +76,8 @@ def parallel(
     >>> found.total_s, found.hidden_s, found.exposed_s, str(found)  # doctest: +SKIP
     """
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
-    setting = _held(setting_of(cluster, gpus, host, execution, links), power_limit, sm_clock)
+    limits = {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
+    setting = setting_of(cluster, gpus, host, execution, links, **limits)
     if split not in ("even", "proportional"):
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
@@ -137,12 +136,6 @@ def fit_into(
     assert cluster is not None
     setting = setting_of(cluster, gpus, host, execution, None)
     return try_all(graph_at(workload, inputs, given), setting, progress, names)
-
-
-def _held(setting: Setting, power_limit: str | float | None, sm_clock: str | float | None) -> Setting:
-    """The same under limits."""
-    limits = {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
-    return replace(setting, machines=tuple(limited(machine, **limits) for machine in setting.machines))
 
 
 def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: Execution | Backend) -> Setting:

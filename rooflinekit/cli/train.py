@@ -204,7 +204,7 @@ class Money:
         from rooflinekit.api.train import place_of
         from rooflinekit.study.compare.limits import power_limits_together
 
-        machine = place_of(step.cluster).machine
+        machine = place_of(step.cluster).machines[0]
         board_w = machine.device.board_power or 0.0
         return power_limits_together(
             lambda watts: at(power_limit=watts), machine, max(25.0, 25.0 * round(board_w / _LIMITS / 25)),

@@ -18,10 +18,10 @@ from rooflinekit.ir.sizes import check_names
 from rooflinekit.step.capacity import MOST, largest
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.groups import BATCH, Setting, batch_of
 from rooflinekit.strategies.pasted import pasted
 from rooflinekit.strategies.planning import fits, plan
 from rooflinekit.strategies.prediction import ParallelPrediction
-from rooflinekit.strategies.program import BATCH, Setting, batch_of
 from rooflinekit.strategies.records import DDP, FSDP, Savers, Strategy
 from rooflinekit.strategies.rewriting import PART, segments_of
 from rooflinekit.strategies.saving import kind_and_place, repeated_of
@@ -195,7 +195,7 @@ def try_all(
     check_names(largest_of, graph.sizes, complete=False)
     trials: list[Trial] = []
     open_ends: list[_OpenEnd] = []
-    count = len(setting.numbers)
+    count = setting.gpus
 
     def add(trial: Trial) -> None:
         trials.append(trial)
@@ -236,7 +236,7 @@ def _largest(trial: Trial, setting: Setting, name: str) -> int:
     Raises SizeError where memory does not grow with the size.
     """
     p = trial.prediction
-    step = p.savers.accumulate * len(setting.numbers) if name == BATCH else 1
+    step = p.savers.accumulate * setting.gpus if name == BATCH else 1
 
     def fitting(count: int) -> bool:
         try:
@@ -286,7 +286,7 @@ def _parts(
 ) -> Iterator[Trial]:
     least = float("inf")
     for parts in _PARTS:
-        if batch_of(graph) % (parts * len(setting.numbers)):
+        if batch_of(graph) % (parts * setting.gpus):
             return
         prediction = plan(graph, setting, strategy, savers=Savers(accumulate=parts, **chosen))
         yield Trial(prediction=prediction, autocast=autocast, graph=graph)

@@ -11,17 +11,17 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph, resized
 from rooflinekit.ir.sizes import whole
-from rooflinekit.model.collectives import time_collective
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.capacity import fits_on
 from rooflinekit.step.entry import as_run
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.compiling import check_execution, graphs_of, in_graphs
 from rooflinekit.strategies.context import cut_by_context
+from rooflinekit.strategies.groups import BATCH, Groups, Setting, batch_of, groups_of
 from rooflinekit.strategies.mixtures import Spread, agreed, spread
 from rooflinekit.strategies.pipeline import crossing_bytes, orders, stage_of_blocks, stages_of
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
-from rooflinekit.strategies.program import BATCH, Setting, Wiring, batch_of, program_of, share_of
+from rooflinekit.strategies.program import program_of, share_of
 from rooflinekit.strategies.queues import Message, Run, run_devices
 from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
 from rooflinekit.strategies.replicas import replicated, sharded, with_threads
@@ -63,7 +63,7 @@ def plan(
 
     measured: samples and seconds of a step on one of these devices.
     """
-    check_execution(strategy, len(setting.numbers), setting.execution)
+    check_execution(strategy, setting.gpus, setting.execution)
     check_savers(savers, setting.execution)
     batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
 
@@ -130,8 +130,7 @@ def _replicas(
         kinds.setdefault((part.machine.name, part.batch, part.first and isinstance(strategy, DataParallel)), []).append(
             part
         )
-    groups = {"data": setting.numbers, "pair": setting.numbers[:2]}
-    wiring = setting.wiring(**groups) if ranks > 1 else Wiring(routes={}, constants=setting.links)
+    groups = Groups(setting=setting, members=groups_of(setting.numbers, setting.cluster.per_node, copies=ranks))
     threads = ranks if isinstance(strategy, DataParallel) else 1
     sized = {size: _sized(graph, size, setting, strategy, savers) for size in {part.batch for part in parts}}
     predictions = []
@@ -139,7 +138,7 @@ def _replicas(
         machine = members[0].machine
         own = saving(sized[size], savers, machine.device, setting.host)
         predictions.append(setting.predict(rewritten(own, strategy, ranks, setting.host, first=first), machine))
-    run = run_devices([program_of(p, wiring, threads, stretch) for p in predictions])
+    run = run_devices([program_of(p, groups, threads, stretch) for p in predictions])
     shares = tuple(
         share_of(tuple(part.number for part in members), members[0].batch, p, device, threads, stretch)
         for members, p, device in zip(kinds.values(), predictions, run.devices, strict=True)
@@ -150,7 +149,7 @@ def _replicas(
 def _sized(graph: Graph, samples: int, setting: Setting, strategy: Strategy, savers: Savers) -> Graph:
     """A device's step of so many samples, before savers and strategy."""
     own = resized(graph, **{BATCH: _piece(samples, savers)})
-    if isinstance(strategy, DDP | FSDP) and len(setting.numbers) > 1:
+    if isinstance(strategy, DDP | FSDP) and setting.gpus > 1:
         return in_graphs(own, strategy, setting.host, setting.execution)
     return own
 
@@ -160,7 +159,7 @@ def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> 
 
     Raises InputError for a batch that cannot be cut so, and what `resized` raises.
     """
-    ranks = len(setting.numbers)
+    ranks = setting.gpus
     parts = zip(setting.numbers, split_evenly(batch_of(graph), ranks), strict=True)
     for device, samples in {(setting.machine(number).device, samples) for number, samples in parts}:
         own = saving(_sized(graph, samples, setting, strategy, savers), savers, device, setting.host)
@@ -238,7 +237,7 @@ def on_mesh(
 
     Raises InputError for sizes that do not divide.
     """
-    count, inner = len(setting.numbers), mesh.tensor * mesh.context * mesh.pipeline
+    count, inner = setting.gpus, mesh.tensor * mesh.context * mesh.pipeline
     if count % inner:
         sizes = (mesh.tensor, *([mesh.context] if mesh.context > 1 else []), mesh.pipeline)
         product = " × ".join(map(str, sizes))
@@ -253,14 +252,14 @@ def on_mesh(
         if savers.accumulate > 1:
             raise InputError("a pipeline cuts its batch into microbatches; give these in the place of accumulate")
         return run_stages(_in_stages(own.graph, setting, mesh, savers, copies))
-    wiring, predicted = setting.wiring(**_groups(setting, mesh, copies)), []
+    groups, predicted = _groups(setting, mesh, copies), []
     kinds = _kinds(setting, setting.numbers)
     several = copies * mesh.context > 1
     marked = in_graphs(own.graph, mesh.data, setting.host, setting.execution) if several else own.graph
     for machine in kinds.values():
         saved = saving(marked, savers, machine.device, setting.host)
         predicted.append(setting.predict(_agreeing(saved, mesh, copies, own.gradients), machine))
-    run = run_devices([program_of(p, wiring) for p in predicted])
+    run = run_devices([program_of(p, groups) for p in predicted])
     shares = tuple(
         share_of(numbers, batch // copies, p, device)
         for numbers, p, device in zip(kinds, predicted, run.devices, strict=True)
@@ -287,40 +286,30 @@ def _agreeing(graph: Graph, mesh: Mesh, copies: int, experts: frozenset[str] = f
     return agreed(graph, mesh.data, copies, mesh.expert, experts)
 
 
-def _groups(setting: Setting, mesh: Mesh, copies: int) -> dict[str, Sequence[int]]:
-    """The first device's groups. Those of a tensor group are neighbours, then come contexts, copies, stages."""
-    numbers, inner = setting.numbers, mesh.tensor * mesh.context
-    plane, context = inner * copies, numbers[: inner : mesh.tensor]
-    found: dict[str, Sequence[int]] = {
-        "tensor": numbers[: mesh.tensor], "context": context,
-        "ring": (context[0], context[-1]),  # the longest way: what closes the ring
-        "data": numbers[: plane : mesh.tensor],
-        "expert": numbers[: mesh.tensor * mesh.expert : mesh.tensor],
-        "expert data": numbers[: plane : mesh.tensor * mesh.expert],
-    }  # fmt: skip
-    if mesh.pipeline > 1:
-        found["pipe"] = (numbers[0], numbers[plane])
-    return {name: members for name, members in found.items() if len(set(members)) > 1}
+def _groups(setting: Setting, mesh: Mesh, copies: int) -> Groups:
+    members = groups_of(
+        setting.numbers, setting.cluster.per_node, tensor=mesh.tensor, context=mesh.context, copies=copies,
+        expert=mesh.expert, expert_tensor=mesh.tensor,
+    )  # fmt: skip
+    return Groups(setting=setting, members=members)
 
 
 def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, copies: int) -> Plan:
     """What each stage runs of a piece. The model is cut by what the slowest device of each stage takes."""
     plane, chunks = mesh.tensor * mesh.context * copies, mesh.chunks if mesh.schedule == "interleaved" else 1
     parts = mesh.pipeline * chunks
-    wiring = setting.wiring(**_groups(setting, mesh, copies))
+    groups = _groups(setting, mesh, copies)
     queues = orders(mesh.schedule, mesh.pipeline, mesh.pieces, chunks)
     kinds = [_kinds(setting, setting.numbers[k * plane : (k + 1) * plane]) for k in range(mesh.pipeline)]
     alone = {m.name: setting.predict(graph, m) for found in kinds for m in found.values()}
     slowest = [max((alone[m.name] for m in found.values()), key=lambda p: p.gpu_s) for found in kinds]
     graphs = stages_of(graph, stage_of_blocks([slowest[k % mesh.pipeline] for k in range(parts)]), parts)
-    sends = [
-        time_collective("send-recv", size, wiring.routes["pipe"], setting.links) for size in crossing_bytes(graphs)
-    ]
+    sends = [groups.timing("pipe", "send-recv", size) for size in crossing_bytes(graphs)]
     made: dict[tuple[int, str], Chunk] = {}
     for k, stage in enumerate(graphs):
         for machine in kinds[k % mesh.pipeline].values():
             ends = {"first": k == 0, "last": k == parts - 1}
-            made[k, machine.name] = _chunk(stage, setting, mesh, savers, copies, machine, wiring, **ends)
+            made[k, machine.name] = _chunk(stage, setting, mesh, savers, copies, machine, groups, **ends)
     return Plan(
         kinds=[
             {numbers: [made[k, m.name] for k in range(device, parts, mesh.pipeline)] for numbers, m in found.items()}
@@ -331,7 +320,7 @@ def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, copie
 
 
 def _chunk(
-    stage: Graph, setting: Setting, mesh: Mesh, savers: Savers, copies: int, machine: Machine, wiring: Wiring,
+    stage: Graph, setting: Setting, mesh: Mesh, savers: Savers, copies: int, machine: Machine, groups: Groups,
     *, first: bool, last: bool,
 ) -> Chunk:  # fmt: skip
     """A stage on a device: a step of two pieces, where there are more than one."""
@@ -339,5 +328,5 @@ def _chunk(
     marked = in_graphs(stage, mesh.data if copies * mesh.context > 1 else None, setting.host, setting.execution)
     step = saving(marked, replace(savers, accumulate=parts), machine.device, setting.host)
     p = setting.predict(_agreeing(step, mesh, copies), machine)
-    tasks = tasks_of(p, wiring, first=first, last=last)
+    tasks = tasks_of(p, groups, first=first, last=last)
     return Chunk(prediction=p, parts=parts, piece=saving(stage, savers, machine.device, setting.host), tasks=tasks)

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import replace
 from types import MappingProxyType
 
-from rooflinekit.calibrate.fitting.files import constants_for
-from rooflinekit.calibrate.links.fits import load_links
-from rooflinekit.errors import InputError
-from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import load_cluster, load_host, members_of
-from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.sizes import shown, whole
-from rooflinekit.model.collectives import LinkConstants, Route, route_of, time_collective, time_copy
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.energy import drawn_by
-from rooflinekit.step.entry import (
-    copy_rate,
-    entry_of,
-    input_pipeline_of,
-    is_captured,
-    issue_cost_s,
-    issues_for,
-    reads_a_number,
-)
-from rooflinekit.step.execution import Backend, Execution, execution_of
-from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.entry import entry_of, input_pipeline_of, is_captured, issue_cost_s, issues_for, reads_a_number
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.groups import Groups
 from rooflinekit.strategies.prediction import TERMS, Share
-from rooflinekit.strategies.queues import Barrier, DeviceRun, HostCopy, HostWait, Item, Pace, Transmission, Work
+from rooflinekit.strategies.queues import Barrier, DeviceRun, HostCopy, HostWait, Item, Pace, Work
 from rooflinekit.strategies.rewriting import HOST_COPY, is_ours
 
 #: Of an op that a module calls, Python's part beyond calling the module, in issues of a plain op: 2.0 µs were measured
@@ -46,33 +27,7 @@ _PYTHON_ISSUES_WITH_MODULE = 0.2
 _HANDOVER_S = 5e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wiring:
-    """The links of each group that a device belongs to, and what is known of such links."""
-
-    routes: Mapping[str, Route]  # by group: "data", "tensor"
-    constants: LinkConstants
-    copy_rate: float = float("inf")  # byte/s between a device and its host, for what is sent from there
-
-    def item(self, op: Op, cpu_s: float) -> Transmission:
-        """A collective op with its time."""
-        facts = op.attrs
-        size, staged, route = facts["bytes"], facts.get("staged", False), self.routes[facts["group"]]
-        by_engine = facts.get("by_engine", False)
-        timing = (
-            time_copy(size, route, self.constants, self.copy_rate)
-            if by_engine
-            else time_collective(facts["collective"], size, route, self.constants)
-        )
-        if staged:  # down to the host's memory, and up again
-            timing = replace(timing, copy_s=timing.copy_s + 2 * size / self.copy_rate)
-        return Transmission(
-            key=facts["key"], timing=timing, group=facts["group"], blocking=facts["blocking"],
-            on_host=staged or by_engine, cpu_s=cpu_s + facts.get("cpu_s", 0.0),
-        )  # fmt: skip
-
-
-def program_of(p: Prediction, wiring: Wiring, threads: int = 1, stretch: float = 1.0) -> tuple[list[Item], Pace]:
+def program_of(p: Prediction, groups: Groups, threads: int = 1, stretch: float = 1.0) -> tuple[list[Item], Pace]:
     """The program of a device whose step, without waiting for others, is predicted.
 
     threads: how many issue their forward ops, and copy their inputs, in turns with this one. stretch: what all takes
@@ -83,7 +38,7 @@ def program_of(p: Prediction, wiring: Wiring, threads: int = 1, stretch: float =
     """
     plain = is_issued_anew(p)
     items: list[Item] = [Work(what="step and inputs", cpu_s=_before_the_first_op(p, threads))] if plain else []
-    return items + [item for _, item in items_of(p, wiring, threads)], replace(pace_of(p), stretch=stretch)
+    return items + [item for _, item in items_of(p, groups, threads)], replace(pace_of(p), stretch=stretch)
 
 
 def pace_of(p: Prediction) -> Pace:
@@ -120,7 +75,7 @@ def entry_s(p: Prediction) -> float:
     return entry.enter_s + entry.replay_s
 
 
-def items_of(p: Prediction, wiring: Wiring, threads: int = 1) -> Iterator[tuple[Op, Item]]:
+def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[Op, Item]]:
     """What the device does for each op in order, see `program_of`."""
     spans, plain = iter(p.spans), is_issued_anew(p)
     for issue in issues_for(p.graph, p.machine.device, p.execution):
@@ -135,7 +90,7 @@ def items_of(p: Prediction, wiring: Wiring, threads: int = 1) -> Iterator[tuple[
             elif "keys" in op.attrs:
                 yield op, Barrier(keys=op.attrs["keys"])
             elif "collective" in op.attrs:
-                yield op, wiring.item(op, cost_s)
+                yield op, groups.item(op, cost_s)
             else:
                 waits = op.attrs.get("waits", False)
                 yield op, Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
@@ -176,80 +131,6 @@ def turns_s(host: Host, threads: int) -> float:
     issues = _PYTHON_ISSUES if host.module else _PYTHON_ISSUES_WITH_MODULE
     python_s = host.module + issues * host.dispatch_s("default")
     return 0.0 if threads == 1 else threads * (python_s + _HANDOVER_S)
-
-
-# Where a step on several devices runs, and what a device has of it.
-
-
-BATCH = "batch"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Where a step runs."""
-
-    cluster: Cluster
-    machines: tuple[Machine, ...]  # of one node, in the order of their numbers
-    numbers: tuple[int, ...]  # the devices that take part
-    host: Host
-    execution: Execution
-    links: LinkConstants
-
-    def machine(self, number: int) -> Machine:
-        """The device of this number."""
-        return self.machines[number % self.cluster.per_node]
-
-    def predict(self, graph: Graph, machine: Machine) -> Prediction:
-        """The step alone on a device."""
-        return predict_graph(graph, machine, self.host, self.execution)
-
-    def wiring(self, **groups: Sequence[int]) -> Wiring:
-        """The links of groups of devices, by their numbers."""
-        devices = [machine.device for machine in self.machines]
-        routes = {name: route_of(self.cluster, devices, numbers) for name, numbers in groups.items()}
-        rates = [copy_rate(device, self.host, pinned=True) for device in devices if device.kind == "gpu"]
-        return Wiring(routes=routes, constants=self.links, copy_rate=min(rates, default=float("inf")))
-
-
-def setting_of(
-    cluster: str | Path | Cluster, gpus: int | Sequence[int] | None, host: str | Path | Host | None,
-    execution: Execution | Backend, links: Path | None,
-) -> Setting:  # fmt: skip
-    """Devices of a cluster, by names or files where they are no records; `gpus` says how many, or which.
-
-    Raises what `load_cluster` and `load_host` raise, and InputError for devices that the cluster does not have.
-    """
-    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    machines = tuple(Machine.of(device, constants_for(device)) for device in members_of(found))
-    numbers = _numbers_of(found, found.size if gpus is None else gpus)
-    own = found.host if host is None else host
-    return Setting(
-        cluster=found, machines=machines, numbers=numbers, links=load_links(links),
-        host=own if isinstance(own, Host) else load_host(own),
-        execution=execution_of(execution),
-    )  # fmt: skip
-
-
-def _numbers_of(cluster: Cluster, gpus: object) -> tuple[int, ...]:
-    """So many devices from the first, or these."""
-    count = whole(gpus)
-    listed = isinstance(gpus, Iterable) and not isinstance(gpus, str) and getattr(gpus, "shape", None) != ()
-    given = gpus if isinstance(gpus, Iterable) and listed else ()
-    numbers = [whole(one) for one in islice(given, cluster.size + 1)] if count is None else [*range(min(count, 10**6))]
-    found = tuple(number for number in numbers if number is not None)
-    if not found or len(found) != len(numbers) or len(set(found)) < len(found) or max(found) >= cluster.size:
-        raise InputError(f"{cluster.name} has {cluster.size} devices; got gpus={shown(gpus)}")
-    if min(found) < 0:
-        raise InputError(f"{cluster.name}: devices are counted from 0; got gpus={shown(gpus)}")
-    return found
-
-
-def batch_of(graph: Graph) -> int:
-    """The size named batch. Raises InputError where there is none."""
-    if BATCH not in graph.sizes:
-        has = ", ".join(graph.sizes) or "none"
-        raise InputError(f"{graph.name}: a step on several devices is cut along a size named 'batch'; it has {has}")
-    return graph.sizes[BATCH]
 
 
 def share_of(

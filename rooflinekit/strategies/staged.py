@@ -17,9 +17,10 @@ from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.memory import USABLE_SHARE, MemoryUse
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.groups import BATCH, Groups
 from rooflinekit.strategies.pipeline import Hop, Slot, Task, pieces_under_way, run_pipeline, saved_bytes
 from rooflinekit.strategies.prediction import TERMS, Share
-from rooflinekit.strategies.program import BATCH, Wiring, copied_s, entry_s, is_issued_anew, items_of, pace_of
+from rooflinekit.strategies.program import copied_s, entry_s, is_issued_anew, items_of, pace_of
 from rooflinekit.strategies.queues import (
     Barrier,
     DeviceQueues,
@@ -205,13 +206,13 @@ class Tasks:
         return self.backward if task.piece else self.first_backward
 
 
-def tasks_of(p: Prediction, wiring: Wiring, *, first: bool, last: bool) -> Tasks:
+def tasks_of(p: Prediction, groups: Groups, *, first: bool, last: bool) -> Tasks:
     """Of the prediction of a stage's step of one piece, or of two.
 
     first, last: whether the stage is; others receive a piece before, or send it on after, which the CPU issues.
     """
     runs: list[tuple[Phase, _Pairs]] = []
-    for op, item in items_of(p, wiring):
+    for op, item in items_of(p, groups):
         if not runs or runs[-1][0] is not op.phase:
             runs.append((op.phase, []))
         runs[-1][1].append((op, item))

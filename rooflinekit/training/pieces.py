@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from rooflinekit.errors import InputError
-from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase, Role, TensorSpec
-from rooflinekit.model.collectives import LinkConstants
-from rooflinekit.model.energy import PARTS
 from rooflinekit.model.families import OF_THE_DAY, residuals_of, shared_variance
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing, time_kernels
-from rooflinekit.step.energy import Member, TeamEnergy, drawn_by, energy_together
+from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import issue_cost_s, issues_for
 from rooflinekit.step.execution import Execution
+from rooflinekit.strategies.groups import Setting
 from rooflinekit.training.graph import graph_of
 from rooflinekit.training.layout import Part
 from rooflinekit.training.recipe import Recipe
 
 #: Layers of the graph that stands for all: one that follows another finds in the cache what a further one would.
 _LAYERS = 2
+_COUNTS = {"layer": _LAYERS}  # of each part, where not one
 _EAGER, _COMPILED = Execution(), Execution(backend="compiled")
 _GRADIENT_KINDS = ("training.accumulated_mm",)
 
@@ -36,23 +34,13 @@ class Piece:
 
     gpu_s: float = 0.0
     cpu_s: float = 0.0
-    kernels: int = 0
     weight_gradient_s: float = 0.0  # of products that give gradients of weights, beside which a group may reduce
     attention_s: float = 0.0
 
-    def __add__(self, other: Piece) -> Piece:
-        return Piece(
-            gpu_s=self.gpu_s + other.gpu_s, cpu_s=self.cpu_s + other.cpu_s, kernels=self.kernels + other.kernels,
-            weight_gradient_s=self.weight_gradient_s + other.weight_gradient_s,
-            attention_s=self.attention_s + other.attention_s,
-        )  # fmt: skip
-
-    def times(self, count: int) -> Piece:
-        """So many of it."""
-        return Piece(
-            gpu_s=count * self.gpu_s, cpu_s=count * self.cpu_s, kernels=count * self.kernels,
-            weight_gradient_s=count * self.weight_gradient_s, attention_s=count * self.attention_s,
-        )  # fmt: skip
+    @property
+    def seconds(self) -> float:
+        """The longer of the two."""
+        return max(self.gpu_s, self.cpu_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,20 +62,15 @@ class Pieces:
         return self.parts.get((name, phase), Piece())
 
 
-@dataclass(slots=True)
-class Workbench:
-    """Makes pieces of parts on one machine, each once."""
-
-    machine: Machine
-    host: Host
-    _known: dict[tuple[Part, Recipe], Pieces] = field(default_factory=dict)
-
-    def pieces(self, part: Part, recipe: Recipe) -> Pieces:
-        """Those of a part; layers of the decoder do not count, for all are alike."""
-        key = (replace(part, decoder=replace(part.decoder, layers=_LAYERS, name="")), recipe)
-        if key not in self._known:
-            self._known[key] = pieces_of(*key, self.machine, self.host)
-        return self._known[key]
+def pieces_at(setting: Setting, part: Part, recipe: Recipe) -> Pieces:
+    """Those of a part on a setting's devices, each worked out once; layers of the decoder do not count, for all are
+    alike.
+    """
+    key = (replace(part, decoder=replace(part.decoder, layers=_LAYERS, name="")), recipe)
+    if key not in setting.known:
+        setting.known[key] = pieces_of(*key, setting.machines[0], setting.host)
+    found: Pieces = setting.known[key]
+    return found
 
 
 def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Pieces:
@@ -96,23 +79,23 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     issues = issues_for(graph, machine.device, _COMPILED if recipe.kernels == "compiled" else _EAGER)
     timed = time_kernels([kernel for issue in issues for kernel in issue.kernels], machine)
     timings = iter(timed)
-    found: dict[tuple[str, Phase], Piece] = defaultdict(Piece)
+    found: dict[tuple[str, Phase], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     layer: list[Timing] = []
     for issue in issues:
         own = [next(timings) for _ in issue.kernels]
+        seconds, name = sum(timing.total_s for timing in own), _part_of(issue.op.module)
+        sums = found[name, issue.op.phase]
+        sums["gpu_s"] += seconds
+        sums["cpu_s"] += recipe.issue * (issue_cost_s(issue, host) + _further_calls_s(issue, host))
         gradient = issue.op.kind in _GRADIENT_KINDS or any(s.role is Role.GRADIENT for s in issue.op.outputs)
-        core = issue.op.module.endswith(".core")
-        seconds = sum(timing.total_s for timing in own)
-        products = any(kernel.cost.gemms for kernel in issue.kernels)
-        name = _part_of(issue.op.module)
-        found[name, issue.op.phase] += Piece(
-            gpu_s=seconds, cpu_s=recipe.issue * (issue_cost_s(issue, host) + _further_calls_s(issue, host)),
-            kernels=len(own),
-            weight_gradient_s=seconds if gradient and products else 0.0,
-            attention_s=seconds if core else 0.0,
-        )  # fmt: skip
+        if gradient and any(kernel.cost.gemms for kernel in issue.kernels):
+            sums["weight_gradient_s"] += seconds
+        if issue.op.module.endswith(".core"):
+            sums["attention_s"] += seconds
         layer += own if name == "layer" else []
-    parts = {key: piece if key[0] != "layer" else _mean(piece) for key, piece in found.items()}
+    parts = {
+        key: Piece(**{name: s / _COUNTS.get(key[0], 1) for name, s in sums.items()}) for key, sums in found.items()
+    }
     terms: dict[str, float] = defaultdict(float)
     for timing in layer:
         for cause, seconds in timing.terms().items():
@@ -122,20 +105,13 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     return Pieces(
         parts=parts, weights=weights, expert_weights=experts, saved_bytes=saved, again_bytes=again,
         terms=terms, deviation=deviation_of(layer, machine), tied=part.decoder.tied,
-        drawn_j=drawn_by_part(timed, machine, _part_of, {"layer": _LAYERS}),
+        drawn_j=_drawn(timed, machine),
     )  # fmt: skip
 
 
 def _further_calls_s(issue: Issue, host: Host) -> float:
     """CPU time of what an op launches beside its kernels as they are timed: a product for each expert."""
     return max(0, int(issue.op.attrs.get("calls", 1)) - 1) * host.launch
-
-
-def _mean(piece: Piece) -> Piece:
-    return Piece(
-        gpu_s=piece.gpu_s / _LAYERS, cpu_s=piece.cpu_s / _LAYERS, kernels=piece.kernels // _LAYERS,
-        weight_gradient_s=piece.weight_gradient_s / _LAYERS, attention_s=piece.attention_s / _LAYERS,
-    )  # fmt: skip
 
 
 def _part_of(module: str) -> str:
@@ -199,69 +175,18 @@ def _saved(graph: Graph, recipe: Recipe) -> tuple[dict[str, int], int]:
     return dict(kept), sum(again.values())
 
 
-# What a training step draws: each part's kernels as often as they run, and every GPU standing by all the time.
-
-
 #: Joules by part of the board (`model.energy.PARTS`), beside idling, of each part of the step.
 DrawnParts = Mapping[str, Mapping[str, float]]
 
 
-def drawn_by_part(
-    timings: Sequence[Timing], machine: Machine, part_of: Callable[[str], str], layers: Mapping[str, int]
-) -> DrawnParts | None:
-    """Joules of one micro-batch on one GPU by part of the step, forward and backward together; None where no power is
-    stated.
-
-    part_of: the part that a module belongs to. layers: how many of a part the kernels are of, where not one.
-    """
+def _drawn(timings: Sequence[Timing], machine: Machine) -> DrawnParts | None:
+    """Joules of one micro-batch on one GPU by part, forward and backward together; None where no power is stated."""
     found: dict[str, list[Timing]] = defaultdict(list)
     for timing in timings:
-        found[part_of(timing.kernel.module)].append(timing)
-    drawn = {}
-    for part, own in found.items():
-        joules = drawn_by(own, machine)
-        if joules is None:
-            return None
-        drawn[part] = {name: j / layers.get(part, 1) for name, j in joules.items()}
-    return drawn
-
-
-def training_energy(
-    machine: Machine, drawn: DrawnParts | None, update: Mapping[str, float] | None, *, total_s: float, gpus: int,
-    pieces: int, layers: int, pipeline: int,
-) -> TeamEnergy | None:  # fmt: skip
-    """All GPUs over the step.
-
-    Each GPU has layers / pipeline of the layers and passes `pieces` micro-batches through them; one of `pipeline` GPUs
-    has the embedding, one the head. update: joules of the optimizer's step on each.
-    """
-    if drawn is None or update is None:
+        found[_part_of(timing.kernel.module)].append(timing)
+    drawn = {part: drawn_by(own, machine) for part, own in found.items()}
+    if any(joules is None for joules in drawn.values()):
         return None
-    runs = {"layer": pieces * layers / pipeline, "embedding": pieces / pipeline, "head": pieces / pipeline}
-    each = {
-        name: sum(runs[part] * joules[name] for part, joules in drawn.items()) + update[name] for name in PARTS
-    }  # fmt: skip
-    return energy_together([Member(count=gpus, machine=machine, kernels_j=each)], total_s)
-
-
-# Where a decoder's training step runs.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Equal GPUs of a cluster, with what is known of them."""
-
-    cluster: Cluster
-    machine: Machine
-    host: Host
-    links: LinkConstants
-    gpus: int
-    bench: Workbench
-
-    @classmethod
-    def of(cls, cluster: Cluster, machine: Machine, host: Host, links: LinkConstants, gpus: int) -> Place:
-        """With a workbench of its own. Raises InputError for more GPUs than the cluster has."""
-        if not 1 <= gpus <= cluster.size:
-            raise InputError(f"{cluster.name} has {cluster.size} devices; got gpus={gpus}")
-        bench = Workbench(machine=machine, host=host)
-        return cls(cluster=cluster, machine=machine, host=host, links=links, gpus=gpus, bench=bench)
+    return {
+        part: {name: j / _COUNTS.get(part, 1) for name, j in (joules or {}).items()} for part, joules in drawn.items()
+    }

@@ -9,8 +9,8 @@ from typing import Any
 
 from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.strategies.groups import Setting
 from rooflinekit.training.layout import Layout
-from rooflinekit.training.pieces import Place
 from rooflinekit.training.plan import Planner
 from rooflinekit.training.recipe import RECOMPUTES, Recipe
 from rooflinekit.training.step import TrainingStep
@@ -68,7 +68,7 @@ def _line(step: TrainingStep) -> str:
 
 
 def search_layouts(
-    decoder: Decoder, recipe: Recipe, place: Place, *, batch: int, seq: int, keep: int = 10,
+    decoder: Decoder, recipe: Recipe, place: Setting, *, batch: int, seq: int, keep: int = 10,
     progress: Callable[[int], None] | None = None,
 ) -> LayoutSearch:  # fmt: skip
     """The `keep` fastest layouts that fit, and those that need less memory than any faster one.
@@ -117,7 +117,7 @@ def _worked_out(plans: Sequence[tuple[float, float, Planner]], keep: int) -> lis
     return sorted(found, key=lambda step: step.total_s)
 
 
-def candidates(decoder: Decoder, place: Place, batch: int, seq: int) -> Iterator[tuple[Layout, str]]:
+def candidates(decoder: Decoder, place: Setting, batch: int, seq: int) -> Iterator[tuple[Layout, str]]:
     """Layouts that the sizes allow: tensor groups inside a node, stages of equal layers, experts within copies."""
     gpus, per_node = place.gpus, place.cluster.per_node
     tensors = [t for t in _powers(min(per_node, gpus)) if not decoder.heads % t and not decoder.ffn % t]

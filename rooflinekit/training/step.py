@@ -16,12 +16,11 @@ from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
 from rooflinekit.step.energy import Draws, TeamEnergy
-from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE
 from rooflinekit.step.verdict import CONTEXT_SPREAD
+from rooflinekit.strategies.groups import Setting
 from rooflinekit.training.layout import Layout
-from rooflinekit.training.pieces import Pieces, Place
 from rooflinekit.training.recipe import Recipe
 from rooflinekit.units import format_quantity
 
@@ -267,77 +266,11 @@ class Accounts:
         return {**found, **sums, "probability": self.probability, "fits": self.fits}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What accounts are made of."""
-
-    decoder: Decoder
-    layout: Layout
-    recipe: Recipe
-    pieces: Pieces
-    replicas: int  # GPUs with the same weights
-    shards: int  # that share them out, where they are gathered
-    tokens: int  # of a micro-batch on a GPU
-    capacity: float
-    offload: Offload
-    hopper: bool  # compute capability 9.0 or more
-
-    @property
-    def workspace(self) -> int:
-        """Of cuBLAS, of the threads of forward and of backward."""
-        return (
-            2 * _WORKSPACE[self.hopper or self.recipe.deterministic] + self.recipe.fused * _WORKSPACE_FUSED[self.hopper]
-        )
-
-
-def accounts_of(held: Held, k: int, layers: int, under_way: int) -> Accounts:
-    """The accounts of stage k with so many layers; under_way: micro-batches that it keeps, by its chunks."""
-    lay, pieces, recipe = held.layout, held.pieces, held.recipe
-    first, last = k == 0, k == lay.pipeline - 1
-    ends = pieces.weights.get("embedding", 0) * (first or (last and pieces.tied))
-    dense = layers * pieces.weights["layer"] + ends + pieces.weights.get("head", 0) * last
-    experts = layers * pieces.expert_weights
-    whole, few = dense + experts, max(1, held.replicas // lay.expert)
-    stated = recipe.dtype.itemsize
-    state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
-    gradient = 4 if recipe.main_gradients else stated
-    buffers = 0.0
-    if lay.gathers:
-        cut = dense / held.shards + experts / few
-        largest = max(pieces.weights["layer"] + pieces.expert_weights, ends + pieces.weights.get("head", 0))
-        weights = float(stated * (whole if lay.sharding == "grad-op" else 2 * largest))
-        gradients, optimizer, buffers = 4 * cut, state * cut, float(stated * largest)
-    else:
-        weights, gradients = float(stated * whole), float(gradient * whole)
-        shared = lay.sharding != "ddp"
-        parts, few = (max(1, number // lay.instances) for number in (held.replicas, few))
-        optimizer = state * ((dense / parts + experts / few) if shared else whole)
-    saved = pieces.saved_bytes
-    micro_batches = max(under_way, lay.chunks) / lay.chunks
-    activations = saved["layer"] * held.offload.kept(layers, micro_batches)
-    activations += saved.get("embedding", 0) * first * -(-under_way // lay.chunks) + saved.get("head", 0) * last
-    return Accounts(
-        weights=weights, gradients=gradients, optimizer=optimizer, activations=activations,
-        working=_working(held, last), buffers=buffers + held.workspace, capacity=held.capacity,
-        host=held.offload.host_bytes(micro_batches),
-    )  # fmt: skip
-
-
-def _working(held: Held, last: bool) -> float:
-    """The larger of what the loss needs beside its logits, and of a layer that is computed again."""
-    logits = held.tokens * -(-held.decoder.vocab // held.layout.tensor)
-    # the logits' gradient in fp32 or 16 bits beside the softmax that is kept
-    loss = logits * (4 if held.recipe.autocast else 2)
-    if not held.recipe.gradient_fusion:
-        loss += 2 * max(held.pieces.weights.get(name, 0) for name in ("head", "embedding"))
-    layer = held.pieces.again_bytes or 8 * held.tokens * held.decoder.hidden
-    return float(max(loss * last, layer))
-
-
-def at_least_hopper(capability: str | None) -> bool:
-    """Whether a compute capability is 9.0 or more; what has none is no such GPU."""
-    major = (capability or "").partition(".")[0]
-    return major.isdigit() and int(major) >= 9
+def workspace(device: Device, recipe: Recipe) -> int:
+    """Of cuBLAS, of the threads of forward and of backward."""
+    major = (device.compute_capability or "").partition(".")[0]
+    hopper = major.isdigit() and int(major) >= 9
+    return 2 * _WORKSPACE[hopper or recipe.deterministic] + recipe.fused * _WORKSPACE_FUSED[hopper]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,7 +287,7 @@ class Offload:
     copy_s: float
 
     @classmethod
-    def of(cls, layers: int, layer_bytes: float, held: int, place: Place) -> Offload:
+    def of(cls, layers: int, layer_bytes: float, held: int, setting: Setting) -> Offload:
         """held: layers of a GPU. Raises InputError for as many as that: the last one's backward comes at once."""
         if layers and layers >= held:
             raise InputError(
@@ -362,8 +295,8 @@ class Offload:
                 "activations are needed at once"
             )
         # All GPUs of a node copy at the same time, from or to the same memory.
-        own = place.host.dram_bandwidth / min(place.gpus, place.cluster.per_node)
-        rate = min(copy_rate(place.machine.device, place.host, pinned=True), own)
+        own = setting.host.dram_bandwidth / min(setting.gpus, setting.cluster.per_node)
+        rate = min(setting.copy_rate, own)
         return cls(layers=layers, layer_bytes=layer_bytes, copy_s=layer_bytes / rate if layers else 0.0)
 
     def wait_s(self, layer_s: float) -> float:

@@ -10,7 +10,7 @@ from overlaps import overlaps
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.step.memory import USABLE_SHARE
-from rooflinekit.training.plan import Stage, gathered, least_s, pipelined
+from rooflinekit.strategies.pipeline import Stage, gathered, least_s, pipelined
 from rooflinekit.training.recipe import recipe_of
 
 LLAMA = rk.Decoder(

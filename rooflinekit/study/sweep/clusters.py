@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rooflinekit.errors import InputError, SizeError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
+from rooflinekit.strategies.groups import Setting
 from rooflinekit.strategies.planning import plan
-from rooflinekit.strategies.program import Setting
 from rooflinekit.strategies.records import Savers, Strategy
 from rooflinekit.study.sweep.points import LEVEL, Memory, Table, predict_points, unknown_points
 from rooflinekit.study.sweep.points import Setting as Alone
