@@ -14,6 +14,7 @@ from rooflinekit.hardware.specs import load_cluster
 from rooflinekit.ir.arguments import checked
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.strategies.groups import Setting, setting_of
+from rooflinekit.strategies.records import check_count
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.plan import Planner
 from rooflinekit.training.recipe import Recipe, recipe_of
@@ -52,7 +53,8 @@ def train(
     """
     limits = {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
     place = place_of(cluster, gpus, host, links, **limits)
-    _check(batch, seq)
+    check_count("batch", batch)
+    check_count("seq", seq)
     return Planner(
         decoder=decoder, layout=layout or Layout(), recipe=recipe_of(recipe), batch=batch, seq=seq, place=place
     ).step()  # fmt: skip
@@ -80,7 +82,8 @@ def search_layouts(
     """
     from rooflinekit.training.search import search_layouts as searched
 
-    _check(batch, seq)
+    check_count("batch", batch)
+    check_count("seq", seq)
     place = place_of(cluster, gpus, host, links)
     return searched(decoder, recipe_of(recipe), place, batch=batch, seq=seq, keep=keep, progress=progress)
 
@@ -94,9 +97,3 @@ def place_of(
     if len(set(found.device_names)) > 1:
         raise InputError(f"{found.name}: expected equal devices; got {', '.join(sorted(set(found.device_names)))}")
     return setting_of(found, gpus, host, "eager", links, **limits)
-
-
-def _check(batch: object, seq: object) -> None:
-    for name, value in (("batch", batch), ("seq", seq)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name}: expected an integer of 1 or more; got {value!r}")

@@ -48,6 +48,20 @@ class Share:
         """Seconds from the start of the step until this device is done."""
         return sum(self.terms.values())
 
+    def to_dict(self) -> dict[str, Any]:
+        """Terms and memory, ready for JSON."""
+        accounts = ("peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "reserved_bytes", "fits")
+        return {
+            "device": self.prediction.machine.name, "numbers": list(self.numbers), "batch": self.batch,
+            "total_s": self.total_s, "terms": dict(self.terms),
+            **{name: getattr(self.memory, name) for name in accounts},
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        memory, fits = format_quantity(self.memory.peak_bytes, "byte", binary=True), self.memory.fits
+        who = f"{len(self.numbers)} × {self.prediction.machine.name}"
+        return f"{who}: {self.batch} samples, {_s(self.total_s)}, {memory} {'' if fits else 'do not '}fit"
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
 class ParallelPrediction(Draws):
@@ -240,125 +254,83 @@ class ParallelPrediction(Draws):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but kernels and messages, ready for JSON."""
-        return document(self)
+        low, high = self.interval(0.9)
+        return {
+            "model": self.graph_name, "cluster": self.cluster.name, "gpus": self.gpus,
+            "strategy": {"name": type(self.strategy).__name__, **asdict(self.strategy)},
+            "savers": asdict(self.savers), "batch": self.batch, "total_s": self.total_s, "low_s": low, "high_s": high,
+            "terms": self.terms(), "communication_s": self.communication_s, "exposed_s": self.exposed_s,
+            "hidden_s": self.hidden_s, "collectives_s": dict(self.message_terms), "throughput": self.throughput,
+            "energy": None if self.energy is None else self.energy.to_dict((low, high)),
+            "one_gpu_s": self.one_gpu_s, "speedup": self.speedup, "efficiency": self.efficiency, "mfu": self.mfu,
+            "hfu": self.hfu, "fits": self.fits, "fullest": list(self.fullest.numbers),
+            "devices": [share.to_dict() for share in self.shares],
+            "accuracy": [one.to_dict() for one in self.accuracy], "notes": list(self.notes),
+        }  # fmt: skip
 
     def __str__(self) -> str:
-        return "\n".join(lines(self))
+        devices = [str(share) for share in self.shares]
+        return "\n".join([*self._facts(), *devices, *self._remarks()])
+
+    def _facts(self) -> list[str]:
+        """The step in six lines: what and how long, throughput, links, terms, why, savers and utilization."""
+        low, high = self.interval(0.9)
+        return [
+            f"{self.graph_name} {self.slowest.prediction.mode} (batch={self.batch}) on {self.gpus} of "
+            f"{self.cluster.name}, {type(self.strategy).__name__}: {_s(self.total_s)} ({_s(low)} to {_s(high)})",
+            f"{self.throughput:.4g} samples/s, {self.speedup:.2f} times one {self.one_gpu.machine.name} "
+            f"({_s(self.one_gpu_s)}), efficiency {self.efficiency:.0%}",
+            f"links busy {_s(self.communication_s)}: {_s(self.hidden_s)} hidden, {_s(self.exposed_s)} exposed",
+            f"terms: {named(self.terms())}",
+            f"why: {self._reason()}",
+            f"savers: {self.savers}; MFU {self.mfu:.1%} = matrix FLOP / (time · devices · peak), HFU {self.hfu:.1%}",
+        ]
+
+    def _remarks(self) -> list[str]:
+        """The fullest device where there are several kinds, energy, accuracy, notes."""
+        found = []
+        if len(self.shares) > 1:
+            numbers, share = self.fullest.numbers, self.fullest.memory.needed_share
+            found.append(f"fullest: GPU {', '.join(map(str, numbers))}, {share:.0%} of its memory")
+        if self.energy is not None:
+            found.append(self.energy.line(self.interval(0.9)))
+        judged = [f"judged: {one}" for one in self.accuracy]
+        return [*found, *judged, *(f"note: {note}" for note in self.notes)]
+
+    def _reason(self) -> str:
+        """What the slowest device spends its step on, and where most of the rest goes."""
+        terms = self.terms()
+        computing = sum(terms.get(name, 0.0) for name in ("ideal", "underuse", "memory", "launch", "correction"))
+        lost = max(_WAITS, key=lambda name: terms[name])
+        text = f"{computing / self.total_s:.0%} of the step is kernels"
+        if terms[lost] <= 0.01 * self.total_s:
+            return f"{text}, and nothing else takes a hundredth of it"
+        text += f", {terms[lost] / self.total_s:.0%} {MEANING[lost]}"
+        if lost == "communication" and self.messages:
+            longest = max(self.message_terms, key=lambda name: self.message_terms[name])
+            links = {
+                link.name for m in self.messages if m.timing.collective == longest for link in m.timing.route.links
+            }
+            text += f", most for {longest} over {' and '.join(sorted(links))}"
+        return text
 
     def _repr_html_(self) -> str:
-        return notebook_text(self)
-
-
-def document(p: ParallelPrediction) -> dict[str, Any]:
-    """Everything but kernels and messages, ready for JSON."""
-    low, high = p.interval(0.9)
-    return {
-        "model": p.graph_name,
-        "cluster": p.cluster.name,
-        "gpus": p.gpus,
-        "strategy": {"name": type(p.strategy).__name__, **asdict(p.strategy)},
-        "savers": asdict(p.savers),
-        "batch": p.batch,
-        "total_s": p.total_s,
-        "low_s": low,
-        "high_s": high,
-        "terms": p.terms(),
-        "communication_s": p.communication_s,
-        "exposed_s": p.exposed_s,
-        "hidden_s": p.hidden_s,
-        "collectives_s": dict(p.message_terms),
-        "throughput": p.throughput,
-        "energy": None if p.energy is None else p.energy.to_dict((low, high)),
-        "one_gpu_s": p.one_gpu_s,
-        "speedup": p.speedup,
-        "efficiency": p.efficiency,
-        "mfu": p.mfu,
-        "hfu": p.hfu,
-        "fits": p.fits,
-        "fullest": list(p.fullest.numbers),
-        "devices": [_share(share) for share in p.shares],
-        "accuracy": [one.to_dict() for one in p.accuracy],
-        "notes": list(p.notes),
-    }
-
-
-def _share(share: Share) -> dict[str, Any]:
-    return {
-        "device": share.prediction.machine.name,
-        "numbers": list(share.numbers),
-        "batch": share.batch,
-        "total_s": share.total_s,
-        "terms": dict(share.terms),
-        "peak_bytes": share.memory.peak_bytes,
-        "weight_bytes": share.memory.weight_bytes,
-        "gradient_bytes": share.memory.gradient_bytes,
-        "state_bytes": share.memory.state_bytes,
-        "reserved_bytes": share.memory.reserved_bytes,
-        "fits": share.memory.fits,
-    }
-
-
-def lines(p: ParallelPrediction) -> list[str]:
-    """The step in a few lines and its notes."""
-    low, high = p.interval(0.9)
-    terms = ", ".join(f"{MEANING[name]} {_s(seconds)}" for name, seconds in p.terms().items() if seconds)
-    name = type(p.strategy).__name__
-    found = [
-        f"{p.graph_name} {p.slowest.prediction.mode} (batch={p.batch}) on {p.gpus} of {p.cluster.name}, {name}: "
-        f"{_s(p.total_s)} ({_s(low)} to {_s(high)})",
-        f"{p.throughput:.4g} samples/s, {p.speedup:.2f} times one {p.one_gpu.machine.name} "
-        f"({_s(p.one_gpu_s)}), efficiency {p.efficiency:.0%}",
-        f"links busy {_s(p.communication_s)}: {_s(p.hidden_s)} hidden, {_s(p.exposed_s)} exposed",
-        f"terms: {terms}",
-        f"why: {reason(p)}",
-        f"savers: {p.savers}; MFU {p.mfu:.1%} = matrix FLOP / (time · devices · peak), HFU {p.hfu:.1%}",
-    ]
-    drawn = [] if p.energy is None else [p.energy.line((low, high))]
-    devices = [_device(share) for share in p.shares]
-    if len(devices) > 1:
-        numbers, share = p.fullest.numbers, p.fullest.memory.needed_share
-        drawn = [f"fullest: GPU {', '.join(map(str, numbers))}, {share:.0%} of its memory", *drawn]
-    judged = [f"judged: {one}" for one in p.accuracy]
-    return found + devices + drawn + judged + [f"note: {note}" for note in p.notes]
+        first, *facts = self._facts()
+        terms = [
+            (MEANING[name], _s(seconds), f"{seconds / self.total_s:.1%}")
+            for name, seconds in self.terms().items() if seconds
+        ]  # fmt: skip
+        facts.pop(2)  # the terms, which are the table
+        lines = [*facts, *map(str, self.shares), *self._remarks()]
+        return notebook.block(first, notebook.table(["term", "time", "share"], terms), notebook.paragraphs(lines))
 
 
 _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")
 
 
-def reason(p: ParallelPrediction) -> str:
-    """What the slowest device spends its step on, and where most of the rest goes."""
-    terms = p.terms()
-    computing = sum(terms.get(name, 0.0) for name in ("ideal", "underuse", "memory", "launch", "correction"))
-    lost = max(_WAITS, key=lambda name: terms[name])
-    text = f"{computing / p.total_s:.0%} of the step is kernels"
-    if terms[lost] <= 0.01 * p.total_s:
-        return f"{text}, and nothing else takes a hundredth of it"
-    text += f", {terms[lost] / p.total_s:.0%} {MEANING[lost]}"
-    if lost == "communication" and p.messages:
-        longest = max(p.message_terms, key=lambda name: p.message_terms[name])
-        links = {link.name for m in p.messages if m.timing.collective == longest for link in m.timing.route.links}
-        text += f", most for {longest} over {' and '.join(sorted(links))}"
-    return text
-
-
-def _device(share: Share) -> str:
-    who = f"{len(share.numbers)} × {share.prediction.machine.name}"
-    memory = format_quantity(share.memory.peak_bytes, "byte", binary=True)
-    return f"{who}: {share.batch} samples, {_s(share.total_s)}, {memory} {'' if share.memory.fits else 'do not '}fit"
-
-
-def notebook_text(p: ParallelPrediction) -> str:
-    """The step as HTML: its facts, terms and devices."""
-    first, *rest = lines(p)
-    devices = len(p.shares)
-    facts = [
-        (MEANING[name], _s(seconds), f"{seconds / p.total_s:.1%}") for name, seconds in p.terms().items() if seconds
-    ]
-    notes = rest[5 + devices :]
-    return notebook.block(
-        first, notebook.table(["term", "time", "share"], facts),
-        notebook.paragraphs([*rest[:2], *rest[3 : 5 + devices], *notes]),
-    )  # fmt: skip
+def named(terms: Mapping[str, float]) -> str:
+    """Those above 0 in words."""
+    return ", ".join(f"{MEANING.get(name, name)} {_s(seconds)}" for name, seconds in terms.items() if seconds > 0)
 
 
 def _s(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,7 +26,7 @@ class DataParallel:
     copy_bytes: int = 10 * MIB
 
     def __post_init__(self) -> None:
-        _check("DataParallel copy_bytes", self.copy_bytes)
+        check_counts("DataParallel", self, "copy_bytes")
 
 
 @checked
@@ -45,10 +46,8 @@ class DDP:
     backend: str = "nccl"
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise InputError(f"DDP backend: expected {' or '.join(BACKENDS)}; got {self.backend!r}")
-        _check("DDP bucket_bytes", self.bucket_bytes)
-        _check("DDP first_bucket_bytes", self.first_bucket_bytes)
+        check_word("DDP backend", self.backend, BACKENDS, " or ")
+        check_counts("DDP", self, "bucket_bytes", "first_bucket_bytes")
 
 
 @checked
@@ -67,7 +66,7 @@ class FSDP:
     def __post_init__(self) -> None:
         if self.stage not in (1, 2, 3):
             raise InputError(f"FSDP stage: expected 1, 2 or 3; got {self.stage!r}")
-        _check("FSDP bucket_bytes", self.bucket_bytes)
+        check_counts("FSDP", self, "bucket_bytes")
 
 
 @checked
@@ -97,8 +96,7 @@ class Mesh:
     data: DDP | FSDP = field(default_factory=DDP)
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "context", "expert", "pipeline", "chunks"):
-            _check(f"Mesh {name}", getattr(self, name))
+        check_counts("Mesh", self, "tensor", "context", "expert", "pipeline", "chunks")
         if self.sequence and self.tensor == 1:
             raise InputError("Mesh sequence: tokens are cut within a tensor group; expected tensor of 2 or more; got 1")
         if not isinstance(self.imbalance, int | float) or not 1 <= self.imbalance <= self.expert:
@@ -107,11 +105,9 @@ class Mesh:
                 f"one device); got {self.imbalance!r}"
             )
         if self.microbatches is not None:
-            _check("Mesh microbatches", self.microbatches)
-        for name, known in (("schedule", SCHEDULES), ("context_way", CONTEXT_WAYS)):
-            word = getattr(self, name)
-            if word not in known:
-                raise InputError(f"Mesh {name}: expected {', '.join(known)}; got {word!r}{nearest(word, known)}")
+            check_counts("Mesh", self, "microbatches")
+        check_word("Mesh schedule", self.schedule, SCHEDULES)
+        check_word("Mesh context_way", self.context_way, CONTEXT_WAYS)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -153,7 +149,7 @@ class Savers:
     offload_activations: bool | tuple[str, ...] = False
 
     def __post_init__(self) -> None:
-        _check("accumulate", self.accumulate)
+        check_counts("", self, "accumulate")
         if self.save and not self.checkpoint:
             raise InputError(
                 f"save: checkpointed blocks save {', '.join(self.save)}; expected checkpoint too; got none"
@@ -192,7 +188,7 @@ def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
         "expert": Mesh(expert=gpus),
         "pipeline": Mesh(pipeline=gpus),
     }
-    if word.lower() not in known:
+    if word.lower() not in known:  # not `check_word`: the nearest to a word in capitals
         raise InputError(f"strategy: expected {', '.join(known)}; got {word!r}{nearest(word.lower(), known)}")
     return known[word.lower()]
 
@@ -208,6 +204,19 @@ def _blocks(chosen: bool | tuple[str, ...]) -> str:
     return ", ".join(chosen) if len(chosen) < 4 else f"{chosen[0]} to {chosen[-1]} ({len(chosen)} blocks)"
 
 
-def _check(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name}: expected an integer of 1 or more; got {value!r}")
+def check_counts(whose: str, record: object, *names: str) -> None:
+    """Raises InputError for a field that is no integer of 1 or more."""
+    for name in names:
+        check_count(f"{whose} {name}".strip(), getattr(record, name))
+
+
+def check_count(name: str, value: object, least: int = 1, what: str = "an integer of") -> None:
+    """Raises InputError for what is no integer of so much or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name}: expected {what} {least} or more; got {value!r}")
+
+
+def check_word(name: str, word: object, known: Collection[str], between: str = ", ") -> None:
+    """Raises InputError for a word that is none of the known ones."""
+    if word not in known:
+        raise InputError(f"{name}: expected {between.join(known)}; got {word!r}{nearest(str(word), known)}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.strategies.groups import Groups, Setting, groups_of
+from rooflinekit.strategies.records import check_counts, check_word
 
 SHARDINGS = ("ddp", "zero-1", "grad-op", "fsdp", "hybrid")
 
@@ -44,13 +45,11 @@ class Layout:
     instances: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "context", "pipeline", "chunks", "expert", "expert_tensor", "micro_batch", "instances"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"layout {name}: expected an integer of 1 or more; got {value!r}")
-        if self.sharding not in SHARDINGS:
-            near = nearest(str(self.sharding), SHARDINGS)
-            raise InputError(f"layout sharding: expected {', '.join(SHARDINGS)}; got {self.sharding!r}{near}")
+        check_counts(
+            "layout", self, "tensor", "context", "pipeline", "chunks", "expert", "expert_tensor", "micro_batch",
+            "instances",
+        )  # fmt: skip
+        check_word("layout sharding", self.sharding, SHARDINGS)
         if self.gathers and self.pipeline > 1:
             raise InputError(f"layout: {self.sharding} gathers weights layer by layer; expected pipeline=1")
         if self.instances > 1 and self.sharding != "zero-1":

@@ -8,6 +8,7 @@ from typing import Any
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import DType
+from rooflinekit.strategies.records import check_count, check_word
 
 ATTENTIONS = ("flash", "flash-1", "flash-2", "unfused")
 NORMS = ("fused", "composed")
@@ -70,13 +71,10 @@ class Recipe:
             ("kernels", KERNELS), ("attention", ATTENTIONS), ("norms", NORMS), ("recompute", RECOMPUTES),
             ("optimizer", OPTIMIZERS),
         ):  # fmt: skip
-            if getattr(self, field) not in words:
-                near = nearest(str(getattr(self, field)), words)
-                raise InputError(f"recipe {field}: expected {' or '.join(words)}; got {getattr(self, field)!r}{near}")
+            check_word(f"recipe {field}", getattr(self, field), words, " or ")
         if not isinstance(self.issue, int | float) or not 0 < self.issue < 1000:
             raise InputError(f"recipe issue: expected a factor above 0, below 1000; got {self.issue!r}")
-        if isinstance(self.offload, bool) or not isinstance(self.offload, int) or self.offload < 0:
-            raise InputError(f"recipe offload: expected a number of layers, 0 or more; got {self.offload!r}")
+        check_count("recipe offload", self.offload, 0, "a number of layers,")
         if not self.dtype.is_floating:
             raise InputError(f"recipe dtype: expected a floating-point format; got {self.dtype}")
 
@@ -158,6 +156,5 @@ def recipe_of(word: str | Recipe) -> Recipe:
     if isinstance(word, Recipe):
         return word
     word = _OLDER.get(word, word)
-    if word not in RECIPES:
-        raise InputError(f"recipe: expected {', '.join(RECIPES)}; got {word!r}{nearest(word, RECIPES)}")
+    check_word("recipe", word, RECIPES)
     return RECIPES[word]

@@ -16,10 +16,10 @@ from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
 from rooflinekit.step.energy import Draws, TeamEnergy
-from rooflinekit.step.labels import MEANING
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE
 from rooflinekit.step.verdict import CONTEXT_SPREAD
 from rooflinekit.strategies.groups import Setting
+from rooflinekit.strategies.prediction import named
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.recipe import Recipe
 from rooflinekit.units import format_quantity
@@ -146,8 +146,7 @@ class TrainingStep(Draws):
             + (f", {self.recipe.offload} layers' activations on the CPU" if self.recipe.offload else ""),
             f"MFU {self.mfu:.1%} = model FLOP {self.model_flop:.3g} / (step · {self.gpus} · {self.peak_flops:.3g} "
             f"FLOP/s); HFU {self.hfu:.1%}",
-            "time: "
-            + ", ".join(f"{MEANING.get(k, k)} {format_quantity(v, 's')}" for k, v in self.terms.items() if v > 0),
+            f"time: {named(self.terms)}",
             "memory: "
             + ", ".join(f"{k} {format_quantity(v, 'byte', binary=True)}" for k, v in memory.items() if v)
             + ("" if self.memory.fits else " (does not fit)"),
