@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
@@ -22,7 +23,7 @@ from rooflinekit.strategies.mixtures import Spread, agreed, spread
 from rooflinekit.strategies.pipeline import crossing_bytes, orders, stage_of_blocks, stages_of
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
 from rooflinekit.strategies.program import program_of, share_of
-from rooflinekit.strategies.queues import Message, Run, run_devices
+from rooflinekit.strategies.queues import Message, run_devices
 from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
 from rooflinekit.strategies.replicas import replicated, sharded, with_threads
 from rooflinekit.strategies.saving import check_savers, host_bytes, saving
@@ -66,32 +67,23 @@ def plan(
     check_execution(strategy, setting.gpus, setting.execution)
     check_savers(savers, setting.execution)
     batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
-
     alone = _Alone(graph=graph, setting=setting, machines=tuple(machines))
     stretch = 1.0 if measured is None else _stretch(graph, setting, strategy, *measured)
     if isinstance(strategy, Mesh):
-        shares, messages, busy = on_mesh(graph, setting, strategy, savers)
-        step = shares[0].prediction.graph
-        assumptions = (*strategy.assumptions, *graphs_of(step), *host_bytes(step))
-        return ParallelPrediction(
-            cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
-            communication_s=busy, alone=alone, assumptions=assumptions,
-        )  # fmt: skip
-    parts = (
-        split_by_rate(batch, [1 / alone.each[machine.name].total_s for machine in machines])
-        if proportional
-        else split_evenly(batch, len(machines))
-    )
-    planned = [
-        _Part(number=number, machine=machine, batch=part, first=number == setting.numbers[0])
-        for number, machine, part in zip(setting.numbers, machines, parts, strict=True)
-    ]
-    found = _replicas(graph, setting, strategy, planned, savers, stretch)
-    step = found[0][0].prediction.graph
+        shares, messages, busy_s = on_mesh(graph, setting, strategy, savers)
+    else:
+        parts = (
+            split_by_rate(batch, [1 / alone.each[machine.name].total_s for machine in machines])
+            if proportional
+            else split_evenly(batch, len(machines))
+        )
+        shares, messages, busy_s = _replicas(graph, setting, strategy, parts, savers, stretch)
+    step = shares[0].prediction.graph
+    assumptions = strategy.assumptions if isinstance(strategy, Mesh) else ()
     return ParallelPrediction(
-        cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=found[0],
-        messages=found[1].messages, communication_s=found[1].communication_s, alone=alone,
-        assumptions=(*graphs_of(step), *host_bytes(step)), stretch=stretch,
+        cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
+        communication_s=busy_s, alone=alone, assumptions=(*assumptions, *graphs_of(step), *host_bytes(step)),
+        stretch=stretch,
     )  # fmt: skip
 
 
@@ -112,43 +104,46 @@ class _Alone:
         return min(self.each.values(), key=lambda p: p.total_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    number: int
-    machine: Machine
-    batch: int
-    first: bool
+#: Each kind of device's share, what is sent, and how long the links are busy.
+_Ran: TypeAlias = tuple[tuple[Share, ...], tuple[Message, ...], float]
 
 
 def _replicas(
-    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[_Part], savers: Savers, stretch: float
-) -> tuple[tuple[Share, ...], Run]:
+    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[int], savers: Savers, stretch: float
+) -> _Ran:
     """Whole models, each with a part of the batch. Devices of one kind with as many samples are predicted once."""
-    ranks = len(parts)
-    kinds: dict[tuple[str, int, bool], list[_Part]] = {}
-    for part in parts:
-        kinds.setdefault((part.machine.name, part.batch, part.first and isinstance(strategy, DataParallel)), []).append(
-            part
+    ranks, by_threads = setting.gpus, isinstance(strategy, DataParallel)
+    kinds: dict[tuple[str, int, bool], list[int]] = {}
+    for i, (number, samples) in enumerate(zip(setting.numbers, parts, strict=True)):
+        kinds.setdefault((setting.machine(number).name, samples, not i and by_threads), []).append(number)
+    sized = {size: _sized(graph, size, setting, strategy, savers) for size in set(parts)}
+    predicted = []
+    for (_, samples, first), numbers in kinds.items():
+        machine = setting.machine(numbers[0])
+        own = rewritten(
+            saving(sized[samples], savers, machine.device, setting.host), strategy, ranks, setting.host, first=first
         )
+        predicted.append((tuple(numbers), samples, setting.predict(own, machine)))
     groups = Groups(setting=setting, members=groups_of(setting.numbers, setting.cluster.per_node, copies=ranks))
-    threads = ranks if isinstance(strategy, DataParallel) else 1
-    sized = {size: _sized(graph, size, setting, strategy, savers) for size in {part.batch for part in parts}}
-    predictions = []
-    for (_, size, first), members in kinds.items():
-        machine = members[0].machine
-        own = saving(sized[size], savers, machine.device, setting.host)
-        predictions.append(setting.predict(rewritten(own, strategy, ranks, setting.host, first=first), machine))
-    run = run_devices([program_of(p, groups, threads, stretch) for p in predictions])
-    shares = tuple(
-        share_of(tuple(part.number for part in members), members[0].batch, p, device, threads, stretch)
-        for members, p, device in zip(kinds.values(), predictions, run.devices, strict=True)
-    )
-    return shares, run
+    return _together(predicted, groups, ranks if by_threads else 1, stretch)
+
+
+def _together(
+    kinds: Sequence[tuple[tuple[int, ...], int, Prediction]], groups: Groups, threads: int = 1, stretch: float = 1.0
+) -> _Ran:
+    """Devices beside each other: numbers, samples and prediction of each kind."""
+    run = run_devices([program_of(p, groups, threads, stretch) for _, _, p in kinds])
+    shares = (share_of(*kind, device, threads, stretch) for kind, device in zip(kinds, run.devices, strict=True))
+    return tuple(shares), run.messages, run.communication_s
 
 
 def _sized(graph: Graph, samples: int, setting: Setting, strategy: Strategy, savers: Savers) -> Graph:
-    """A device's step of so many samples, before savers and strategy."""
-    own = resized(graph, **{BATCH: _piece(samples, savers)})
+    """A device's step of so many samples, before savers and strategy. Raises InputError for uneven parts of them."""
+    if samples % savers.accumulate:
+        raise InputError(
+            f"accumulate={savers.accumulate}: {samples} samples of a device cannot be cut into so many parts"
+        )
+    own = resized(graph, **{BATCH: samples // savers.accumulate})
     if isinstance(strategy, DDP | FSDP) and setting.gpus > 1:
         return in_graphs(own, strategy, setting.host, setting.execution)
     return own
@@ -159,11 +154,10 @@ def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> 
 
     Raises InputError for a batch that cannot be cut so, and what `resized` raises.
     """
-    ranks = setting.gpus
-    parts = zip(setting.numbers, split_evenly(batch_of(graph), ranks), strict=True)
+    parts = zip(setting.numbers, split_evenly(batch_of(graph), setting.gpus), strict=True)
     for device, samples in {(setting.machine(number).device, samples) for number, samples in parts}:
         own = saving(_sized(graph, samples, setting, strategy, savers), savers, device, setting.host)
-        step = rewritten(own, strategy, ranks, setting.host)
+        step = rewritten(own, strategy, setting.gpus, setting.host)
         if not fits_on(step, device, as_run(step, setting.execution)):
             return False
     return True
@@ -183,15 +177,6 @@ def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, 
         )
     p = setting.predict(resized(graph, **{BATCH: samples}), setting.machine(setting.numbers[0]))
     return seconds / p.total_s
-
-
-def _piece(batch: int, savers: Savers) -> int:
-    """Samples of each accumulated part. Raises InputError where they are not whole."""
-    if batch % savers.accumulate:
-        raise InputError(
-            f"accumulate={savers.accumulate}: {batch} samples of a device cannot be cut into so many parts"
-        )
-    return batch // savers.accumulate
 
 
 def rewritten(graph: Graph, strategy: Strategy, ranks: int, host: Host, *, first: bool = True) -> Graph:
@@ -230,13 +215,8 @@ def within_groups(graph: Graph, mesh: Mesh, copies: int, batch: int) -> Spread:
     return replace(own, graph=cut_graph)
 
 
-def on_mesh(
-    graph: Graph, setting: Setting, mesh: Mesh, savers: Savers
-) -> tuple[tuple[Share, ...], tuple[Message, ...], float]:
-    """Each stage's share, what is sent, and how long the links are busy.
-
-    Raises InputError for sizes that do not divide.
-    """
+def on_mesh(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> _Ran:
+    """A step on tensor and context groups in pipeline stages. Raises InputError for sizes that do not divide."""
     count, inner = setting.gpus, mesh.tensor * mesh.context * mesh.pipeline
     if count % inner:
         sizes = (mesh.tensor, *([mesh.context] if mesh.context > 1 else []), mesh.pipeline)
@@ -246,25 +226,19 @@ def on_mesh(
     pieces = copies * mesh.pieces * savers.accumulate
     if batch % pieces:
         raise InputError(f"batch={batch} cannot be cut into {copies} copies × {pieces // copies} microbatches")
-    piece = resized(graph, **{BATCH: batch // pieces})
-    own = within_groups(piece, mesh, copies, batch // pieces)
+    own = within_groups(resized(graph, **{BATCH: batch // pieces}), mesh, copies, batch // pieces)
     if mesh.pipeline > 1:
         if savers.accumulate > 1:
             raise InputError("a pipeline cuts its batch into microbatches; give these in the place of accumulate")
         return run_stages(_in_stages(own.graph, setting, mesh, savers, copies))
-    groups, predicted = _groups(setting, mesh, copies), []
-    kinds = _kinds(setting, setting.numbers)
     several = copies * mesh.context > 1
     marked = in_graphs(own.graph, mesh.data, setting.host, setting.execution) if several else own.graph
-    for machine in kinds.values():
+    predicted = []
+    for numbers, machine in _kinds(setting, setting.numbers).items():
         saved = saving(marked, savers, machine.device, setting.host)
-        predicted.append(setting.predict(_agreeing(saved, mesh, copies, own.gradients), machine))
-    run = run_devices([program_of(p, groups) for p in predicted])
-    shares = tuple(
-        share_of(numbers, batch // copies, p, device)
-        for numbers, p, device in zip(kinds, predicted, run.devices, strict=True)
-    )
-    return shares, run.messages, run.communication_s
+        p = setting.predict(_agreeing(saved, mesh, copies, own.gradients), machine)
+        predicted.append((numbers, batch // copies, p))
+    return _together(predicted, _groups(setting, mesh, copies))
 
 
 def _kinds(setting: Setting, numbers: Sequence[int]) -> dict[tuple[int, ...], Machine]:
@@ -297,36 +271,28 @@ def _groups(setting: Setting, mesh: Mesh, copies: int) -> Groups:
 def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, copies: int) -> Plan:
     """What each stage runs of a piece. The model is cut by what the slowest device of each stage takes."""
     plane, chunks = mesh.tensor * mesh.context * copies, mesh.chunks if mesh.schedule == "interleaved" else 1
-    parts = mesh.pipeline * chunks
-    groups = _groups(setting, mesh, copies)
-    queues = orders(mesh.schedule, mesh.pipeline, mesh.pieces, chunks)
+    parts, groups = mesh.pipeline * chunks, _groups(setting, mesh, copies)
     kinds = [_kinds(setting, setting.numbers[k * plane : (k + 1) * plane]) for k in range(mesh.pipeline)]
     alone = {m.name: setting.predict(graph, m) for found in kinds for m in found.values()}
     slowest = [max((alone[m.name] for m in found.values()), key=lambda p: p.gpu_s) for found in kinds]
     graphs = stages_of(graph, stage_of_blocks([slowest[k % mesh.pipeline] for k in range(parts)]), parts)
-    sends = [groups.timing("pipe", "send-recv", size) for size in crossing_bytes(graphs)]
-    made: dict[tuple[int, str], Chunk] = {}
-    for k, stage in enumerate(graphs):
-        for machine in kinds[k % mesh.pipeline].values():
-            ends = {"first": k == 0, "last": k == parts - 1}
-            made[k, machine.name] = _chunk(stage, setting, mesh, savers, copies, machine, groups, **ends)
+
+    def chunk(k: int, machine: Machine) -> Chunk:
+        """A stage on a device: a step of two pieces, where there are more than one."""
+        way, pieces = mesh.data if copies * mesh.context > 1 else None, min(2, mesh.pieces)
+        marked = in_graphs(graphs[k], way, setting.host, setting.execution)
+        step = saving(marked, replace(savers, accumulate=pieces), machine.device, setting.host)
+        p = setting.predict(_agreeing(step, mesh, copies), machine)
+        return Chunk(
+            prediction=p, parts=pieces, piece=saving(graphs[k], savers, machine.device, setting.host),
+            tasks=tasks_of(p, groups, first=k == 0, last=k == parts - 1),
+        )  # fmt: skip
+
     return Plan(
         kinds=[
-            {numbers: [made[k, m.name] for k in range(device, parts, mesh.pipeline)] for numbers, m in found.items()}
+            {numbers: [chunk(k, m) for k in range(device, parts, mesh.pipeline)] for numbers, m in found.items()}
             for device, found in enumerate(kinds)
         ],
-        queues=queues, pieces=mesh.pieces, hops=sends,
+        queues=orders(mesh.schedule, mesh.pipeline, mesh.pieces, chunks), pieces=mesh.pieces,
+        hops=[groups.timing("pipe", "send-recv", size) for size in crossing_bytes(graphs)],
     )  # fmt: skip
-
-
-def _chunk(
-    stage: Graph, setting: Setting, mesh: Mesh, savers: Savers, copies: int, machine: Machine, groups: Groups,
-    *, first: bool, last: bool,
-) -> Chunk:  # fmt: skip
-    """A stage on a device: a step of two pieces, where there are more than one."""
-    parts = min(2, mesh.pieces)
-    marked = in_graphs(stage, mesh.data if copies * mesh.context > 1 else None, setting.host, setting.execution)
-    step = saving(marked, replace(savers, accumulate=parts), machine.device, setting.host)
-    p = setting.predict(_agreeing(step, mesh, copies), machine)
-    tasks = tasks_of(p, groups, first=first, last=last)
-    return Chunk(prediction=p, parts=parts, piece=saving(stage, savers, machine.device, setting.host), tasks=tasks)

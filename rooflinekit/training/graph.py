@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -21,7 +21,7 @@ from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import issue_cost_s
 from rooflinekit.strategies.saving import checkpointed
 from rooflinekit.training.layers import Layers
-from rooflinekit.training.layout import Part
+from rooflinekit.training.layout import Layout, Part
 from rooflinekit.training.products import GradientTape
 from rooflinekit.training.recipe import Recipe, recipe_of
 
@@ -34,14 +34,14 @@ def training_graph(
 
     recipe: a name of `rooflinekit.training.recipe.RECIPES`, or a `Recipe`. Raises InputError for another word.
     """
-    part = Part(decoder=decoder, micro_batch=batch, seq=seq)
+    part = Part(decoder=decoder, layout=Layout(micro_batch=batch), seq=seq)
     return graph_of(part, recipe_of(recipe), optimizer=optimizer)
 
 
 def graph_of(part: Part, recipe: Recipe, *, optimizer: bool = True) -> Graph:
     """The same of one GPU's part, without what groups send."""
     tape = GradientTape(dtype=recipe.dtype, summed_in=DType.FLOAT32 if recipe.main_gradients else None)
-    writer = _Writer(part=part, recipe=recipe, tape=tape)
+    writer = Layers(part=part, recipe=recipe, tape=tape)
     ids, loss = writer.step()
     ops = list(tape.ops)
     if optimizer:
@@ -54,7 +54,7 @@ def graph_of(part: Part, recipe: Recipe, *, optimizer: bool = True) -> Graph:
         outputs=(loss,),
         gradients=tuple(tape.main.values()),
         priced=price_all(ops),
-        sizes={"batch": part.micro_batch, "seq": part.seq},
+        sizes={"batch": part.layout.micro_batch, "seq": part.seq},
         held=MappingProxyType(dict.fromkeys(writer.held, ops[-1].name)),
     )
     return recomputed(graph, recipe, part.decoder.layers)
@@ -66,111 +66,6 @@ def recomputed(graph: Graph, recipe: Recipe, layers: int) -> Graph:
         return graph
     part = ".attention.core" if recipe.recompute == "selective" else ""
     return checkpointed(graph, tuple(f"layers.{i}{part}" for i in range(layers)), whole=True)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Writer(Layers):
-    """Layers, and what stands before and behind them."""
-
-    held: list[str] = field(default_factory=list)  # memory that Python keeps: the output of an eager model
-
-    def step(self) -> tuple[TensorSpec, TensorSpec]:
-        """All of forward and backward; the tokens, and the loss."""
-        d, part, tape = self.part.decoder, self.part, self.tape
-        shape = (part.micro_batch, part.seq // part.context)
-        ids = TensorSpec(name="ids", shape=shape, dtype=DType.INT64, role=Role.INPUT)
-        x = self._embedded(ids)
-        for i in range(d.layers):
-            x = self.layer(f"layers.{i}", x)
-        tape.module = "norm"
-        x = self.norm(x, d.hidden)
-        loss = self._loss(x, ids)
-        tape.backward()
-        return ids, loss
-
-    def _embedded(self, ids: TensorSpec) -> TensorSpec:
-        d, part, tape = self.part.decoder, self.part, self.tape
-        tape.module = "embedding"
-        table = tape.weight("weight", part.vocab, d.hidden)
-        flat = TensorSpec(name="ids.flat", shape=(part.rows,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
-        x = tape.run("aten.embedding", (table, flat), tape.new(part.rows, d.hidden))
-        if d.positions == "learned":
-            where = tape.weight("positions", d.max_positions or part.seq, d.hidden)
-            x = tape.run("aten.add", (x, where), tape.new(part.rows, d.hidden), alpha=1)
-
-        @tape.behind(x)
-        def back(g: TensorSpec) -> None:
-            target = tape.main[table.name]
-            made = tape.run("aten.embedding_dense_backward", (g, flat), tape.like(table))
-            if d.tied or self.recipe.main_gradients:
-                tape.run("aten.add_", (target, made), target, alpha=1)
-            if d.positions == "learned":
-                tape.run("aten.sum", (g,), tape.main[where.name], dim=[0], keepdim=True)
-
-        return self.dropped(x) if self.recipe.dropout else x
-
-    def _loss(self, x: TensorSpec, ids: TensorSpec) -> TensorSpec:
-        d, part, tape = self.part.decoder, self.part, self.tape
-        tape.module = "head"
-        self.part = replace(part, decoder=replace(d, bias=False))
-        logits = self._tied(x) if d.tied else self.linear(x, "out", part.vocab)
-        self.part = part
-        labels = TensorSpec(name="labels", shape=(part.tokens,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
-        return self._megatron_loss(logits, labels) if self.recipe.fused else self._plain_loss(logits, labels)
-
-    def _tied(self, x: TensorSpec) -> TensorSpec:
-        """The product with the embedding's own table."""
-        tape = self.tape
-        shared, own = tape.weights["embedding.weight"], tape.main["embedding.weight"]
-        tape.weights["head.out.weight"], tape.main["head.out.weight"] = shared, own
-        y = self.linear(x, "out", self.part.vocab)
-        del tape.weights["head.out.weight"], tape.main["head.out.weight"]
-        return y
-
-    def _plain_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
-        tape, recipe, (n, v) = self.tape, self.recipe, logits.shape
-        tape.module = "loss"
-        self.held.append(logits.memory)
-        wide = DType.FLOAT32 if recipe.autocast else recipe.dtype
-        x = logits
-        if recipe.autocast:
-            x = tape.run("aten._to_copy", (logits,), tape.new(n, v, dtype=wide), dtype=wide)
-        p = tape.run("aten._log_softmax", (x,), tape.new(n, v, dtype=wide), dim=1, half_to_float=False)
-        loss = TensorSpec(name="loss", shape=(), dtype=wide)
-        count = TensorSpec(name="loss.count", shape=(), dtype=wide)
-        given = {"weight": None, "reduction": 1, "ignore_index": -100}
-        tape.run("aten.nll_loss_forward", (p, labels), loss, count, **given)
-
-        @tape.later
-        def back() -> None:
-            gp = tape.run("aten.nll_loss_backward", (loss, p, labels, count), tape.like(p, wide), **given)
-            g = tape.run("aten._log_softmax_backward_data", (gp, p), tape.like(p, wide), dim=1, input_dtype=wide)
-            if recipe.autocast:
-                g = tape.run("aten._to_copy", (g,), tape.new(n, v), dtype=recipe.dtype)
-            tape.give(logits, g)
-
-        return loss
-
-    def _megatron_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
-        """In fp32 over the parts of the vocabulary: largest, difference, exp and sum, quotient; in place backward."""
-        tape, (n, v) = self.tape, logits.shape
-        tape.module = "loss"
-        wide = DType.FLOAT32
-        x = tape.run("aten._to_copy", (logits,), tape.new(n, v, dtype=wide), dtype=wide)
-        top = tape.run("aten.amax", (x,), tape.new(n, 1, dtype=wide), dim=[-1], keepdim=False)
-        tape.run("aten.sub_", (x, top), x, alpha=1)
-        tape.run("aten.exp", (x,), x)
-        sums = tape.run("aten.sum", (x,), tape.new(n, 1, dtype=wide), dim=[-1], keepdim=False)
-        tape.run("aten.div_", (x, sums), x)
-        loss = TensorSpec(name="loss", shape=(), dtype=wide)
-        tape.run("aten.mean", (sums,), loss, dim=None)
-
-        @tape.later
-        def back() -> None:
-            tape.run("aten.mul_", (x, sums), x)
-            tape.give(logits, tape.run("aten._to_copy", (x,), tape.new(n, v), dtype=self.recipe.dtype))
-
-        return loss
 
 
 def optimizer_ops(weights: tuple[TensorSpec, ...], gradients: tuple[TensorSpec, ...], recipe: Recipe) -> list[Op]:

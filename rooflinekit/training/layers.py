@@ -3,133 +3,220 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rooflinekit.ir.op import DType, TensorSpec
+from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.training.products import Products
-
-# A mixture of experts: the router, tokens in the order of their experts, grouped products, and back.
-
 
 #: Calls that make a tensor 8 bits: its largest element, the scale, the cast with its transpose, the scales' order.
 #: Stated default, as read in Transformer Engine 2.
 _CALLS_OF_EIGHT_BITS = 4
+_FLASH = "aten._scaled_dot_product_flash_attention"
+#: Vector FLOP and special functions an element of activations: forward, backward (see cost/rules/elementwise.py).
+GELU, GELU_BACKWARD = (4, 1), (9, 2)
+SWIGLU, SWIGLU_BACKWARD = (4, 2), (9, 2)
 
 
 @dataclass(slots=True, kw_only=True)
-class Experts(Products):
-    """The sublayer behind the second norm, where it is a mixture. Tokens are taken to be even among experts."""
+class Layers(Products):
+    """Writes down the ops of one GPU's part."""
 
-    def network(self, x: TensorSpec, width: int, name: str = "") -> TensorSpec:
-        """A dense network, of the shared expert."""
-        raise NotImplementedError
+    held: list[str] = field(default_factory=list)  # memory that Python keeps: the output of an eager model
 
-    def activated(self, h: TensorSpec, width: int) -> TensorSpec:
-        """The activation of a product's result."""
-        raise NotImplementedError
-
-    def experts(self, x: TensorSpec) -> TensorSpec:
-        """[rows, hidden] → the same: each token through `experts_per_token` experts, and the shared one."""
+    def step(self) -> tuple[TensorSpec, TensorSpec]:
+        """All of forward and backward; the tokens, and the loss."""
         d, part, tape = self.part.decoder, self.part, self.tape
-        tokens, chosen = int(x.shape[0]), d.experts_per_token
-        index = self._routed(x)
-        here, rows = d.experts // part.expert, tokens * chosen * part.expert_tensor
-        sent = tape.run("aten.index_select", (x, index), tape.new(tokens * chosen, d.hidden), dim=0)
-        each = -(-rows // here)
-        come = sent
-        if part.expert > 1 or part.expert_tensor > 1:  # in the order of the experts here
-            come = tape.run("aten.index_select", (sent, index), tape.new(rows, d.hidden), dim=0)
+        shape = (part.layout.micro_batch, part.length)
+        ids = TensorSpec(name="ids", shape=shape, dtype=DType.INT64, role=Role.INPUT)
+        x = self._embedded(ids)
+        for i in range(d.layers):
+            x = self.layer(f"layers.{i}", x)
+        tape.module = "norm"
+        x = self.norm(x, d.hidden)
+        loss = self._loss(x, ids)
+        tape.backward()
+        return ids, loss
 
-        @tape.behind(come)
-        def summed(g: TensorSpec) -> None:  # the gradients of what was sent, over each token's experts
-            tape.give(x, tape.run("serving.combine_experts", (g,), tape.new(tokens, d.hidden)))
+    def _embedded(self, ids: TensorSpec) -> TensorSpec:
+        d, part, tape = self.part.decoder, self.part, self.tape
+        tape.module = "embedding"
+        table = tape.weight("weight", part.vocab, d.hidden)
+        flat = TensorSpec(name="ids.flat", shape=(part.rows,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
+        x = tape.run("aten.embedding", (table, flat), tape.new(part.rows, d.hidden))
+        if d.positions == "learned":
+            where = tape.weight("positions", d.max_positions or part.seq, d.hidden)
+            x = tape.run("aten.add", (x, where), tape.new(part.rows, d.hidden), alpha=1)
 
-        width = d.ffn // part.expert_tensor
-        h = self._grouped(come.seen(here, each, d.hidden), "experts.up", (2 if d.gated else 1) * width, rows)
-        a = self.activated(h.seen(here * each, h.shape[2]), width)
-        y = self._grouped(a.seen(here, each, width), "experts.down", d.hidden, rows)
-        out = tape.run("serving.combine_experts", (y, index), tape.new(tokens, d.hidden))
+        @tape.behind(x)
+        def back(g: TensorSpec) -> None:
+            target = tape.main[table.name]
+            made = tape.run("aten.embedding_dense_backward", (g, flat), tape.like(table))
+            if d.tied or self.recipe.main_gradients:
+                tape.run("aten.add_", (target, made), target, alpha=1)
+            if d.positions == "learned":
+                tape.run("aten.sum", (g,), tape.main[where.name], dim=[0], keepdim=True)
 
-        @tape.behind(out)
-        def weighted(g: TensorSpec) -> None:
-            # each token's weights get the product of its gradient with what its experts gave
-            tape.give(y, tape.pointwise((g, y), tape.like(y), vector=4))
+        return self.dropped(x) if self.recipe.dropout else x
 
-        if not d.shared_ffn:
-            return out
-        shared = self.network(x, d.shared_ffn // part.tensor, "shared.")
-        both = tape.run("aten.add", (out, shared), tape.like(out), alpha=1)
+    def _loss(self, x: TensorSpec, ids: TensorSpec) -> TensorSpec:
+        d, part, tape = self.part.decoder, self.part, self.tape
+        tape.module = "head"
+        self.part = replace(part, decoder=replace(d, bias=False))
+        logits = self._tied(x) if d.tied else self.linear(x, "out", part.vocab)
+        self.part = part
+        labels = TensorSpec(name="labels", shape=(part.tokens,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
+        return self._megatron_loss(logits, labels) if self.recipe.fused else self._plain_loss(logits, labels)
 
-        @tape.behind(both)
-        def split(g: TensorSpec) -> None:
-            tape.give(out, g)
-            tape.give(shared, g)
+    def _tied(self, x: TensorSpec) -> TensorSpec:
+        """The product with the embedding's own table."""
+        tape = self.tape
+        shared, own = tape.weights["embedding.weight"], tape.main["embedding.weight"]
+        tape.weights["head.out.weight"], tape.main["head.out.weight"] = shared, own
+        y = self.linear(x, "out", self.part.vocab)
+        del tape.weights["head.out.weight"], tape.main["head.out.weight"]
+        return y
 
-        return both
-
-    def _routed(self, x: TensorSpec) -> TensorSpec:
-        """Scores by a product in fp32 or 16 bits, softmax, the largest few; and the sort by experts."""
-        d, tape, tokens = self.part.decoder, self.tape, int(x.shape[0])
-        matrix = tape.weight("router.weight", d.experts, d.hidden)
-        logits = tape.run("aten.mm", (x, tape.view(matrix, d.hidden, d.experts)), tape.new(tokens, d.experts))
-        p = tape.run("aten._softmax", (logits,), tape.new(tokens, d.experts), dim=-1)
-        picked = tape.new(tokens, d.experts_per_token)
-        index = tape.new(tokens * d.experts_per_token, dtype=DType.INT64)
-        tape.run("aten.topk", (p,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
-        tape.run("aten.sort", (index,), tape.like(index, DType.INT64), dim=0)
+    def _plain_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
+        tape, recipe, (n, v) = self.tape, self.recipe, logits.shape
+        tape.module = "loss"
+        self.held.append(logits.memory)
+        wide = DType.FLOAT32 if recipe.autocast else recipe.dtype
+        x = logits
+        if recipe.autocast:
+            x = tape.run("aten._to_copy", (logits,), tape.new(n, v, dtype=wide), dtype=wide)
+        p = tape.run("aten._log_softmax", (x,), tape.new(n, v, dtype=wide), dim=1, half_to_float=False)
+        loss = TensorSpec(name="loss", shape=(), dtype=wide)
+        count = TensorSpec(name="loss.count", shape=(), dtype=wide)
+        given = {"weight": None, "reduction": 1, "ignore_index": -100}
+        tape.run("aten.nll_loss_forward", (p, labels), loss, count, **given)
 
         @tape.later
         def back() -> None:
-            gp = tape.run("aten.scatter", (picked, index), tape.like(p), dim=1)
-            gl = tape.run("aten._softmax_backward_data", (gp, p), tape.like(p), dim=-1)
-            tape.give(x, tape.run("aten.mm", (gl, matrix), tape.new(tokens, d.hidden)))
-            self.weight_gradient(gl, x, matrix)
+            gp = tape.run("aten.nll_loss_backward", (loss, p, labels, count), tape.like(p, wide), **given)
+            g = tape.run("aten._log_softmax_backward_data", (gp, p), tape.like(p, wide), dim=1, input_dtype=wide)
+            if recipe.autocast:
+                g = tape.run("aten._to_copy", (g,), tape.new(n, v), dtype=recipe.dtype)
+            tape.give(logits, g)
 
-        return index
+        return loss
 
-    def _calls(self, experts: int) -> int:
-        """What the CPU launches for a grouped product: Transformer Engine's `GroupedLinear` calls cuBLAS for each
-        expert, and in 8 bits makes each expert's rows so by calls of their own."""
-        if not self.recipe.fused:
-            return 1
-        return experts * (1 + _CALLS_OF_EIGHT_BITS * self.recipe.fp8)
+    def _megatron_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
+        """In fp32 over the parts of the vocabulary: largest, difference, exp and sum, quotient; in place backward."""
+        tape, (n, v) = self.tape, logits.shape
+        tape.module = "loss"
+        wide = DType.FLOAT32
+        x = tape.run("aten._to_copy", (logits,), tape.new(n, v, dtype=wide), dtype=wide)
+        top = tape.run("aten.amax", (x,), tape.new(n, 1, dtype=wide), dim=[-1], keepdim=False)
+        tape.run("aten.sub_", (x, top), x, alpha=1)
+        tape.run("aten.exp", (x,), x)
+        sums = tape.run("aten.sum", (x,), tape.new(n, 1, dtype=wide), dim=[-1], keepdim=False)
+        tape.run("aten.div_", (x, sums), x)
+        loss = TensorSpec(name="loss", shape=(), dtype=wide)
+        tape.run("aten.mean", (sums,), loss, dim=None)
 
-    def _grouped(self, x: TensorSpec, name: str, n: int, rows: int) -> TensorSpec:
-        """[experts, rows of each, k] → [experts, rows of each, n], and gradients by two products as large."""
-        tape, (experts, each, k) = self.tape, tuple(map(int, x.shape))
-        weight, y = tape.weight(name, experts, n, k), tape.new(experts, each, n)
+        @tape.later
+        def back() -> None:
+            tape.run("aten.mul_", (x, sums), x)
+            tape.give(logits, tape.run("aten._to_copy", (x,), tape.new(n, v), dtype=self.recipe.dtype))
 
-        def operand(one: TensorSpec) -> TensorSpec:
-            if not self.recipe.fp8:
-                return one
-            return self.eight_bit(one.seen(one.shape[0] * one.shape[1], one.shape[2])).seen(*one.shape)
+        return loss
 
-        def multiplied(a: TensorSpec, made: TensorSpec) -> TensorSpec:
-            calls, inputs = self._calls(experts), (operand(a), operand(weight))
-            return tape.run("serving.grouped_mm", inputs, made, weight_only=False, rows=rows, calls=calls)
+    def layer(self, module: str, x: TensorSpec) -> TensorSpec:
+        """[rows, hidden] → the same."""
+        d, tape = self.part.decoder, self.tape
+        tape.module = f"{module}.norm_1"
+        y = self.norm(x, d.hidden)
+        tape.module = f"{module}.attention"
+        y = self.attention(y, module)
+        x = self.added(y, x, module)
+        tape.module = f"{module}.norm_2"
+        y = self.norm(x, d.hidden)
+        tape.module = f"{module}.network"
+        y = self.experts(y) if d.experts else self.network(y, d.ffn // self.part.layout.tensor)
+        return self.added(y, x, module)
 
-        multiplied(x, y)
+    def network(self, x: TensorSpec, width: int, name: str = "") -> TensorSpec:
+        """[tokens, hidden] → the same, by two or three matrices."""
+        d = self.part.decoder
+        separate = d.gated and not self.recipe.fused
+        if separate:
+            gate, up = (self.linear(x, f"{name}{part}", width) for part in ("gate", "up"))
+            return self.linear(self.gated(gate, up), f"{name}down", d.hidden, after_reduce=True)
+        h = self.linear(x, f"{name}up", (2 if d.gated else 1) * width, bias_in_kernel=not self.recipe.fused)
+        return self.linear(self.activated(h, width), f"{name}down", d.hidden, after_reduce=True)
+
+    def gated(self, gate: TensorSpec, up: TensorSpec) -> TensorSpec:
+        """silu(gate)·up by two kernels."""
+        tape = self.tape
+        s = tape.run("aten.silu", (gate,), tape.like(gate))
+        y = tape.run("aten.mul", (s, up), tape.like(gate))
 
         @tape.behind(y)
         def back(g: TensorSpec) -> None:
-            gx = multiplied(g, tape.new(experts, each, k))
-            turned, alone = g.seen(experts, n, each), experts if self.recipe.fused else 1
-            tape.run("aten.bmm", (operand(turned), operand(x)), tape.main[weight.name], calls=alone)
-            tape.give(x, gx)
+            tape.give(up, tape.run("aten.mul", (g, s), tape.like(g)))
+            gs = tape.run("aten.mul", (g, up), tape.like(g))
+            tape.give(gate, tape.run("aten.silu_backward", (gs, gate), tape.like(g)))
 
         return y
 
+    def activated(self, h: TensorSpec, width: int) -> TensorSpec:
+        """GELU of PyTorch, or Megatron's with the bias, and SwiGLU, each one kernel."""
+        tape, d, fused = self.tape, self.part.decoder, self.recipe.fused
+        forward, backward = (SWIGLU, SWIGLU_BACKWARD) if d.gated else (GELU, GELU_BACKWARD)
+        y = tape.new(h.shape[0], width)
+        if not fused:
+            tape.run("aten.gelu", (h,), y, approximate="none")
+        else:
+            tape.pointwise((h,), y, vector=forward[0], special=forward[1])
+            self._written_so.add(y.memory)
 
-# Attention's ops, forward and backward: fused, or with its scores in memory.
+        @tape.behind(y)
+        def back(g: TensorSpec) -> None:
+            if not fused:
+                tape.give(h, tape.run("aten.gelu_backward", (g, h), tape.like(h), approximate="none"))
+                return
+            made = tape.pointwise((g, h), tape.like(h), vector=backward[0], special=backward[1])
+            self._written_so.add(made.memory)
+            tape.give(h, made)
+            if d.bias:
+                self.bias_gradient(made)
 
+        return y
 
-_FLASH = "aten._scaled_dot_product_flash_attention"
+    def added(self, y: TensorSpec, x: TensorSpec, module: str) -> TensorSpec:
+        """The residual and a sublayer's output, which dropout may thin out; Megatron's kernel adds the bias too."""
+        tape, recipe = self.tape, self.recipe
+        tape.module = module
+        if recipe.dropout and not recipe.fused:
+            y = self.dropped(y)
+        mask = (tape.like(x, DType.BOOL),) if recipe.dropout and recipe.fused else ()
+        if recipe.fused:
+            out = tape.pointwise((y, x), tape.like(x), *mask, vector=2 + 3 * recipe.dropout)
+        else:
+            out = tape.run("aten.add", (x, y), tape.like(x), alpha=1)
 
+        @tape.behind(out)
+        def back(g: TensorSpec) -> None:
+            tape.give(x, g)
+            own = tape.pointwise((g, *mask), tape.like(x), vector=2) if mask else g
+            tape.give(y, own)
+            if recipe.fused and self.part.decoder.bias:
+                self.bias_gradient(own)
 
-@dataclass(slots=True, kw_only=True)
-class Attention(Products):
-    """The sublayer between the first norm and the residual."""
+        return out
+
+    def dropped(self, y: TensorSpec) -> TensorSpec:
+        """Dropout by a kernel of its own, with a mask."""
+        tape = self.tape
+        mask, out = tape.like(y, DType.BOOL), tape.like(y)
+        tape.run("aten.native_dropout", (y,), out, mask, p=0.1, train=True)
+
+        @tape.behind(out)
+        def back(g: TensorSpec) -> None:
+            tape.give(y, tape.run("aten.native_dropout_backward", (g, mask), tape.like(y), scale=1.0))
+
+        return out
 
     def attention(self, x: TensorSpec, module: str) -> TensorSpec:
         """[rows, hidden] → [tokens, hidden]: queries, keys and values, attention, output."""
@@ -148,12 +235,12 @@ class Attention(Products):
 
     def _apart(self, x: TensorSpec) -> TensorSpec:
         """Heads of a product of their own."""
-        b, seq, dim = self.part.micro_batch, self.part.seq // self.part.context, self.part.decoder.head_dim
+        b, seq, dim = self.part.layout.micro_batch, self.part.length, self.part.decoder.head_dim
         return self.tape.view(x, b, int(x.shape[-1]) // dim, seq, dim, calls=2)
 
     def _split(self, qkv: TensorSpec, widths: list[int]) -> list[TensorSpec]:
         """Views of the product; their gradients are put together by a copy."""
-        tape, b, seq = self.tape, self.part.micro_batch, self.part.seq // self.part.context
+        tape, b, seq = self.tape, self.part.layout.micro_batch, self.part.length
         dim = self.part.decoder.head_dim
         found = []
         for i, width in enumerate(widths):
@@ -215,7 +302,7 @@ class Attention(Products):
         Of a sequence in two halves for each GPU of a context group, all have half of the pairs: as many as all of
         their queries with half of the keys.
         """
-        shared = self.part.context
+        shared = self.part.layout.context
         window = self.part.decoder.window
         seen = self.part.seq // 2 if shared > 1 else self.part.seq
         if window is not None and window < seen:
@@ -315,108 +402,96 @@ class Attention(Products):
 
         return y
 
+    def experts(self, x: TensorSpec) -> TensorSpec:
+        """[rows, hidden] → the same: each token through `experts_per_token` experts, and the shared one.
 
-#: Vector FLOP and special functions an element of activations: forward, backward (see cost/rules/elementwise.py).
-GELU, GELU_BACKWARD = (4, 1), (9, 2)
-SWIGLU, SWIGLU_BACKWARD = (4, 2), (9, 2)
+        Router, tokens in the order of their experts, grouped products, and back. Tokens are even among experts.
+        """
+        d, part, tape = self.part.decoder, self.part, self.tape
+        tokens, chosen = int(x.shape[0]), d.experts_per_token
+        index = self._routed(x)
+        here, rows = d.experts // part.layout.expert, tokens * chosen * part.layout.expert_tensor
+        sent = tape.run("aten.index_select", (x, index), tape.new(tokens * chosen, d.hidden), dim=0)
+        each = -(-rows // here)
+        come = sent
+        if part.layout.expert > 1 or part.layout.expert_tensor > 1:  # in the order of the experts here
+            come = tape.run("aten.index_select", (sent, index), tape.new(rows, d.hidden), dim=0)
 
+        @tape.behind(come)
+        def summed(g: TensorSpec) -> None:  # the gradients of what was sent, over each token's experts
+            tape.give(x, tape.run("serving.combine_experts", (g,), tape.new(tokens, d.hidden)))
 
-@dataclass(slots=True, kw_only=True)
-class Layers(Attention, Experts, Products):
-    """Writes down the ops of one GPU's part, one layer after the other."""
+        width = d.ffn // part.layout.expert_tensor
+        h = self._grouped(come.seen(here, each, d.hidden), "experts.up", (2 if d.gated else 1) * width, rows)
+        a = self.activated(h.seen(here * each, h.shape[2]), width)
+        y = self._grouped(a.seen(here, each, width), "experts.down", d.hidden, rows)
+        out = tape.run("serving.combine_experts", (y, index), tape.new(tokens, d.hidden))
 
-    def layer(self, module: str, x: TensorSpec) -> TensorSpec:
-        """[rows, hidden] → the same."""
-        d, tape = self.part.decoder, self.tape
-        tape.module = f"{module}.norm_1"
-        y = self.norm(x, d.hidden)
-        tape.module = f"{module}.attention"
-        y = self.attention(y, module)
-        x = self.added(y, x, module)
-        tape.module = f"{module}.norm_2"
-        y = self.norm(x, d.hidden)
-        tape.module = f"{module}.network"
-        y = self.experts(y) if d.experts else self.network(y, d.ffn // self.part.tensor)
-        return self.added(y, x, module)
+        @tape.behind(out)
+        def weighted(g: TensorSpec) -> None:
+            # each token's weights get the product of its gradient with what its experts gave
+            tape.give(y, tape.pointwise((g, y), tape.like(y), vector=4))
 
-    def network(self, x: TensorSpec, width: int, name: str = "") -> TensorSpec:
-        """[tokens, hidden] → the same, by two or three matrices."""
-        d = self.part.decoder
-        separate = d.gated and not self.recipe.fused
-        if separate:
-            gate, up = (self.linear(x, f"{name}{part}", width) for part in ("gate", "up"))
-            return self.linear(self.gated(gate, up), f"{name}down", d.hidden, after_reduce=True)
-        h = self.linear(x, f"{name}up", (2 if d.gated else 1) * width, bias_in_kernel=not self.recipe.fused)
-        return self.linear(self.activated(h, width), f"{name}down", d.hidden, after_reduce=True)
+        if not d.shared_ffn:
+            return out
+        shared = self.network(x, d.shared_ffn // part.layout.tensor, "shared.")
+        both = tape.run("aten.add", (out, shared), tape.like(out), alpha=1)
 
-    def gated(self, gate: TensorSpec, up: TensorSpec) -> TensorSpec:
-        """silu(gate)·up by two kernels."""
-        tape = self.tape
-        s = tape.run("aten.silu", (gate,), tape.like(gate))
-        y = tape.run("aten.mul", (s, up), tape.like(gate))
+        @tape.behind(both)
+        def split(g: TensorSpec) -> None:
+            tape.give(out, g)
+            tape.give(shared, g)
+
+        return both
+
+    def _routed(self, x: TensorSpec) -> TensorSpec:
+        """Scores by a product in fp32 or 16 bits, softmax, the largest few; and the sort by experts."""
+        d, tape, tokens = self.part.decoder, self.tape, int(x.shape[0])
+        matrix = tape.weight("router.weight", d.experts, d.hidden)
+        logits = tape.run("aten.mm", (x, tape.view(matrix, d.hidden, d.experts)), tape.new(tokens, d.experts))
+        p = tape.run("aten._softmax", (logits,), tape.new(tokens, d.experts), dim=-1)
+        picked = tape.new(tokens, d.experts_per_token)
+        index = tape.new(tokens * d.experts_per_token, dtype=DType.INT64)
+        tape.run("aten.topk", (p,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
+        tape.run("aten.sort", (index,), tape.like(index, DType.INT64), dim=0)
+
+        @tape.later
+        def back() -> None:
+            gp = tape.run("aten.scatter", (picked, index), tape.like(p), dim=1)
+            gl = tape.run("aten._softmax_backward_data", (gp, p), tape.like(p), dim=-1)
+            tape.give(x, tape.run("aten.mm", (gl, matrix), tape.new(tokens, d.hidden)))
+            self.weight_gradient(gl, x, matrix)
+
+        return index
+
+    def _calls(self, experts: int) -> int:
+        """What the CPU launches for a grouped product: Transformer Engine's `GroupedLinear` calls cuBLAS for each
+        expert, and in 8 bits makes each expert's rows so by calls of their own."""
+        if not self.recipe.fused:
+            return 1
+        return experts * (1 + _CALLS_OF_EIGHT_BITS * self.recipe.fp8)
+
+    def _grouped(self, x: TensorSpec, name: str, n: int, rows: int) -> TensorSpec:
+        """[experts, rows of each, k] → [experts, rows of each, n], and gradients by two products as large."""
+        tape, (experts, each, k) = self.tape, tuple(map(int, x.shape))
+        weight, y = tape.weight(name, experts, n, k), tape.new(experts, each, n)
+
+        def operand(one: TensorSpec) -> TensorSpec:
+            if not self.recipe.fp8:
+                return one
+            return self.eight_bit(one.seen(one.shape[0] * one.shape[1], one.shape[2])).seen(*one.shape)
+
+        def multiplied(a: TensorSpec, made: TensorSpec) -> TensorSpec:
+            calls, inputs = self._calls(experts), (operand(a), operand(weight))
+            return tape.run("serving.grouped_mm", inputs, made, weight_only=False, rows=rows, calls=calls)
+
+        multiplied(x, y)
 
         @tape.behind(y)
         def back(g: TensorSpec) -> None:
-            tape.give(up, tape.run("aten.mul", (g, s), tape.like(g)))
-            gs = tape.run("aten.mul", (g, up), tape.like(g))
-            tape.give(gate, tape.run("aten.silu_backward", (gs, gate), tape.like(g)))
+            gx = multiplied(g, tape.new(experts, each, k))
+            turned, alone = g.seen(experts, n, each), experts if self.recipe.fused else 1
+            tape.run("aten.bmm", (operand(turned), operand(x)), tape.main[weight.name], calls=alone)
+            tape.give(x, gx)
 
         return y
-
-    def activated(self, h: TensorSpec, width: int) -> TensorSpec:
-        """GELU of PyTorch, or Megatron's with the bias, and SwiGLU, each one kernel."""
-        tape, d, fused = self.tape, self.part.decoder, self.recipe.fused
-        forward, backward = (SWIGLU, SWIGLU_BACKWARD) if d.gated else (GELU, GELU_BACKWARD)
-        y = tape.new(h.shape[0], width)
-        if not fused:
-            tape.run("aten.gelu", (h,), y, approximate="none")
-        else:
-            tape.pointwise((h,), y, vector=forward[0], special=forward[1])
-            self._written_so.add(y.memory)
-
-        @tape.behind(y)
-        def back(g: TensorSpec) -> None:
-            if not fused:
-                tape.give(h, tape.run("aten.gelu_backward", (g, h), tape.like(h), approximate="none"))
-                return
-            made = tape.pointwise((g, h), tape.like(h), vector=backward[0], special=backward[1])
-            self._written_so.add(made.memory)
-            tape.give(h, made)
-            if d.bias:
-                self.bias_gradient(made)
-
-        return y
-
-    def added(self, y: TensorSpec, x: TensorSpec, module: str) -> TensorSpec:
-        """The residual and a sublayer's output, which dropout may thin out; Megatron's kernel adds the bias too."""
-        tape, recipe = self.tape, self.recipe
-        tape.module = module
-        if recipe.dropout and not recipe.fused:
-            y = self.dropped(y)
-        mask = (tape.like(x, DType.BOOL),) if recipe.dropout and recipe.fused else ()
-        if recipe.fused:
-            out = tape.pointwise((y, x), tape.like(x), *mask, vector=2 + 3 * recipe.dropout)
-        else:
-            out = tape.run("aten.add", (x, y), tape.like(x), alpha=1)
-
-        @tape.behind(out)
-        def back(g: TensorSpec) -> None:
-            tape.give(x, g)
-            own = tape.pointwise((g, *mask), tape.like(x), vector=2) if mask else g
-            tape.give(y, own)
-            if recipe.fused and self.part.decoder.bias:
-                self.bias_gradient(own)
-
-        return out
-
-    def dropped(self, y: TensorSpec) -> TensorSpec:
-        """Dropout by a kernel of its own, with a mask."""
-        tape = self.tape
-        mask, out = tape.like(y, DType.BOOL), tape.like(y)
-        tape.run("aten.native_dropout", (y,), out, mask, p=0.1, train=True)
-
-        @tape.behind(out)
-        def back(g: TensorSpec) -> None:
-            tape.give(y, tape.run("aten.native_dropout_backward", (g, mask), tape.like(y), scale=1.0))
-
-        return out

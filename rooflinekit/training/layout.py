@@ -115,61 +115,55 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A micro-batch on one GPU of groups that share each layer: `tensor` its heads and widths, `context` its tokens.
-
-    `sequence`: norms, dropout and residual additions on 1/tensor of the tokens. `expert`: GPUs that share out the
-    experts, `expert_tensor` of them each expert.
-
-    Raises InputError for sizes that do not divide.
-    """
+    """A micro-batch of a layout on one GPU. Raises InputError for sizes that do not divide."""
 
     decoder: Decoder
-    micro_batch: int
-    seq: int
-    tensor: int = 1
-    sequence: bool = False
-    context: int = 1
-    expert: int = 1
-    expert_tensor: int = 1
+    layout: Layout
+    seq: int  # tokens of a whole sequence
 
     def __post_init__(self) -> None:
-        d = self.decoder
+        d, lay = self.decoder, self.layout
         for what, size, by in (
-            ("heads", d.heads, self.tensor),
-            ("ffn", d.ffn if not d.experts else d.ffn * self.tensor, self.tensor),
-            ("seq", self.seq, self.context * (2 if self.context > 1 else 1)),
-            ("seq", self.seq // self.context, self.tensor if self.sequence else 1),
-            ("experts", d.experts, self.expert),
+            ("heads", d.heads, lay.tensor),
+            ("ffn", d.ffn if not d.experts else d.ffn * lay.tensor, lay.tensor),
+            ("seq", self.seq, lay.context * (2 if lay.context > 1 else 1)),
+            ("seq", self.seq // lay.context, lay.tensor if lay.sequence else 1),
+            ("experts", d.experts, lay.expert),
         ):
             if size % by:
                 raise InputError(f"{d.name}: {what} {size} cannot be cut into {by} equal parts")
 
     @property
+    def length(self) -> int:
+        """Tokens of a sequence on a GPU."""
+        return self.seq // self.layout.context
+
+    @property
     def tokens(self) -> int:
         """That pass the products of a GPU."""
-        return self.micro_batch * self.seq // self.context
+        return self.layout.micro_batch * self.length
 
     @property
     def rows(self) -> int:
         """Tokens that pass norms, dropout and residual additions."""
-        return self.tokens // (self.tensor if self.sequence else 1)
+        return self.tokens // (self.layout.tensor if self.layout.sequence else 1)
 
     @property
     def heads(self) -> int:
         """Of queries on a GPU."""
-        return self.decoder.heads // self.tensor
+        return self.decoder.heads // self.layout.tensor
 
     @property
     def kv_heads(self) -> int:
         """Of keys on a GPU, at least one."""
-        return max(1, self.decoder.kv_heads // self.tensor)
+        return max(1, self.decoder.kv_heads // self.layout.tensor)
 
     @property
     def vocab(self) -> int:
         """Rows of the embedding on a GPU, filled up to a whole number."""
-        return -(-self.decoder.vocab // self.tensor)
+        return -(-self.decoder.vocab // self.layout.tensor)
 
     @property
-    def boundary_bytes(self) -> int:
-        """Of an activation in 16 bits as a layer is given it, all tokens of the tensor group."""
-        return 2 * self.tokens * self.decoder.hidden
+    def boundary_bytes(self) -> float:
+        """Of an activation in 16 bits between layers, all tokens of the tensor group."""
+        return 2.0 * self.tokens * self.decoder.hidden

@@ -66,7 +66,9 @@ def pieces_at(setting: Setting, part: Part, recipe: Recipe) -> Pieces:
     """Those of a part on a setting's devices, each worked out once; layers of the decoder do not count, for all are
     alike.
     """
-    key = (replace(part, decoder=replace(part.decoder, layers=_LAYERS, name="")), recipe)
+    layout = part.layout.with_changes(pipeline=1, chunks=1, sharding="zero-1", overlap=True, instances=1)
+    alike = replace(part, decoder=replace(part.decoder, layers=_LAYERS, name=""), layout=layout)
+    key = (alike, recipe)
     if key not in setting.known:
         setting.known[key] = pieces_of(*key, setting.machines[0], setting.host)
     found: Pieces = setting.known[key]

@@ -32,57 +32,40 @@ class _Waits:
     layout: Layout
     recipe: Recipe
     seq: int
+    part: Part = field(init=False)
     groups: Groups = field(init=False)
     pieces: Pieces = field(init=False)
 
-    @property
-    def boundary_bytes(self) -> float:
-        """Of an activation between layers, all tokens of a tensor group."""
-        lay = self.layout
-        return 2.0 * lay.micro_batch * self.seq / lay.context * self.decoder.hidden
-
     def sent_s(self, phase: Phase) -> dict[str, float]:
         """What a layer waits for in its groups: seconds by group."""
-        lay, size, backward = self.layout, self.boundary_bytes, phase is Phase.BACKWARD
+        lay, backward = self.layout, phase is Phase.BACKWARD
         again = backward and self.recipe.recompute == "full"
         rounds = 2 + 2 * again  # attention and network; and once more for what is computed again
         found: dict[str, float] = {}
         if lay.tensor > 1:
-            found["tensor"] = self._tensor_s(size, backward=backward, rounds=rounds)
+            found["tensor"] = self._tensor_s(phase, rounds)
         if lay.context > 1:
             found["context"] = self._context_s(phase)
         if self.decoder.experts and lay.expert > 1:
-            tokens = 2.0 * self.decoder.hidden * self.decoder.experts_per_token
-            tokens *= lay.micro_batch * self.seq / lay.context / (lay.tensor if lay.sequence else 1)
+            tokens = 2.0 * self.decoder.hidden * self.decoder.experts_per_token * self.part.rows
             found["expert"] = (2 + 2 * again) * self.groups.seconds("expert", "all-to-all", tokens)
         return found
 
-    def _tensor_s(self, size: float, *, backward: bool, rounds: int) -> float:
+    def _tensor_s(self, phase: Phase, rounds: int) -> float:
         """Two reductions each way, or a gather and a scatter for each; backward's run beside weights' gradients."""
-        groups, pieces = self.groups, self.pieces
-        moe = bool(self.decoder.experts)
+        groups, layer, size = self.groups, self.pieces.part("layer", phase), self.part.boundary_bytes
         if not self.layout.sequence:
-            each = groups.seconds("tensor", "all-reduce", size)
-            hidden = 0.0
-            if backward:
+            each, hidden = groups.seconds("tensor", "all-reduce", size), 0.0
+            if phase is Phase.BACKWARD:
                 # Megatron reduces the gradient of a column layer's input beside its weight's gradient.
-                beside = pieces.part("layer", Phase.BACKWARD).weight_gradient_s / 2
-                hidden = min(2 * each, beside) * self.progress("tensor", "all-reduce", size)
+                hidden = min(2 * each, layer.weight_gradient_s / 2) * self.progress("tensor", "all-reduce", size)
             return rounds * each - hidden
         each = groups.seconds("tensor", "all-gather", size) + groups.seconds("tensor", "reduce-scatter", size)
-        if self.recipe.tensor_overlap:
-            each = self._piecewise_s(each, backward=backward)
-        rounds = rounds // 2 if moe and self.layout.expert_tensor == 1 else rounds  # the mixture keeps its own tokens
+        if self.recipe.tensor_overlap:  # piece by piece beside a product: the first piece, and what is longer than it
+            each = max(each / self.layout.tensor, each - (layer.gpu_s - layer.attention_s) / 2)
+        if self.decoder.experts and self.layout.expert_tensor == 1:
+            rounds //= 2  # the mixture keeps its own tokens
         return rounds * each
-
-    def _piecewise_s(self, each_s: float, *, backward: bool) -> float:
-        """What is left of a gather and a scatter that go piece by piece beside a product: the first piece, and what is
-        longer than the product.
-        """
-        phase = Phase.BACKWARD if backward else Phase.FORWARD
-        piece = self.pieces.part("layer", phase)
-        product_s = (piece.gpu_s - piece.attention_s) / 2
-        return max(each_s / self.layout.tensor, each_s - product_s)
 
     def progress(self, group: str, what: str, size_bytes: float) -> float:
         """How fast kernels go beside a collective, over what they do alone."""
@@ -92,13 +75,10 @@ class _Waits:
 
     def _context_s(self, phase: Phase) -> float:
         """Keys and values around the ring beside attention; what is longer than that is waited for."""
-        lay, d = self.layout, self.decoder
-        width = max(1, d.kv_heads // lay.tensor) * d.head_dim
-        size = 2.0 * 2 * lay.micro_batch * self.seq * width
-        way = self.groups.seconds("context", "all-gather", size)
-        backward = phase is Phase.BACKWARD
+        lay, width = self.layout, self.part.kv_heads * self.decoder.head_dim
+        way = self.groups.seconds("context", "all-gather", 2.0 * 2 * lay.micro_batch * self.seq * width)
         beside = self.pieces.part("layer", phase).attention_s
-        return max(0.0, (2 if backward else 1) * way - beside * (1 - 1 / lay.context))
+        return max(0.0, (2 if phase is Phase.BACKWARD else 1) * way - beside * (1 - 1 / lay.context))
 
     def copies_s(self, numbers: tuple[int, int], replicas: int, forward_s: float, backward_s: float) -> float:
         """What the copies' gradients and weights make a step wait for.
@@ -137,15 +117,12 @@ class Planner(_Waits):
     def __post_init__(self) -> None:
         lay, place = self.layout, self.place
         self.count = lay.pieces(self.place.gpus, self.batch)
-        part = Part(
-            decoder=self.decoder, micro_batch=lay.micro_batch, seq=self.seq, tensor=lay.tensor,
-            sequence=lay.sequence, context=lay.context, expert=lay.expert, expert_tensor=lay.expert_tensor,
-        )  # fmt: skip
+        self.part = Part(decoder=self.decoder, layout=lay, seq=self.seq)
         if self.decoder.layers < lay.pipeline * lay.chunks:
             raise InputError(
                 f"{self.decoder.name}: {self.decoder.layers} layers for {lay.pipeline} × {lay.chunks} stages"
             )
-        self.pieces = pieces_at(place, part, self.recipe.with_changes(offload=0))
+        self.pieces = pieces_at(place, self.part, self.recipe.with_changes(offload=0))
         self.groups = lay.groups(place)
         held = self.decoder.layers // lay.pipeline
         self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
@@ -163,14 +140,13 @@ class Planner(_Waits):
 
     def head(self, phase: Phase) -> float:
         """The last norm, the output's product and the loss, with the group's reductions."""
-        own = self.pieces.part("head", phase).seconds
+        own, size = self.pieces.part("head", phase).seconds, self.part.boundary_bytes
         if self.layout.tensor == 1:
             return own
-        what = "all-gather" if self.layout.sequence else "all-reduce"
         if phase is Phase.BACKWARD:
-            return own + self.groups.seconds("tensor", "all-reduce", self.boundary_bytes)
-        small = 3 * self.groups.seconds("tensor", "all-reduce", self.boundary_bytes / self.decoder.hidden * 2)
-        return own + small + (self.groups.seconds("tensor", what, self.boundary_bytes) if self.layout.sequence else 0)
+            return own + self.groups.seconds("tensor", "all-reduce", size)
+        small = 3 * self.groups.seconds("tensor", "all-reduce", size / self.decoder.hidden * 2)
+        return own + small + (self.groups.seconds("tensor", "all-gather", size) if self.layout.sequence else 0)
 
     def embedding(self, phase: Phase) -> float:
         """The embedding, with the sum over its parts."""
@@ -178,7 +154,7 @@ class Planner(_Waits):
         if self.layout.tensor == 1 or phase is Phase.BACKWARD:
             return own
         what = "reduce-scatter" if self.layout.sequence else "all-reduce"
-        return own + self.groups.seconds("tensor", what, self.boundary_bytes)
+        return own + self.groups.seconds("tensor", what, self.part.boundary_bytes)
 
     # --- stages ----------------------------------------------------------------------------------------------
 
@@ -206,7 +182,7 @@ class Planner(_Waits):
         """An activation to the next stage; tensor groups send a part each."""
         if self.layout.pipeline == 1:
             return 0.0
-        return self.groups.seconds("pipe", "send-recv", self.boundary_bytes / self.layout.tensor)
+        return self.groups.seconds("pipe", "send-recv", self.part.boundary_bytes / self.layout.tensor)
 
     # --- weights ---------------------------------------------------------------------------------------------
 
@@ -386,9 +362,8 @@ class Planner(_Waits):
 
     def _working(self, *, last: bool) -> float:
         """The larger of what the loss needs beside its logits, and of a layer that is computed again."""
-        tokens = self.layout.micro_batch * self.seq // self.layout.context
         # the logits' gradient in fp32 or 16 bits beside the softmax that is kept
-        loss = tokens * -(-self.decoder.vocab // self.layout.tensor) * (4 if self.recipe.autocast else 2)
+        loss = self.part.tokens * self.part.vocab * (4 if self.recipe.autocast else 2)
         if not self.recipe.gradient_fusion:
             loss += 2 * max(self.pieces.weights.get(name, 0) for name in ("head", "embedding"))
-        return float(max(loss * last, self.pieces.again_bytes or 8 * tokens * self.decoder.hidden))
+        return float(max(loss * last, self.pieces.again_bytes or 8 * self.part.tokens * self.decoder.hidden))
