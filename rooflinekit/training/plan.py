@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -25,16 +25,35 @@ _BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
 
 
 @dataclass(slots=True, kw_only=True)
-class _Waits:
-    """What one micro-batch on one GPU waits for in its groups: reductions, keys around a ring, tokens to experts."""
+class Planner:
+    """One step, worked out in parts."""
 
     decoder: Decoder
     layout: Layout
     recipe: Recipe
+    batch: int
     seq: int
+    place: Setting
     part: Part = field(init=False)
     groups: Groups = field(init=False)
     pieces: Pieces = field(init=False)
+    count: int = field(init=False)  # micro-batches of a copy
+    offload: Offload = field(init=False)
+
+    def __post_init__(self) -> None:
+        lay, place = self.layout, self.place
+        self.count = lay.pieces(self.place.gpus, self.batch)
+        self.part = Part(decoder=self.decoder, layout=lay, seq=self.seq)
+        if self.decoder.layers < lay.pipeline * lay.chunks:
+            raise InputError(
+                f"{self.decoder.name}: {self.decoder.layers} layers for {lay.pipeline} × {lay.chunks} stages"
+            )
+        self.pieces = pieces_at(place, self.part, self.recipe.with_changes(offload=0))
+        self.groups = lay.groups(place)
+        held = self.decoder.layers // lay.pipeline
+        self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
+
+    # --- what a micro-batch waits for in its groups -----------------------------------------------------------
 
     def sent_s(self, phase: Phase) -> dict[str, float]:
         """What a layer waits for in its groups: seconds by group."""
@@ -80,13 +99,12 @@ class _Waits:
         beside = self.pieces.part("layer", phase).attention_s
         return max(0.0, (2 if phase is Phase.BACKWARD else 1) * way - beside * (1 - 1 / lay.context))
 
-    def copies_s(self, numbers: tuple[int, int], replicas: int, forward_s: float, backward_s: float) -> float:
+    def copies_s(self, forward_s: float, backward_s: float) -> float:
         """What the copies' gradients and weights make a step wait for.
 
-        numbers: of weights that all copies have, and of experts. replicas: GPUs with the same weights. forward_s,
-        backward_s: of a micro-batch through the first stage, beside which they are sent.
+        forward_s, backward_s: of a micro-batch through the first stage, beside which they are sent.
         """
-        dense, experts = numbers
+        dense, experts = self.numbers()
         lay = self.layout
         shared = lay.sharding != "ddp"
         gradient = 4 if self.recipe.main_gradients else 2
@@ -98,34 +116,13 @@ class _Waits:
                 gather_s += self.groups.seconds(group, "all-gather", 2.0 * count) if shared else 0.0
         if not lay.overlap:
             return reduce_s + gather_s
-        bucket = max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * replicas)
+        bucket = max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * self.replicas)
         tail = min(1.0, bucket / max(1, dense + experts))
         hidden = [min((1 - tail) * s, way) for s, way in ((reduce_s, backward_s), (gather_s, forward_s))]
         contention = sum(hidden) * (1 - self.progress("data", what, float(gradient * dense)))
         return reduce_s + gather_s - sum(hidden) + contention
 
-
-@dataclass(slots=True, kw_only=True)
-class Planner(_Waits):
-    """One step, worked out in parts."""
-
-    batch: int
-    place: Setting
-    count: int = field(init=False)  # micro-batches of a copy
-    offload: Offload = field(init=False)
-
-    def __post_init__(self) -> None:
-        lay, place = self.layout, self.place
-        self.count = lay.pieces(self.place.gpus, self.batch)
-        self.part = Part(decoder=self.decoder, layout=lay, seq=self.seq)
-        if self.decoder.layers < lay.pipeline * lay.chunks:
-            raise InputError(
-                f"{self.decoder.name}: {self.decoder.layers} layers for {lay.pipeline} × {lay.chunks} stages"
-            )
-        self.pieces = pieces_at(place, self.part, self.recipe.with_changes(offload=0))
-        self.groups = lay.groups(place)
-        held = self.decoder.layers // lay.pipeline
-        self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
+    # --- layers and stages -------------------------------------------------------------------------------------
 
     def layer(self, phase: Phase) -> float:
         """Seconds of a layer, with what its groups send."""
@@ -155,8 +152,6 @@ class Planner(_Waits):
             return own
         what = "reduce-scatter" if self.layout.sequence else "all-reduce"
         return own + self.groups.seconds("tensor", what, self.part.boundary_bytes)
-
-    # --- stages ----------------------------------------------------------------------------------------------
 
     def layers_of(self) -> list[int]:
         """Layers of each stage, the first ones the larger."""
@@ -188,18 +183,14 @@ class Planner(_Waits):
 
     def numbers(self) -> tuple[int, int]:
         """Of weights on the GPU that has the most of them: those of all copies, and of experts."""
-        counts, w = self.layers_of(), self.pieces.weights
-        lay = self.layout
-        per_gpu = [sum(counts[k :: lay.pipeline]) for k in range(lay.pipeline)]
-        found = []
-        for k, count in enumerate(per_gpu):
-            dense = count * w["layer"]
-            first, last = k == 0, k == lay.pipeline - 1
-            dense += w.get("embedding", 0) * first + w.get("head", 0) * last
-            if self.pieces.tied and last and not first:
-                dense += w.get("embedding", 0)
-            found.append((dense, count * self.pieces.expert_weights))
-        return max(found, key=sum)
+        return max((self._held(k)[:2] for k in range(self.layout.pipeline)), key=sum)
+
+    def _held(self, k: int) -> tuple[int, int, int, int]:
+        """What a GPU of stage k has: numbers of weights, of experts, of the ends among the weights; and layers."""
+        w, last = self.pieces.weights, k == self.layout.pipeline - 1
+        layers = sum(self.layers_of()[k :: self.layout.pipeline])
+        ends = w.get("embedding", 0) * (k == 0 or (last and self.pieces.tied)) + w.get("head", 0) * last
+        return layers * w["layer"] + ends, layers * self.pieces.expert_weights, ends, layers
 
     @property
     def replicas(self) -> int:
@@ -214,21 +205,55 @@ class Planner(_Waits):
 
     def step(self) -> TrainingStep:
         """All of it."""
-        if self.layout.gathers:
-            return self._gathered()
+        place, machine = self.place, self.place.machines[0]
+        run, waits, away_s = self._gathered() if self.layout.gathers else self._in_stages()
+        sums = self._sums(self.decoder.layers / self.layout.pipeline * self.count)
+        if self.offload.layers:
+            sums["offload"] = self.count * away_s
+        optimizer_s = update_s(self.updated, self.recipe, machine, place.host)
+        terms = {**sums, **waits, "optimizer": optimizer_s, "overhead": run.busy_s - sum(sums.values())}
+        return TrainingStep(
+            decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, device=machine.device,
+            gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
+            peak_flops=dense_peak(machine, self.recipe), deviation=self.pieces.deviation,
+            link_deviation=max([0.0, *self.groups.spreads.values()]), host_deviation=place.host.spread,
+            stages=self.accounts(run.under_way), energy=self._energy(sum(terms.values())),
+        )  # fmt: skip
+
+    def _in_stages(self) -> tuple[Pipelined, dict[str, float], float]:
+        """How the stages run, what is waited for beside kernels, and in a micro-batch for activations' copies."""
         stages = self.stages()
         run = pipelined(stages, self.count, self.layout.chunks, self.hop_s())
-        exposed = self.copies_s(self.numbers(), self.replicas, stages[0].forward_s, stages[0].backward_s)
-        optimizer_s = self._update_s()
-        layers, pieces = self.decoder.layers / self.layout.pipeline, self.count
-        sums = self._sums(layers * pieces)
-        if self.offload.layers:
-            first = range(0, len(stages), self.layout.pipeline)
-            ways = (Phase.FORWARD, Phase.BACKWARD)
-            sums["offload"] = pieces * sum(self._offload_s(way, k) for way in ways for k in first)
-        found = {**sums, "bubble": run.total_s - run.busy_s, "copies": exposed, "optimizer": optimizer_s}
-        found["overhead"] = run.busy_s - sum(sums.values())
-        return self._result(found, run)
+        exposed = self.copies_s(stages[0].forward_s, stages[0].backward_s)
+        first = range(0, len(stages), self.layout.pipeline)
+        away_s = sum(self._offload_s(way, k) for way in (Phase.FORWARD, Phase.BACKWARD) for k in first)
+        return run, {"bubble": run.total_s - run.busy_s, "copies": exposed}, away_s
+
+    def _gathered(self) -> tuple[Pipelined, dict[str, float], float]:
+        """The same of layers that gather their weights, one after another."""
+        lay, w, groups, hybrid = self.layout, self.pieces.weights, self.groups, self.layout.sharding == "hybrid"
+        inside, count, away = "node" if hybrid else "data", self.decoder.layers, self.offload.layers
+        numbers = [w.get("embedding", 0) + w.get("head", 0), *[w["layer"] + self.pieces.expert_weights] * count]
+        sizes = [2.0 * number for number in numbers]
+        gather, reduce = (
+            [groups.seconds(inside, what, size) for size in sizes] for what in ("all-gather", "reduce-scatter")
+        )
+        node = max(1, len(groups.members["node"]))
+        across = [groups.seconds("across", "all-reduce", size / node) for size in sizes] if hybrid else []
+        layer = Stage(forward_s=self.layer(Phase.FORWARD), backward_s=self.layer(Phase.BACKWARD))
+        waits = [self.offload.wait_s(seconds) for seconds in (layer.forward_s, layer.backward_s)]
+        waiting = Stage(forward_s=layer.forward_s + waits[0], backward_s=layer.backward_s + waits[1])
+        ends = Stage(
+            forward_s=self.embedding(Phase.FORWARD) + self.head(Phase.FORWARD),
+            backward_s=self.embedding(Phase.BACKWARD) + self.head(Phase.BACKWARD),
+        )  # fmt: skip
+        run = gathered(
+            [ends, *[waiting] * away, *[layer] * (count - away)], gather, reduce, pieces=self.count,
+            progress=self.progress(inside, "all-gather", sizes[-1]), again=lay.sharding != "grad-op", across_s=across,
+        )  # fmt: skip
+        busy = run.total_s - run.exposed_s - run.contention_s
+        stages = Pipelined(total_s=run.total_s, busy_s=busy, under_way=(1,))
+        return stages, {"copies": run.exposed_s, "contention": run.contention_s}, away * sum(waits)
 
     def _sums(self, layers: float) -> dict[str, float]:
         """Seconds by cause: kernels by their terms, then groups. The ends' time is kernels' too."""
@@ -245,70 +270,19 @@ class Planner(_Waits):
                 found[group] = found.get(group, 0.0) + layers * seconds
         return found
 
-    def _updated(self) -> float:
+    @property
+    def updated(self) -> float:
         """Numbers that a GPU's optimizer has of the weights."""
         dense, experts = self.numbers()
         parts = max(1, self.replicas // self.layout.instances) if self.layout.sharding != "ddp" else 1
         return dense / parts + experts / max(1, parts // self.layout.expert)
-
-    def _update_s(self) -> float:
-        """The gradients' norm, and the optimizer."""
-        return update_s(self._updated(), self.recipe, self.place.machines[0], self.place.host)
-
-    def _gathered(self) -> TrainingStep:
-        """Layers that gather their weights, one after another."""
-        lay, w = self.layout, self.pieces.weights
-        layer = Stage(forward_s=self.layer(Phase.FORWARD), backward_s=self.layer(Phase.BACKWARD))
-        ends = Stage(
-            forward_s=self.embedding(Phase.FORWARD) + self.head(Phase.FORWARD),
-            backward_s=self.embedding(Phase.BACKWARD) + self.head(Phase.BACKWARD),
-        )  # fmt: skip
-        inside = "node" if lay.sharding == "hybrid" else "data"
-        first = w.get("embedding", 0) + w.get("head", 0)
-        sizes = [2.0 * first, *[2.0 * (w["layer"] + self.pieces.expert_weights)] * self.decoder.layers]
-        gather = [self.groups.seconds(inside, "all-gather", size) for size in sizes]
-        reduce = [self.groups.seconds(inside, "reduce-scatter", size) for size in sizes]
-        across = [
-            self.groups.seconds("across", "all-reduce", size / max(1, len(self.groups.members["node"])))
-            for size in sizes
-        ] if lay.sharding == "hybrid" else []  # fmt: skip
-        count = self.decoder.layers
-        waiting = Stage(
-            forward_s=layer.forward_s + self.offload.wait_s(layer.forward_s),
-            backward_s=layer.backward_s + self.offload.wait_s(layer.backward_s),
-        )  # fmt: skip
-        away = self.offload.layers
-        run = gathered(
-            [ends, *[waiting] * away, *[layer] * (count - away)], gather, reduce, pieces=self.count,
-            progress=self.progress(inside, "all-gather", sizes[-1]),
-            again=lay.sharding != "grad-op", across_s=across,
-        )  # fmt: skip
-        optimizer_s = self._update_s()
-        sums = self._sums(self.decoder.layers * self.count)
-        if away:
-            waits = waiting.forward_s + waiting.backward_s - layer.forward_s - layer.backward_s
-            sums["offload"] = self.count * away * waits
-        found = {**sums, "copies": run.exposed_s, "contention": run.contention_s, "optimizer": optimizer_s}
-        busy = run.total_s - run.exposed_s - run.contention_s
-        found["overhead"] = busy - sum(sums.values())
-        return self._result(found, Pipelined(total_s=run.total_s, busy_s=busy, under_way=(1,)))
-
-    def _result(self, terms: Mapping[str, float], run: Pipelined) -> TrainingStep:
-        place, machine = self.place, self.place.machines[0]
-        return TrainingStep(
-            decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, device=machine.device,
-            gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(dict(terms)),
-            peak_flops=dense_peak(machine, self.recipe), deviation=self.pieces.deviation,
-            link_deviation=max([0.0, *self.groups.spreads.values()]), host_deviation=place.host.spread,
-            stages=self.accounts(run.under_way), energy=self._energy(sum(terms.values())),
-        )  # fmt: skip
 
     def _energy(self, total_s: float) -> TeamEnergy | None:
         """All GPUs over the step: each has layers / pipeline of the layers, one of `pipeline` GPUs the embedding, one
         the head; all stand by meanwhile.
         """
         machine, drawn = self.place.machines[0], self.pieces.drawn_j
-        update = update_j(self._updated(), self.recipe, machine)
+        update = update_j(self.updated, self.recipe, machine)
         if drawn is None or update is None:
             return None
         ends = self.count / self.layout.pipeline
@@ -320,21 +294,16 @@ class Planner(_Waits):
 
     def accounts(self, under_way: Sequence[int] = ()) -> tuple[Accounts, ...]:
         """Peak memory of a GPU of each stage. under_way: micro-batches that it keeps, by its chunks."""
-        lay, counts = self.layout, self.layers_of()
+        lay = self.layout
         if not under_way:
             under_way = [min(self.count, lay.pipeline - k) * lay.chunks for k in range(lay.pipeline)]
-        return tuple(
-            self._accounts(k, sum(counts[k :: lay.pipeline]), under_way[k] if k < len(under_way) else 1)
-            for k in range(lay.pipeline)
-        )
+        return tuple(self._accounts(k, under_way[k] if k < len(under_way) else 1) for k in range(lay.pipeline))
 
-    def _accounts(self, k: int, layers: int, under_way: int) -> Accounts:
-        """Of stage k with so many layers; under_way: micro-batches that it keeps, by its chunks."""
+    def _accounts(self, k: int, under_way: int) -> Accounts:
+        """Of stage k. under_way: micro-batches that it keeps, by its chunks."""
         lay, pieces, recipe, device = self.layout, self.pieces, self.recipe, self.place.machines[0].device
         first, last = k == 0, k == lay.pipeline - 1
-        ends = pieces.weights.get("embedding", 0) * (first or (last and pieces.tied))
-        dense = layers * pieces.weights["layer"] + ends + pieces.weights.get("head", 0) * last
-        experts = layers * pieces.expert_weights
+        dense, experts, ends, layers = self._held(k)
         whole, few = dense + experts, max(1, self.replicas // lay.expert)
         stated = recipe.dtype.itemsize
         state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
@@ -343,7 +312,7 @@ class Planner(_Waits):
         if lay.gathers:
             shards = len(self.groups.members["node"]) if lay.sharding == "hybrid" else self.replicas
             cut = dense / shards + experts / few
-            largest = max(pieces.weights["layer"] + pieces.expert_weights, ends + pieces.weights.get("head", 0))
+            largest = max(pieces.weights["layer"] + pieces.expert_weights, ends)
             weights = float(stated * (whole if lay.sharding == "grad-op" else 2 * largest))
             gradients, optimizer, buffers = 4 * cut, state * cut, float(stated * largest)
         else:
