@@ -20,8 +20,8 @@ from clusters_accuracy import PAGE, Bench
 from clusters_scaling import write_section
 from clusters_sources import SOURCES, Case
 
+from rooflinekit.distributed.described import search_layouts
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.training.search import search_layouts
 
 _HEAD = "## Layouts that a search takes"
 _KEEP = 30  # layouts that are worked out; a place behind them is shown so

@@ -10,6 +10,10 @@ from rooflinekit.api.keywords import with_named
 from rooflinekit.api.predict import in_base
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.distributed.groups import Setting, setting_of
+from rooflinekit.distributed.planning import plan
+from rooflinekit.distributed.prediction import ParallelPrediction
+from rooflinekit.distributed.records import DDP, Savers, Strategy, strategy_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
@@ -21,13 +25,9 @@ from rooflinekit.ir.inputs import Release, open_names
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Backend, Execution, execution_of
-from rooflinekit.strategies.groups import Setting, setting_of
-from rooflinekit.strategies.planning import plan
-from rooflinekit.strategies.prediction import ParallelPrediction
-from rooflinekit.strategies.records import DDP, Savers, Strategy, strategy_of
 
 if TYPE_CHECKING:
-    from rooflinekit.strategies.fitting import Fitting
+    from rooflinekit.distributed.fitting import Fitting
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
 
@@ -125,7 +125,7 @@ def fit_into(
     >>> found = fit_into(model, x, gpu="nvidia-rtx-3070", batch=256, optimizer=torch.optim.Adam)  # doctest: +SKIP
     >>> found.best, found.table, str(found)  # doctest: +SKIP
     """
-    from rooflinekit.strategies.fitting import try_all
+    from rooflinekit.distributed.fitting import try_all
 
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     if (gpu is None) == (cluster is None):

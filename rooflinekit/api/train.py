@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rooflinekit.api.predict import in_base
+from rooflinekit.distributed.described import Planner
+from rooflinekit.distributed.groups import Setting, setting_of
+from rooflinekit.distributed.prediction import TrainingStep
+from rooflinekit.distributed.records import Layout, Recipe, check_count, recipe_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_cluster
 from rooflinekit.ir.arguments import checked
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.strategies.groups import Setting, setting_of
-from rooflinekit.strategies.records import check_count
-from rooflinekit.training.layout import Layout
-from rooflinekit.training.plan import Planner
-from rooflinekit.training.recipe import Recipe, recipe_of
-from rooflinekit.training.step import TrainingStep
 
 if TYPE_CHECKING:
-    from rooflinekit.training.search import LayoutSearch
+    from rooflinekit.distributed.described import LayoutSearch
 
 
 @checked
@@ -80,7 +78,7 @@ def search_layouts(
     Arguments as of `train`. keep: how many of the fastest are worked out in full. progress: called with how many
     layouts have been looked at. Raises what `train` raises, and InputError where nothing fits.
     """
-    from rooflinekit.training.search import search_layouts as searched
+    from rooflinekit.distributed.described import search_layouts as searched
 
     check_count("batch", batch)
     check_count("seq", seq)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflinekit.distributed.groups import Setting
+from rooflinekit.distributed.planning import plan
+from rooflinekit.distributed.records import Savers, Strategy
 from rooflinekit.errors import InputError, SizeError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.strategies.groups import Setting
-from rooflinekit.strategies.planning import plan
-from rooflinekit.strategies.records import Savers, Strategy
 from rooflinekit.study.sweep.points import LEVEL, Memory, Table, predict_points, unknown_points
 from rooflinekit.study.sweep.points import Setting as Alone
 
@@ -115,7 +115,7 @@ def _predicted(graph: Graph, team: Team, sizes: Mapping[str, int]) -> dict[str, 
 def label_of(record: Strategy | Savers) -> str:
     """What of it is not as by default.
 
-    >>> from rooflinekit.strategies.records import DDP
+    >>> from rooflinekit.distributed.records import DDP
     >>> label_of(DDP()), label_of(DDP(backend="gloo"))
     ('DDP()', "DDP(backend='gloo')")
     """

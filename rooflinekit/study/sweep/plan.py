@@ -16,14 +16,14 @@ import sympy
 from numpy.typing import NDArray
 
 from rooflinekit import __version__
+from rooflinekit.distributed.groups import BATCH, batch_of, setting_of
+from rooflinekit.distributed.records import Savers, Strategy, strategy_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_cluster
 from rooflinekit.ir.graph import Graph
 from rooflinekit.step.execution import Execution
-from rooflinekit.strategies.groups import BATCH, batch_of, setting_of
-from rooflinekit.strategies.records import Savers, Strategy, strategy_of
 from rooflinekit.study.sweep.clusters import Team, label_of, predict_settings, unknown_settings
 from rooflinekit.study.sweep.points import Grid, Memory, Setting, Table, Together, grid_of
 
