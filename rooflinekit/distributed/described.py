@@ -10,7 +10,7 @@ from typing import Any
 
 from rooflinekit.distributed.groups import Groups, Setting, groups_of
 from rooflinekit.distributed.pieces import Accounts, Offload, Pieces, pieces_at, update_j, update_s, workspace
-from rooflinekit.distributed.pipeline import Pipelined, Stage, gathered, least_s, pipelined
+from rooflinekit.distributed.pipeline import Scheduled, Stage, gathered, least_s, pipelined
 from rooflinekit.distributed.prediction import TrainingStep, dense_peak
 from rooflinekit.distributed.products import Part
 from rooflinekit.distributed.records import RECOMPUTES, Layout, Recipe
@@ -233,7 +233,7 @@ class Planner:
             stages=self.accounts(run.under_way), energy=self._energy(sum(terms.values())),
         )  # fmt: skip
 
-    def _in_stages(self) -> tuple[Pipelined, dict[str, float], float]:
+    def _in_stages(self) -> tuple[Scheduled, dict[str, float], float]:
         """How the stages run, what is waited for beside kernels, and in a micro-batch for activations' copies."""
         stages = self.stages()
         run = pipelined(stages, self.count, self.layout.chunks, self.hop_s())
@@ -242,7 +242,7 @@ class Planner:
         away_s = sum(self._offload_s(way, k) for way in (Phase.FORWARD, Phase.BACKWARD) for k in first)
         return run, {"bubble": run.total_s - run.busy_s, "copies": exposed}, away_s
 
-    def _gathered(self) -> tuple[Pipelined, dict[str, float], float]:
+    def _gathered(self) -> tuple[Scheduled, dict[str, float], float]:
         """The same of layers that gather their weights, one after another."""
         lay, w, groups, hybrid = self.layout, self.pieces.weights, self.groups, self.layout.sharding == "hybrid"
         inside, count, away = "node" if hybrid else "data", self.decoder.layers, self.offload.layers
@@ -264,9 +264,7 @@ class Planner:
             [ends, *[waiting] * away, *[layer] * (count - away)], gather, reduce, pieces=self.count,
             progress=self.progress(inside, "all-gather", sizes[-1]), again=lay.sharding != "grad-op", across_s=across,
         )  # fmt: skip
-        busy = run.total_s - run.exposed_s - run.contention_s
-        stages = Pipelined(total_s=run.total_s, busy_s=busy, under_way=(1,))
-        return stages, {"copies": run.exposed_s, "contention": run.contention_s}, away * sum(waits)
+        return run, {"copies": run.exposed_s, "contention": run.contention_s}, away * sum(waits)
 
     def _sums(self, layers: float) -> dict[str, float]:
         """Seconds by cause: kernels by their terms, then groups. The ends' time is kernels' too."""

@@ -25,16 +25,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A task on its device, in seconds from the start of the step."""
-
-    task: Task
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hop:
-    """What a task sends to the stage after it, or before it in backward, on its way."""
+    """A task on its device, or what it sends to its neighbour on a link, in seconds from the start of the step."""
 
     task: Task
     start_s: float
@@ -77,54 +68,44 @@ def _interleaved(device: int, devices: int, pieces: int, chunks: int, *, backwar
 
 def run_pipeline(
     onward_s: Sequence[float], queues: Sequence[Sequence[Task]], perform: Callable[[int, Task, float], Slot]
-) -> tuple[list[list[Slot]], list[Hop]]:
-    """When each task runs: after the one before it on its device, and what it needs from its neighbours.
+) -> tuple[list[list[Slot]], list[Slot]]:
+    """When each task runs, after the one before it on its device and what it needs from its neighbours; and what is
+    sent between them.
 
     onward_s: what a piece takes from each stage but the last to the next one, and back; each way one after another.
     perform: runs a task on a device, after those before it and not before its input is there, at the given time.
     """
-    run = _Pipeline(onward_s=onward_s, perform=perform, slots=[[] for _ in queues])
+    last = len(onward_s)
+    slots: list[list[Slot]] = [[] for _ in queues]
+    hops: list[Slot] = []
+    there: dict[Task, float] = {}  # when what a task needs of its neighbour has come
+    done: set[Task] = set()
+    free: dict[tuple[int, bool], float] = {}  # when a link has carried all before, each way
+
+    def can(task: Task) -> bool:
+        known = task.stage == (last if task.backward else 0) or task in there
+        return known and (not task.backward or replace(task, backward=False) in done)
+
+    def do(device: int, task: Task) -> None:
+        slot = perform(device, task, there.get(task, 0.0))
+        slots[device].append(slot)
+        done.add(task)
+        to = task.stage + (-1 if task.backward else 1)
+        link = min(task.stage, to)
+        if 0 <= link < last:
+            start = max(slot.end_s, free.get((link, task.backward), 0.0))
+            there[replace(task, stage=to)] = free[link, task.backward] = start + onward_s[link]
+            hops.append(Slot(task=task, start_s=start, end_s=start + onward_s[link]))
+
     places = [0] * len(queues)
     while any(place < len(queue) for place, queue in zip(places, queues, strict=True)):
         before = list(places)
         for device, queue in enumerate(queues):
-            while places[device] < len(queue) and run.can(queue[places[device]]):
-                run.do(device, queue[places[device]])
+            while places[device] < len(queue) and can(queue[places[device]]):
+                do(device, queue[places[device]])
                 places[device] += 1
         assert places != before, "tasks that wait for each other"
-    return run.slots, run.hops
-
-
-@dataclass(slots=True, kw_only=True)
-class _Pipeline:
-    """What has run so far."""
-
-    onward_s: Sequence[float]
-    perform: Callable[[int, Task, float], Slot]
-    slots: list[list[Slot]]
-    hops: list[Hop] = field(default_factory=list)
-    there: dict[Task, float] = field(default_factory=dict)  # when what a task needs of its neighbour has come
-    done: set[Task] = field(default_factory=set)
-    free: dict[tuple[int, bool], float] = field(default_factory=dict)  # when a link has carried all before, each way
-
-    def can(self, task: Task) -> bool:
-        """Whether it is known when a task's inputs are there."""
-        first = task.stage == (len(self.onward_s) if task.backward else 0)
-        forward = replace(task, backward=False)
-        return (first or task in self.there) and (not task.backward or forward in self.done)
-
-    def do(self, device: int, task: Task) -> None:
-        """Runs a task, and sends on what it makes."""
-        slot = self.perform(device, task, self.there.get(task, 0.0))
-        self.slots[device].append(slot)
-        self.done.add(task)
-        link, to = (task.stage - 1, task.stage - 1) if task.backward else (task.stage, task.stage + 1)
-        if not 0 <= link < len(self.onward_s):
-            return
-        start = max(slot.end_s, self.free.get((link, task.backward), 0.0))
-        end = self.free[link, task.backward] = start + self.onward_s[link]
-        self.there[replace(task, stage=to)] = end
-        self.hops.append(Hop(task=task, start_s=start, end_s=end))
+    return slots, hops
 
 
 def pieces_under_way(slots: Sequence[Slot]) -> int:
@@ -137,22 +118,13 @@ def pieces_under_way(slots: Sequence[Slot]) -> int:
     return most
 
 
-def balanced(weights: Sequence[float], parts: int) -> list[int]:
+def balanced(weights: Sequence[Sequence[float]]) -> list[int]:
     """Where to cut a row of weights so that the heaviest part is lightest: the first of each part.
 
-    Raises InputError for fewer weights than parts.
+    weights: as each part has them, on the device that runs it. Raises InputError for fewer weights than parts.
 
-    >>> balanced([1, 1, 1, 3], 2)
-    [0, 3]
-    """
-    return balanced_among([weights] * parts)
-
-
-def balanced_among(weights: Sequence[Sequence[float]]) -> list[int]:
-    """The same where weights depend on the part: those of each, as on the device that runs it.
-
-    >>> balanced_among([[1, 1, 1, 1], [3, 3, 3, 3]])
-    [0, 3]
+    >>> balanced([[1, 1, 1, 3]] * 2), balanced([[1, 1, 1, 1], [3, 3, 3, 3]])
+    ([0, 3], [0, 3])
     """
     parts, count = len(weights), len(weights[0])
     if count < parts:
@@ -187,15 +159,17 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipelined:
-    """A pipeline's step before what copies send."""
+class Scheduled:
+    """A step before what copies send at its end."""
 
     total_s: float
     busy_s: float  # of the GPU that computes most
-    under_way: tuple[int, ...]  # micro-batches, each through a chunk, that a GPU keeps at once
+    under_way: tuple[int, ...] = (1,)  # micro-batches, each through a chunk, that a GPU keeps at once
+    exposed_s: float = 0.0  # waits for weights and gradients on the links
+    contention_s: float = 0.0  # by which collectives slow what computes beside them
 
 
-def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -> Pipelined:
+def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -> Scheduled:
     """1F1B, interleaved where a GPU has several chunks. Stage s is on GPU s mod GPUs.
 
     hop_s: what an activation takes to the next stage, for which sender and receiver wait (Megatron-LM's batched
@@ -204,7 +178,7 @@ def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -
     gpus = len(stages) // chunks
     if gpus == 1:
         busy = pieces * (stages[0].forward_s + stages[0].backward_s)
-        return Pipelined(total_s=busy, busy_s=busy, under_way=(1,))
+        return Scheduled(total_s=busy, busy_s=busy)
     interleaved = chunks > 1 and pieces % gpus == 0
     queues = orders("interleaved" if interleaved else "1f1b", gpus, pieces, chunks if interleaved else 1)
     own = stages if interleaved else _whole(stages, gpus)
@@ -222,9 +196,7 @@ def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -
         return Slot(task=task, start_s=start, end_s=start + seconds)
 
     slots, _ = run_pipeline([hop_s] * last, queues, perform)
-    return Pipelined(
-        total_s=max(ready), busy_s=max(worked), under_way=tuple(pieces_under_way(row) for row in slots)
-    )  # fmt: skip
+    return Scheduled(total_s=max(ready), busy_s=max(worked), under_way=tuple(map(pieces_under_way, slots)))
 
 
 def _whole(stages: Sequence[Stage], gpus: int) -> list[Stage]:
@@ -246,19 +218,10 @@ def least_s(stages: Sequence[Stage], pieces: int, chunks: int) -> float:
     return max(pieces * (s.forward_s + s.backward_s) + way * (1 - 1 / gpus) * (gpus > 1) for s in own)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """A step whose layers gather their weights."""
-
-    total_s: float
-    exposed_s: float  # waits for the links
-    contention_s: float  # by which collectives slow what computes beside them
-
-
 def gathered(
     blocks: Sequence[Stage], gather_s: Sequence[float], reduce_s: Sequence[float], *, pieces: int, progress: float,
     again: bool, across_s: Sequence[float] = (),
-) -> Gathered:  # fmt: skip
+) -> Scheduled:  # fmt: skip
     """FSDP: weights gathered one block ahead, gradients reduced behind, all on one queue of the links.
 
     blocks: forward and backward of each; gather_s, reduce_s: of its collectives. progress: how fast kernels go beside a
@@ -284,7 +247,10 @@ def gathered(
             if across_s:
                 run.send(across_s[i], run.gpu)
     end = max(run.gpu, run.link)
-    return Gathered(total_s=end, exposed_s=run.waited + end - run.gpu, contention_s=run.contention)
+    exposed_s = run.waited + end - run.gpu
+    return Scheduled(
+        total_s=end, busy_s=end - exposed_s - run.contention, exposed_s=exposed_s, contention_s=run.contention
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -296,18 +262,18 @@ class _Links:
     link: float = 0.0
     waited: float = 0.0
     contention: float = 0.0
-    busy: list[tuple[float, float]] | None = None
+    busy: list[tuple[float, float]] = field(default_factory=list)
 
     def send(self, seconds: float, not_before_s: float) -> float:
         start = max(self.link, not_before_s)
         self.link = start + seconds
-        self.busy = [*(self.busy or [])[-3:], (start, self.link)]
+        self.busy = [*self.busy[-3:], (start, self.link)]
         return self.link
 
     def compute(self, seconds: float, ready_s: float) -> float:
         start = max(self.gpu, ready_s)
         self.waited += start - self.gpu
-        beside = sum(max(0.0, min(end, start + seconds) - max(begin, start)) for begin, end in self.busy or ())
+        beside = sum(max(0.0, min(end, start + seconds) - max(begin, start)) for begin, end in self.busy)
         extra = min(beside, seconds) * (1 - self.progress)
         self.contention += extra
         self.gpu = start + seconds + extra

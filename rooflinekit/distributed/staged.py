@@ -12,7 +12,7 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from rooflinekit.distributed.groups import BATCH, Groups
-from rooflinekit.distributed.pipeline import Hop, Slot, Task, balanced_among, pieces_under_way, run_pipeline
+from rooflinekit.distributed.pipeline import Slot, Task, balanced, pieces_under_way, run_pipeline
 from rooflinekit.distributed.prediction import TERMS, Share
 from rooflinekit.distributed.queues import (
     Barrier,
@@ -122,7 +122,7 @@ def _of(message: Message, task: Task) -> Message:
     return replace(message, key=f"{message.key}, {task.piece}", group=f"{message.group}, stage {task.stage}")
 
 
-def _hop(hop: Hop, timings: Sequence[CollectiveTiming]) -> Message:
+def _hop(hop: Slot, timings: Sequence[CollectiveTiming]) -> Message:
     task = hop.task
     link = task.stage - task.backward
     return Message(
@@ -283,7 +283,7 @@ def stage_of_blocks(predicted: Sequence[Prediction]) -> dict[str, int]:
 
     predicted: the whole step on the device of each stage. Raises InputError for a model of fewer blocks than stages.
     """
-    starts = balanced_among([list(_seconds(p).values()) for p in predicted])
+    starts = balanced([list(_seconds(p).values()) for p in predicted])
     blocks = blocks_of(predicted[0].graph)
     return {block: max(k for k, start in enumerate(starts) if start <= i) for i, block in enumerate(blocks)}
 

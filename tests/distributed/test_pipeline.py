@@ -5,11 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflinekit.distributed.pipeline import (
-    Hop,
     Slot,
     Task,
     balanced,
-    balanced_among,
     orders,
     pieces_under_way,
     run_pipeline,
@@ -19,7 +17,7 @@ from rooflinekit.errors import InputError
 
 def slots_of(
     schedule: str, devices: int, pieces: int, chunks: int = 1, onward_s: float = 0.0
-) -> tuple[list[list[Slot]], list[Hop]]:
+) -> tuple[list[list[Slot]], list[Slot]]:
     """Of equal stages that take a device 1 s forward and 2 s backward for each piece."""
     free = [0.0] * devices
 
@@ -74,11 +72,11 @@ def test_slower_links_are_never_faster() -> None:
 
 
 def test_balance_by_hand() -> None:
-    assert balanced([4, 1, 1, 1, 1], 2) == [0, 1]
-    assert balanced([1, 1, 1, 1, 4, 4], 3) == [0, 4, 5]
+    assert balanced([[4, 1, 1, 1, 1]] * 2) == [0, 1]
+    assert balanced([[1, 1, 1, 1, 4, 4]] * 3) == [0, 4, 5]
     # six equal blocks, the second device takes twice as long for each: 4 and 2·2
-    assert balanced_among([[1] * 6, [2] * 6]) == [0, 4]
+    assert balanced([[1] * 6, [2] * 6]) == [0, 4]
     with pytest.raises(InputError, match="a pipeline of 3 stages: the model has 2 blocks to put there"):
-        balanced([1, 1], 3)
+        balanced([[1, 1]] * 3)
     with pytest.raises(InputError, match="interleaved schedule: expected a multiple of 4 microbatches; got 6"):
         orders("interleaved", 4, 6, 2)
