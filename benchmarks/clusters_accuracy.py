@@ -22,9 +22,9 @@ from clusters_sources import SOURCES, Case
 from page_tables import markdown_lines
 
 from rooflinekit.api.train import place_of
+from rooflinekit.distributed.described import Planner
+from rooflinekit.distributed.groups import Setting
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.training.pieces import Place
-from rooflinekit.training.plan import Planner
 
 SCALING = "## Time on n GPUs by that on one"
 PAGE = Path(__file__).parent.parent / "docs" / "clusters_accuracy.md"
@@ -35,16 +35,15 @@ class Bench:
     """Places, each made once, and the steps of cases."""
 
     def __init__(self) -> None:
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, Setting] = {}
 
     def planner(self, case: Case) -> Planner:
         """The case's step."""
         if case.cluster not in self.places:
             self.places[case.cluster] = place_of(case.cluster)
-        place = replace(self.places[case.cluster], gpus=case.gpus)
         return Planner(
             decoder=case.decoder, layout=case.layout, recipe=case.recipe, batch=case.batch, seq=case.seq,
-            place=place,
+            place=self.places[case.cluster].at(case.gpus),
         )  # fmt: skip
 
     def rows(self, source: str, data: Path, most: int = 0) -> pd.DataFrame:
@@ -223,7 +222,7 @@ HEAD = """# Training on clusters, against measurements
 Made by `python benchmarks/clusters_accuracy.py DATA --page`. Rows are other people's; each source says what it is and
 what was assumed of it. Two numbers that no op tells are fitted on whole steps, each on half of the models of one
 source by the hash of their names (`--fit` prints both halves): how fast kernels go beside FSDP's collectives
-(`FSDP_PROGRESS`), and what Megatron's Python takes (`MEGATRON_ISSUE`), both in `rooflinekit/training/recipe.py`.
+(`FSDP_PROGRESS`), and what Megatron's Python takes (`MEGATRON_ISSUE`), both in `rooflinekit/distributed/records.py`.
 Nothing else is.
 """
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from clusters_accuracy import PAGE, Bench
 from clusters_scaling import write_section
 from clusters_sources import SOURCES, Case
 
+from rooflinekit.distributed.described import search_layouts
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.training.search import search_layouts
 
 _HEAD = "## Layouts that a search takes"
 _KEEP = 30  # layouts that are worked out; a place behind them is shown so
@@ -79,7 +78,7 @@ def beside(bench: Bench, cases: Sequence[Case]) -> list[str]:
         theirs = planner.step()
         try:
             found = search_layouts(
-                case.decoder, case.recipe, replace(planner.place, gpus=case.gpus), batch=case.batch, seq=case.seq,
+                case.decoder, case.recipe, planner.place.at(case.gpus), batch=case.batch, seq=case.seq,
                 keep=_KEEP,
             )  # fmt: skip
         except RooflinekitError:

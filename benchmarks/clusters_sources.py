@@ -12,10 +12,9 @@ from typing import Any
 import pandas as pd
 
 import rooflinekit as rk
+from rooflinekit.distributed.records import Layout, Recipe, recipe_of
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.ir.op import DType
-from rooflinekit.training.layout import Layout
-from rooflinekit.training.recipe import Recipe, recipe_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,10 +27,10 @@ from small_batches import _BATCH, _DTYPES, _LIKE, slower_host
 import rooflinekit as rk
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.distributed.groups import Setting
+from rooflinekit.distributed.planning import plan
 from rooflinekit.hardware.cluster import Members, PcieLinks
 from rooflinekit.model.machine import Machine
-from rooflinekit.strategies.planning import plan
-from rooflinekit.strategies.program import Setting
 
 _GPUS = {"GeForce RTX 2080 Ti": "nvidia-rtx-2080-ti", "TITAN Xp": "nvidia-titan-xp"}
 #: Whether a card writes into another's memory over PCIe: GeForce cards of Turing do not, Pascal's do.

@@ -32,10 +32,10 @@ from measured import gpu_name
 from torch import nn
 
 import rooflinekit as rk
+from rooflinekit.distributed.saving import accumulated
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.ir.op import Phase
 from rooflinekit.step.memory import product_workspace
-from rooflinekit.strategies.saving import accumulated
 
 _WITHOUT = ("embedding",)
 _ASKED_FOR = ("rope",)  # gradients by `torch.autograd.grad`: nothing is there from the call before

@@ -10,9 +10,9 @@ from pathlib import Path
 from page import FOLDER, run_all
 
 import rooflinekit as rk
+from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
-from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.tracing.targets import load_target
 
 ROOT = Path(__file__).parent.parent

@@ -33,6 +33,17 @@ if TYPE_CHECKING:
     from rooflinekit.api.transfer import transfer as transfer
     from rooflinekit.cost.table import rule as rule
     from rooflinekit.cost.table import traffic as traffic
+    from rooflinekit.distributed.described import LayoutSearch as LayoutSearch
+    from rooflinekit.distributed.pieces import training_graph as training_graph
+    from rooflinekit.distributed.prediction import ParallelPrediction as ParallelPrediction
+    from rooflinekit.distributed.prediction import TrainingStep as TrainingStep
+    from rooflinekit.distributed.records import DDP as DDP
+    from rooflinekit.distributed.records import FSDP as FSDP
+    from rooflinekit.distributed.records import DataParallel as DataParallel
+    from rooflinekit.distributed.records import Layout as Layout
+    from rooflinekit.distributed.records import Mesh as Mesh
+    from rooflinekit.distributed.records import Recipe as Recipe
+    from rooflinekit.distributed.records import Savers as Savers
     from rooflinekit.hardware.catalog import devices as devices
     from rooflinekit.hardware.cluster import Cluster as Cluster
     from rooflinekit.hardware.device import Device as Device
@@ -65,12 +76,6 @@ if TYPE_CHECKING:
     from rooflinekit.step.execution import Execution as Execution
     from rooflinekit.step.prediction import Prediction as Prediction
     from rooflinekit.step.summary import summary as summary
-    from rooflinekit.strategies.prediction import ParallelPrediction as ParallelPrediction
-    from rooflinekit.strategies.records import DDP as DDP
-    from rooflinekit.strategies.records import FSDP as FSDP
-    from rooflinekit.strategies.records import DataParallel as DataParallel
-    from rooflinekit.strategies.records import Mesh as Mesh
-    from rooflinekit.strategies.records import Savers as Savers
     from rooflinekit.study.compare.cost import Price as Price
     from rooflinekit.study.compare.cost import Pricing as Pricing
     from rooflinekit.study.compare.crossover import Intensity as Intensity
@@ -87,11 +92,6 @@ if TYPE_CHECKING:
     from rooflinekit.study.profile.memory import MemoryProfile as MemoryProfile
     from rooflinekit.study.profile.profile import Profile as Profile
     from rooflinekit.study.transfer.transferred import Transferred as Transferred
-    from rooflinekit.training.graph import training_graph as training_graph
-    from rooflinekit.training.layout import Layout as Layout
-    from rooflinekit.training.recipe import Recipe as Recipe
-    from rooflinekit.training.search import LayoutSearch as LayoutSearch
-    from rooflinekit.training.step import TrainingStep as TrainingStep
 
 __version__ = "0.1.0"
 
@@ -136,8 +136,10 @@ _HOME = {
         "step.execution": "Execution",
         "step.prediction": "Prediction",
         "step.summary": "summary",
-        "strategies.prediction": "ParallelPrediction",
-        "strategies.records": "DDP DataParallel FSDP Mesh Savers",
+        "distributed.described": "LayoutSearch",
+        "distributed.pieces": "training_graph",
+        "distributed.prediction": "ParallelPrediction TrainingStep",
+        "distributed.records": "DDP DataParallel FSDP Layout Mesh Recipe Savers",
         "study.compare.cost": "Price Pricing",
         "study.compare.crossover": "Intensity bandwidth_to_match compute_bound_from gpu_bound_from intensity",
         "study.compare.gpus": "GpuComparison",
@@ -148,11 +150,6 @@ _HOME = {
         "study.profile.memory": "MemoryProfile",
         "study.profile.profile": "Profile",
         "study.transfer.transferred": "Transferred",
-        "training.graph": "training_graph",
-        "training.layout": "Layout",
-        "training.recipe": "Recipe",
-        "training.search": "LayoutSearch",
-        "training.step": "TrainingStep",
     }.items()
     for name in names.split()
 }

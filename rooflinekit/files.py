@@ -64,6 +64,8 @@ def _refuse_constant(word: str) -> None:
 
 #: What file systems say that know no locks: there all goes on without, as it would with none else at work.
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
+
+
 @contextlib.contextmanager
 def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
     """A place beside `path` to write to, which becomes `path` when the block ends well, and goes when it does not.

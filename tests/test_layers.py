@@ -20,11 +20,12 @@ ROWS = [
     {"tracing", "cost", "hardware"},
     {"model"},
     {"calibrate", "step"},
-    {"strategies"},
+    {"serving"},
+    {"distributed"},
     {"study", "present"},  # empty but for a docstring
     {"study/errors"},
-    {"study/explain", "study/profile", "study/sweep", "serving"},
-    {"study/compare", "study/transfer", "study/guard", "training"},
+    {"study/explain", "study/profile", "study/sweep"},
+    {"study/compare", "study/transfer", "study/guard"},
     {"present/scales"},
     {"present/text", "present/figures", "present/traces"},
     {"present/page"},
@@ -43,9 +44,8 @@ OUTSIDE = {
     "model": {"numpy"},
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in some files torch, see TIMING
     "step": {"pandas", "numpy"},
-    "strategies": {"pandas"},  # for the table of what fits, when it is asked for
     "serving": {"sympy"},
-    "training": set(),
+    "distributed": {"pandas"},  # for the table of what fits, when it is asked for
     "study": set(),
     "present": set(),
     "study/errors": set(),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from rooflinekit.distributed.prediction import ParallelPrediction, TrainingStep
 from rooflinekit.hardware.specs import members_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.serving.served import Served
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.study.compare.cost import Costs, Job, Price, Pricing, costs_of
-from rooflinekit.training.step import TrainingStep
 
 #: What has a price: a step on one GPU or on several, a decoder's training step, served clients or requests.
 Answer: TypeAlias = Prediction | ParallelPrediction | TrainingStep | Served | Job

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +10,10 @@ from rooflinekit.api.keywords import with_named
 from rooflinekit.api.predict import in_base
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.distributed.groups import Setting, setting_of
+from rooflinekit.distributed.planning import plan
+from rooflinekit.distributed.prediction import ParallelPrediction
+from rooflinekit.distributed.records import DDP, Savers, Strategy, strategy_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
@@ -20,16 +23,11 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release, open_names
 from rooflinekit.ir.sizes import check_dims
-from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Backend, Execution, execution_of
-from rooflinekit.strategies.planning import plan
-from rooflinekit.strategies.prediction import ParallelPrediction
-from rooflinekit.strategies.program import Setting, setting_of
-from rooflinekit.strategies.records import DDP, Savers, Strategy, strategy_of
 
 if TYPE_CHECKING:
-    from rooflinekit.strategies.fitting import Fitting
+    from rooflinekit.distributed.fitting import Fitting
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
 
@@ -78,7 +76,8 @@ def parallel(
     >>> found.total_s, found.hidden_s, found.exposed_s, str(found)  # doctest: +SKIP
     """
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
-    setting = _held(setting_of(cluster, gpus, host, execution, links), power_limit, sm_clock)
+    limits = {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
+    setting = setting_of(cluster, gpus, host, execution, links, **limits)
     if split not in ("even", "proportional"):
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
@@ -126,7 +125,7 @@ def fit_into(
     >>> found = fit_into(model, x, gpu="nvidia-rtx-3070", batch=256, optimizer=torch.optim.Adam)  # doctest: +SKIP
     >>> found.best, found.table, str(found)  # doctest: +SKIP
     """
-    from rooflinekit.strategies.fitting import try_all
+    from rooflinekit.distributed.fitting import try_all
 
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     if (gpu is None) == (cluster is None):
@@ -137,12 +136,6 @@ def fit_into(
     assert cluster is not None
     setting = setting_of(cluster, gpus, host, execution, None)
     return try_all(graph_at(workload, inputs, given), setting, progress, names)
-
-
-def _held(setting: Setting, power_limit: str | float | None, sm_clock: str | float | None) -> Setting:
-    """The same under limits."""
-    limits = {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
-    return replace(setting, machines=tuple(limited(machine, **limits) for machine in setting.machines))
 
 
 def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: Execution | Backend) -> Setting:

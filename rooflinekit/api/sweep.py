@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from rooflinekit.strategies.records import Savers, Strategy
+    from rooflinekit.distributed.records import Savers, Strategy
     from rooflinekit.study.sweep.points import Memory, Together
     from rooflinekit.study.sweep.search import Found
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory

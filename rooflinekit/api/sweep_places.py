@@ -22,8 +22,8 @@ from rooflinekit.step.execution import Backend, Execution, check_release, execut
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
+    from rooflinekit.distributed.records import Savers, Strategy
     from rooflinekit.ir.inputs import Mode
-    from rooflinekit.strategies.records import Savers, Strategy
     from rooflinekit.study.sweep.plan import Axis, Plan
     from rooflinekit.study.sweep.points import Memory, Together
 

@@ -7,24 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rooflinekit.api.predict import in_base
-from rooflinekit.calibrate.fitting.files import constants_for
-from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.distributed.described import Planner
+from rooflinekit.distributed.groups import Setting, setting_of
+from rooflinekit.distributed.prediction import TrainingStep
+from rooflinekit.distributed.records import Layout, Recipe, check_count, recipe_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import load_cluster, load_host, members_of
+from rooflinekit.hardware.specs import load_cluster
 from rooflinekit.ir.arguments import checked
-from rooflinekit.model.energy import limited
-from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.training.layout import Layout
-from rooflinekit.training.pieces import Place
-from rooflinekit.training.plan import Planner
-from rooflinekit.training.recipe import Recipe, recipe_of
-from rooflinekit.training.step import TrainingStep
 
 if TYPE_CHECKING:
-    from rooflinekit.training.search import LayoutSearch
+    from rooflinekit.distributed.described import LayoutSearch
 
 
 @checked
@@ -54,9 +49,10 @@ def train(
     >>> found = train(Decoder.from_config("config.json"), cluster="dgx-h100", batch=64, seq=4096)  # doctest: +SKIP
     >>> found.total_s, found.mfu, found.memory.allocated  # doctest: +SKIP
     """
-    limits = in_base(power_limit, "W"), in_base(sm_clock, "Hz")
-    place = place_of(cluster, gpus, host, links, limits)
-    _check(batch, seq)
+    limits = {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
+    place = place_of(cluster, gpus, host, links, **limits)
+    check_count("batch", batch)
+    check_count("seq", seq)
     return Planner(
         decoder=decoder, layout=layout or Layout(), recipe=recipe_of(recipe), batch=batch, seq=seq, place=place
     ).step()  # fmt: skip
@@ -82,33 +78,20 @@ def search_layouts(
     Arguments as of `train`. keep: how many of the fastest are worked out in full. progress: called with how many
     layouts have been looked at. Raises what `train` raises, and InputError where nothing fits.
     """
-    from rooflinekit.training.search import search_layouts as searched
+    from rooflinekit.distributed.described import search_layouts as searched
 
-    _check(batch, seq)
+    check_count("batch", batch)
+    check_count("seq", seq)
     place = place_of(cluster, gpus, host, links)
     return searched(decoder, recipe_of(recipe), place, batch=batch, seq=seq, keep=keep, progress=progress)
 
 
 def place_of(
     cluster: str | Path | Cluster, gpus: int | None = None, host: str | Path | Host | None = None,
-    links: Path | None = None, limits: tuple[float | None, float | None] = (None, None),
-) -> Place:  # fmt: skip
-    """A cluster of equal GPUs, ready. limits: of each, in W and Hz. Raises InputError for unequal ones, more than there
-    are, and limits that the board cannot hold.
-    """
+    links: Path | None = None, **limits: float | None,
+) -> Setting:  # fmt: skip
+    """A cluster of equal GPUs. limits: see `setting_of`. Raises what it raises, and InputError for unequal GPUs."""
     found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     if len(set(found.device_names)) > 1:
         raise InputError(f"{found.name}: expected equal devices; got {', '.join(sorted(set(found.device_names)))}")
-    device = members_of(found)[0]
-    own = found.host if host is None else host
-    machine = limited(Machine.of(device, constants_for(device)), power_w=limits[0], clock=limits[1])
-    return Place.of(
-        found, machine, own if isinstance(own, Host) else load_host(own), load_links(links),
-        found.size if gpus is None else gpus,
-    )  # fmt: skip
-
-
-def _check(batch: object, seq: object) -> None:
-    for name, value in (("batch", batch), ("seq", seq)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name}: expected an integer of 1 or more; got {value!r}")
+    return setting_of(found, gpus, host, "eager", links, **limits)

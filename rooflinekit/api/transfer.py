@@ -10,6 +10,8 @@ from rooflinekit.api.keywords import with_named
 from rooflinekit.api.measured import MeasuredStep
 from rooflinekit.api.parallel import graph_at, parallel
 from rooflinekit.api.predict import device_of, host_of, machines_of, predict
+from rooflinekit.distributed.prediction import ParallelPrediction
+from rooflinekit.distributed.records import Strategy
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
@@ -22,8 +24,6 @@ from rooflinekit.model.machine import Calibration
 from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import other_way
-from rooflinekit.strategies.prediction import ParallelPrediction
-from rooflinekit.strategies.records import Strategy
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.transferred import Transferred, correcting, on_several, transferred
 

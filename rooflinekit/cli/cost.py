@@ -30,7 +30,7 @@ from rooflinekit.cli.workload import NO_GPU, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
-    from rooflinekit.strategies.prediction import ParallelPrediction
+    from rooflinekit.distributed.prediction import ParallelPrediction
 
 
 @functools.partial(describes_workload, needs_gpu=False)

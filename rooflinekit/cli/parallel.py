@@ -15,7 +15,7 @@ from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
-    from rooflinekit.strategies.records import Savers, Strategy
+    from rooflinekit.distributed.records import Savers, Strategy
 
 TRAINING = functools.partial(describes_workload, needs_gpu=False, mode="training")
 _NO_OPTIONS = {
@@ -88,9 +88,9 @@ def parallel(
     check_word("--split", split, ("even", "proportional"))
     _no_gpu(workload)
     from rooflinekit.api import parallel as parallel_workflows
+    from rooflinekit.distributed.records import Savers
     from rooflinekit.hardware.specs import load_cluster
     from rooflinekit.step.execution import Execution
-    from rooflinekit.strategies.records import Savers
 
     found = load_cluster(cluster)
     count = found.size if gpus is None else gpus
@@ -145,7 +145,7 @@ def _no_gpu(workload: Workload) -> None:
 
 def _strategy(word: str, count: int, sizes: dict[str, int | None], options: dict[str, Any]) -> Strategy:
     """A mesh with sizes of its groups, all of them 1 but the one that the word names; or another strategy."""
-    from rooflinekit.strategies.records import Mesh, strategy_of
+    from rooflinekit.distributed.records import Mesh, strategy_of
 
     if word not in ("mesh", *sizes):
         if any(sizes.values()) or options != _NO_OPTIONS:

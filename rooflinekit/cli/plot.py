@@ -17,9 +17,9 @@ from rooflinekit.cli.workload import NO_GPU, describes_workload
 from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
+    from rooflinekit.distributed.prediction import ParallelPrediction
     from rooflinekit.ir.graph import Graph
     from rooflinekit.step.prediction import Prediction
-    from rooflinekit.strategies.prediction import ParallelPrediction
 
 _WHATS = ("roofline", "timeline", "memory", "sweep", "waterfall")
 _SEVERAL_HELP = "a step on several devices, in the place of --gpu; repeatable, as are --gpus and --strategy"
@@ -152,9 +152,9 @@ def _check_several(workload: Workload, what: str, asked: _Asked, alone: dict[str
 
 def _several(workload: Workload, target: str, asked: _Asked) -> list[ParallelPrediction]:
     from rooflinekit.api import parallel as parallel_workflows
+    from rooflinekit.distributed.records import strategy_of
     from rooflinekit.hardware.specs import load_cluster
     from rooflinekit.step.execution import Execution
-    from rooflinekit.strategies.records import strategy_of
 
     for _, strategy, _ in asked:
         strategy_of(strategy, 1)  # before the slow part

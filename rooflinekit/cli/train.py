@@ -28,9 +28,9 @@ from rooflinekit.cli.parse import quantity_of
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
+    from rooflinekit.distributed.prediction import TrainingStep
     from rooflinekit.study.compare.cost import Costs, Pricing
     from rooflinekit.study.compare.limits import PowerLimits
-    from rooflinekit.training.step import TrainingStep
 
 
 def train(
@@ -84,10 +84,9 @@ def train(
     Example: rooflinekit train llama-3.1-8b --cluster dgx-h100 --batch 128 --tp 2
     """
     from rooflinekit.api import train as walks
+    from rooflinekit.distributed.records import Layout, recipe_of
     from rooflinekit.errors import InputError
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.training.layout import Layout
-    from rooflinekit.training.recipe import recipe_of
 
     decoder = Decoder.from_config(config, weights="bf16")
     chosen = recipe_of(recipe).with_changes(recompute=recompute, offload=offload, fp8=fp8)
@@ -204,7 +203,7 @@ class Money:
         from rooflinekit.api.train import place_of
         from rooflinekit.study.compare.limits import power_limits_together
 
-        machine = place_of(step.cluster).machine
+        machine = place_of(step.cluster).machines[0]
         board_w = machine.device.board_power or 0.0
         return power_limits_together(
             lambda watts: at(power_limit=watts), machine, max(25.0, 25.0 * round(board_w / _LIMITS / 25)),

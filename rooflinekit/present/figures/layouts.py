@@ -25,8 +25,8 @@ from rooflinekit.present.figures.style import (
 )
 
 if TYPE_CHECKING:
-    from rooflinekit.training.search import LayoutSearch
-    from rooflinekit.training.step import TrainingStep
+    from rooflinekit.distributed.described import LayoutSearch
+    from rooflinekit.distributed.prediction import TrainingStep
 
 _GIB = 2**30
 _NAMED = 6  # labels that a column has room for

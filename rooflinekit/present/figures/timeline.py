@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from rooflinekit.distributed.prediction import ParallelPrediction, Share
+from rooflinekit.distributed.queues import Message
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
 from rooflinekit.model.timing import Timing
@@ -36,8 +38,6 @@ from rooflinekit.present.figures.style import (
 )
 from rooflinekit.present.scales import unit_of
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.strategies.prediction import ParallelPrediction, Share
-from rooflinekit.strategies.queues import Message
 from rooflinekit.study.compare.scaling import exposed_intervals, split
 from rooflinekit.units import format_quantity
 

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.labels import Box, Ruler
@@ -31,7 +32,6 @@ from rooflinekit.present.figures.style import (
 )
 from rooflinekit.present.scales import unit_of
 from rooflinekit.step.labels import MEANING
-from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.study.compare import scaling
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import rooflinekit
+from rooflinekit.distributed.prediction import ParallelPrediction, Share
 from rooflinekit.errors import OutputError
 from rooflinekit.files import write_text
 from rooflinekit.ir.arguments import checked
@@ -15,7 +16,6 @@ from rooflinekit.ir.op import Op
 from rooflinekit.step.entry import input_pipeline_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.timeline import CpuSpan, Span
-from rooflinekit.strategies.prediction import ParallelPrediction, Share
 from rooflinekit.study.compare.scaling import exposed_intervals, split
 
 _CPU, _KERNELS, _WAITS, _COPIES, _LOADER = range(1, 6)

@@ -10,13 +10,13 @@ from functools import cached_property
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.prices import PriceTable
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from rooflinekit.distributed.prediction import TERMS, ParallelPrediction
+from rooflinekit.distributed.queues import Message
+from rooflinekit.distributed.records import FSDP, Mesh, Strategy
 from rooflinekit.ir.op import Phase
 from rooflinekit.model.collectives import CollectiveTiming, Link
-from rooflinekit.strategies.prediction import TERMS, ParallelPrediction
-from rooflinekit.strategies.queues import Message
-from rooflinekit.strategies.records import FSDP, Mesh, Strategy
 
 EXPOSED, HIDDEN = "exposed communication", "hidden communication"
 PARTED = "÷"  # begins the name of the step to a device's part of the work

@@ -17,6 +17,10 @@ import sympy
 from numpy.typing import NDArray
 
 from rooflinekit import __version__
+from rooflinekit.distributed import groups
+from rooflinekit.distributed.groups import BATCH, batch_of, setting_of
+from rooflinekit.distributed.planning import plan
+from rooflinekit.distributed.records import Savers, Strategy, strategy_of
 from rooflinekit.errors import InputError, SizeError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
@@ -24,10 +28,6 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_cluster
 from rooflinekit.ir.graph import Graph
 from rooflinekit.step.execution import Execution
-from rooflinekit.strategies import program
-from rooflinekit.strategies.planning import plan
-from rooflinekit.strategies.program import BATCH, batch_of, setting_of
-from rooflinekit.strategies.records import Savers, Strategy, strategy_of
 from rooflinekit.study.sweep.points import (
     LEVEL,
     Grid,
@@ -250,7 +250,7 @@ def _digest(value: Any) -> str:
 class Team:
     """Devices of a cluster, and how they share a step."""
 
-    setting: program.Setting
+    setting: groups.Setting
     strategy: Strategy
     savers: Savers
     proportional: bool
@@ -331,7 +331,7 @@ def _planned(graph: Graph, team: Team, sizes: Mapping[str, int]) -> dict[str, An
 def label_of(record: Strategy | Savers) -> str:
     """What of it is not as by default.
 
-    >>> from rooflinekit.strategies.records import DDP
+    >>> from rooflinekit.distributed.records import DDP
     >>> label_of(DDP()), label_of(DDP(backend="gloo"))
     ('DDP()', "DDP(backend='gloo')")
     """

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from rooflinekit.distributed.prediction import ParallelPrediction, Share
 from rooflinekit.step.prediction import TERMS, Prediction
-from rooflinekit.strategies.prediction import ParallelPrediction, Share
 from rooflinekit.study.errors.components import NETWORK, Kinship, leaders, parts_of
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.posterior import Posterior, given

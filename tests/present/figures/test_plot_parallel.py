@@ -11,6 +11,7 @@ from overlaps import overlaps
 from several import PARAMETER_BYTES, slow_cluster, step
 
 import rooflinekit as rk
+from rooflinekit.distributed.queues import covered
 from rooflinekit.errors import InputError
 from rooflinekit.present.figures import plot
 from rooflinekit.present.figures.records.build import roofline_figure
@@ -18,7 +19,6 @@ from rooflinekit.present.figures.records.caption import caption
 from rooflinekit.present.figures.records.figure import Figure
 from rooflinekit.present.figures.style import VERMILLION
 from rooflinekit.present.figures.timeline import IDLE
-from rooflinekit.strategies.queues import covered
 from rooflinekit.study.compare.scaling import EXPOSED, HIDDEN
 
 SMALL = rk.DDP(bucket_bytes=20_000, first_bucket_bytes=1)

@@ -11,7 +11,7 @@ from several import PARAMETER_BYTES, chain, slow_cluster, step
 
 import rooflinekit as rk
 from rooflinekit.calibrate.links.fits import load_links
-from rooflinekit.strategies.queues import covered
+from rooflinekit.distributed.queues import covered
 from rooflinekit.study.compare.scaling import (
     dram_bytes_of_a_device,
     exposed_intervals,

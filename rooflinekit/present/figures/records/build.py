@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
+from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
@@ -36,7 +37,6 @@ from rooflinekit.present.figures.records.links import link_figure
 from rooflinekit.present.figures.records.normalized import trajectories_of
 from rooflinekit.present.figures.records.roofs import ceiling, facts_of, floor_of, highest, l2_roof, levels_of, roofs_of
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.strategies.prediction import ParallelPrediction
 
 Part: TypeAlias = Prediction | Measured | Machine | Device
 Subject: TypeAlias = Part | Sequence[Part] | ParallelPrediction | Sequence[ParallelPrediction]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.model.collectives import Link
 from rooflinekit.present.figures.records.figure import Figure, Roof, Stop, Trajectory
 from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of
-from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.study.compare.scaling import (
     Sent,
     dram_bytes_of_a_device,

@@ -1,0 +1,288 @@
+"""Context parallelism: each device of a group works on its tokens of every sequence; attention needs keys of all.
+
+All that computes token by token has 1/c of the work, and gradients of all weights are sums over the group, as over
+copies. Attention goes one of two ways. "ring" (H. Liu et al., "Ring Attention with Blockwise Transformers", 2023): c
+blocks, each beside the next block's keys and values on their way; a block's result is scaled and added to those before
+it, and in backward the keys' gradients follow them around, c hops to where they belong. "all-gather" (Llama 3,
+section 3.3.2): all keys and values are gathered before attention, and again before its backward, which scatters their
+gradients. Causal sequences are cut into 2c parts of which a device has the first and the last of what is left, so that
+all have the same work, as Megatron-LM and torchtitan do it.
+
+Recognised by sizes: an axis of as many elements as attention's sequence, or as the batch has tokens, is cut. One token
+less, which a loss on the next token leaves, is as good. Weights, their gradients and states stay whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rooflinekit.distributed.rewriting import collective, on_tensors, owners_of, wait
+from rooflinekit.distributed.tensor import casts_of, divided_along
+from rooflinekit.errors import InputError
+from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Basis, Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.sizes import ceil_div
+
+_STANDING = (Role.WEIGHT, Role.BUFFER, Role.STATE)
+
+
+def cut_by_context(graph: Graph, parts: int, way: str, batch: int) -> Graph:
+    """What each of so many devices runs of a step of `batch` sequences.
+
+    Raises InputError without fused attention of one length, for lengths that do not divide, and for products on
+    something else than tokens.
+    """
+    if parts == 1:
+        return graph
+    length = _length_of(graph)
+    if length % (2 * parts):
+        raise InputError(
+            f"{graph.name}: a sequence of {length} tokens cannot be cut for {parts} devices: expected a multiple of "
+            f"{2 * parts}; choose another length or context"
+        )
+    weights = {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT}
+    cutter = _Cutter(
+        parts=parts, lengths=(batch * length, batch * (length - 1), length, length - 1), batch=batch,
+        standing=frozenset({*owners_of(graph, weights), *casts_of(graph)}),
+    )  # fmt: skip
+    spread = ring_attention if way == "ring" else gathered_attention
+    priced: list[PricedOp] = []
+    for p in graph.priced:
+        own = cutter.part(p)
+        priced += spread(own, p, parts) if is_attention(p.op) else [own]
+    return replace(
+        graph, priced=tuple(priced), inputs=tuple(map(cutter.thin, graph.inputs)),
+        outputs=tuple(map(cutter.thin, graph.outputs)),
+    )  # fmt: skip
+
+
+def _length_of(graph: Graph) -> int:
+    """Tokens of a sequence."""
+    found = {int(p.op.inputs[0].shape[2]): p.op for p in graph.priced if is_attention(p.op)}
+    if not found:
+        raise InputError(
+            f"{graph.name}: no fused attention whose sequence could be cut; expected "
+            "torch.nn.functional.scaled_dot_product_attention, or leave out context"
+        )
+    keys = {int(keys_of(op)[0].shape[2]) for op in found.values()}
+    if len({*found, *keys}) > 1:
+        raise InputError(
+            f"{graph.name}: attention over {', '.join(map(str, sorted({*found, *keys})))} tokens; context expects "
+            "sequences of one length that attend to themselves"
+        )
+    return next(iter(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cutter:
+    """Tensors and ops of a device."""
+
+    parts: int
+    lengths: Sequence[int]  # of axes that are cut: tokens of the batch, of a sequence
+    batch: int
+    standing: frozenset[str]  # memory of weights, their gradients and states
+
+    def thin(self, spec: TensorSpec) -> TensorSpec:
+        """A device's part of a tensor; what has no tokens as it is."""
+        if spec.role in _STANDING or spec.memory in self.standing:
+            return spec
+        axes = [k for k, size in enumerate(spec.shape) if int(size) in self.lengths]
+        if len(axes) > 1 and axes[0] == 0 and int(spec.shape[0]) == self.batch:
+            axes.pop(0)  # as many sequences as they have tokens
+        return divided_along(spec, axes[0], self.parts) if axes else spec
+
+    def part(self, p: PricedOp) -> PricedOp:
+        """An op on a device's tokens."""
+        op = p.op
+        if op.phase is Phase.OPTIMIZER:
+            return p
+        found = on_tensors(p, self.thin)
+        if found.op == op:
+            if any(cost.gemms for cost in p.costs):
+                raise InputError(
+                    f"{op.module or op.name}: a product of {op.inputs[0].shape} by {op.inputs[-1].shape} has no axis "
+                    "of tokens to cut; leave out context"
+                )
+            return p
+        by_row = found.op.outputs[0] != op.outputs[0]
+        fixed = [_bytes(s for s in own if self.thin(s) is s) for own in (op.inputs, op.outputs)]
+        return replace(found, costs=tuple(self._cost(cost, *fixed, by_row=by_row) for cost in p.costs))
+
+    def _cost(self, cost: Cost, read: int, written: int, *, by_row: bool) -> Cost:
+        """Of a part. read, written: bytes of tensors that stay whole; by_row: rows are cut, not what is summed up."""
+        thin = cost.map(lambda size: ceil_div(int(size), self.parts))
+        return replace(
+            thin, gemms=tuple(self._gemm(gemm, by_row=by_row) for gemm in cost.gemms),
+            read_bytes=self._traffic(int(cost.read_bytes), read),
+            write_bytes=self._traffic(int(cost.write_bytes), written),
+        )  # fmt: skip
+
+    def _traffic(self, size: int, fixed: int) -> int:
+        """Bytes: tensors that are whole, or of a table the rows that tokens ask for."""
+        return fixed + ceil_div(size - fixed, self.parts) if size >= fixed else ceil_div(size, self.parts)
+
+    def _gemm(self, gemm: Gemm, *, by_row: bool) -> Gemm:
+        needed = None if gemm.needed is None else ceil_div(int(gemm.needed), self.parts)
+        if by_row:
+            return replace(gemm, m=ceil_div(int(gemm.m), self.parts), needed=needed)
+        return replace(gemm, k=ceil_div(int(gemm.k), self.parts), needed=needed)
+
+
+def _bytes(specs: Iterable[TensorSpec]) -> int:
+    """Of all of them, each memory once."""
+    return sum({spec.memory: int(spec.bytes) for spec in specs}.values())
+
+
+# Attention of a context group, from an op on a device's tokens: around a ring, or on what is gathered.
+
+
+#: An element of a block's result: twice scaled, once added.
+_MERGE_FLOP = 3
+
+
+def is_attention(op: Op) -> bool:
+    """Whether it is fused attention, forward or backward."""
+    return "scaled_dot_product" in op.kind or "flex_attention" in op.kind
+
+
+def ring_attention(own: PricedOp, whole: PricedOp, parts: int) -> list[PricedOp]:
+    """own: the op on a device's tokens, of its part of the costs; whole: the same on all of them."""
+    return _Ring(own=own, whole=whole, parts=parts).ops()
+
+
+def gathered_attention(own: PricedOp, whole: PricedOp, parts: int) -> list[PricedOp]:
+    """Likewise, with all keys and values gathered before it, and their gradients scattered after it."""
+    op, backward = own.op, own.op.phase is Phase.BACKWARD
+    known = keys_of(whole.op)
+    gathered = [replace(s, name=f"{s.name} of all, {op.name}", storage="") for s in known]
+    found = [_send(f"{op.name} keys", "all-gather", known, op, keys_of(op), gathered, blocking=True)]
+    changed = _with_keys(op, gathered)
+    scattered = [replace(s, name=f"{s.name} of all", storage="") for s in whole.op.outputs[1:3]] if backward else []
+    if backward:
+        changed = replace(changed, outputs=(op.outputs[0], *scattered, *op.outputs[3:]))
+    read = _all(changed.inputs) / max(1, _all(whole.op.inputs))
+    written = _all(changed.outputs) / max(1, _all(whole.op.outputs))
+    costs = tuple(
+        replace(cost, read_bytes=int(int(full.read_bytes) * read), write_bytes=int(int(full.write_bytes) * written))
+        for cost, full in zip(own.costs, whole.costs, strict=True)
+    )
+    found.append(replace(own, op=changed, costs=costs))
+    if backward:
+        back = op.outputs[1:3]
+        found.append(
+            _send(f"{op.name} gradients of keys", "reduce-scatter", scattered, op, scattered, back, blocking=True)
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ring:
+    own: PricedOp
+    whole: PricedOp
+    parts: int
+
+    def ops(self) -> list[PricedOp]:
+        """A block after the other; beside each the next one's keys, and the gradients of the last one's, are sent."""
+        op, last = self.own.op, self.parts - 1
+        backward = op.phase is Phase.BACKWARD
+        keys: Sequence[TensorSpec]
+        keys, found = keys_of(op), list[PricedOp]()
+        made = self._made(0)
+        for j in range(self.parts):
+            coming = [replace(s, name=f"{s.name} {j + 1} of {op.name}", storage="") for s in keys_of(op)]
+            sent = ([*keys] if j < last else []) + ([*made[1:3]] if backward and j else [])
+            key = f"{op.name} hop {j + 1}"
+            if sent:
+                found.append(_send(key, "send-recv", sent, op, sent, coming if j < last else []))
+            found.append(self._block(j, keys))
+            if j:
+                part, before, made = self._part(j), made, self._made(j)
+                found.append(self._merged(j, [*before, *part], made))
+            if sent:
+                found.append(wait([key], op.phase, "ring", op.module))
+            keys = coming
+        if backward:
+            back = made[1:3]
+            found.append(_send(f"{op.name} last hop", "send-recv", back, op, back, [], blocking=True))
+        return found
+
+    def _results(self) -> Sequence[TensorSpec]:
+        """What blocks add up to: the output; or the gradients of query, key and value."""
+        return self.own.op.outputs[: 3 if self.own.op.phase is Phase.BACKWARD else 1]
+
+    def _made(self, j: int) -> list[TensorSpec]:
+        """The sum up to a block; after the last one what the op makes."""
+        if j == self.parts - 1:
+            return list(self._results())
+        return [replace(s, name=f"{s.name} up to {j}", storage="") for s in self._results()]
+
+    def _part(self, j: int) -> list[TensorSpec]:
+        if not j:
+            return self._made(0)
+        return [replace(s, name=f"{s.name} of block {j}", storage="") for s in self._results()]
+
+    def _block(self, j: int, keys: Sequence[TensorSpec]) -> PricedOp:
+        """The query against one device's keys. The last one has the op's name, by which others know it."""
+        op, part = self.own.op, self._part(j)
+        name = op.name if j == self.parts - 1 else f"{op.name} block {j}"
+        return replace(
+            self.own, costs=tuple(map(self._cost, self.own.costs, self.whole.costs)),
+            op=replace(_with_keys(op, keys), name=name, outputs=(*part, *op.outputs[len(part) :])),
+        )  # fmt: skip
+
+    def _cost(self, own: Cost, whole: Cost) -> Cost:
+        """Of a block: its keys are those of one device too. Bytes are those of a device's tensors."""
+        thin = own.map(lambda size: ceil_div(int(size), self.parts))
+        gemms = tuple(self._gemm(a, b) for a, b in zip(own.gemms, whole.gemms, strict=True))
+        return replace(thin, gemms=gemms, read_bytes=own.read_bytes, write_bytes=own.write_bytes)
+
+    def _gemm(self, own: Gemm, whole: Gemm) -> Gemm:
+        """The second of the two sizes that are tokens: columns of scores, or what is summed up."""
+        name = "n" if int(whole.n) == int(whole.m) else "k"
+        needed = None if own.needed is None else ceil_div(int(own.needed), self.parts)
+        size = ceil_div(int(getattr(own, name)), self.parts)
+        return replace(own, needed=needed, n=size if name == "n" else own.n, k=size if name == "k" else own.k)
+
+    def _merged(self, j: int, given: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> PricedOp:
+        """A block's result, scaled, and the sum before it."""
+        op = Op(
+            name=f"{self.own.op.name} sum {j}", kind="aten.add", module=self.own.op.module, phase=self.own.op.phase,
+            inputs=tuple(given), outputs=tuple(made),
+        )  # fmt: skip
+        numel = sum(int(spec.numel) for spec in made)
+        cost = Cost(vector_flop=_MERGE_FLOP * numel, read_bytes=_all(given), write_bytes=_all(made))
+        return PricedOp(op=op, costs=(cost,), basis=Basis.RULE)
+
+
+def keys_of(op: Op) -> tuple[TensorSpec, ...]:
+    """Key and value."""
+    return op.inputs[_first_key(op) : _first_key(op) + 2]
+
+
+def _first_key(op: Op) -> int:
+    """Their place: behind the query, and in backward behind the output's gradient."""
+    return 1 if "flex_attention" in op.kind or op.phase is Phase.FORWARD else 2
+
+
+def _with_keys(op: Op, keys: Sequence[TensorSpec]) -> Op:
+    """The op on others. By place: query, key and value may be views of one memory."""
+    place = _first_key(op)
+    return replace(op, inputs=(*op.inputs[:place], *keys, *op.inputs[place + 2 :]))
+
+
+def _all(specs: Sequence[TensorSpec]) -> int:
+    return sum(int(spec.bytes) for spec in specs)
+
+
+def _send(
+    key: str, what: str, sized: Sequence[TensorSpec], op: Op, given: Sequence[TensorSpec],
+    made: Sequence[TensorSpec], *, blocking: bool = False,
+) -> PricedOp:  # fmt: skip
+    """A collective of the group, of so many bytes."""
+    group = "ring" if what == "send-recv" else "context"
+    return collective(
+        key, what, _all(sized), phase=op.phase, group=group, blocking=blocking, inputs=given, outputs=made,
+        module=op.module,
+    )  # fmt: skip

@@ -1,0 +1,484 @@
+"""A decoder, a cluster and a layout → how long one training step takes, why, and what memory it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from types import MappingProxyType
+from typing import Any
+
+from rooflinekit.distributed.groups import Groups, Setting, groups_of
+from rooflinekit.distributed.pieces import Accounts, Offload, Pieces, pieces_at, update_j, update_s, workspace
+from rooflinekit.distributed.pipeline import Scheduled, Stage, gathered, least_s, pipelined
+from rooflinekit.distributed.prediction import TrainingStep, dense_peak
+from rooflinekit.distributed.products import Part
+from rooflinekit.distributed.records import RECOMPUTES, Layout, Recipe
+from rooflinekit.errors import InputError, RooflinekitError
+from rooflinekit.ir.op import Phase
+from rooflinekit.model.energy import PARTS
+from rooflinekit.serving.decoder import Decoder
+from rooflinekit.step.energy import Member, TeamEnergy, energy_together
+from rooflinekit.units import format_quantity
+
+#: Share of a bucket's worth of gradients that is still to be sent when backward ends, of all: Megatron's buckets hold
+#: max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
+_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """One step, worked out in parts."""
+
+    decoder: Decoder
+    layout: Layout
+    recipe: Recipe
+    batch: int
+    seq: int
+    place: Setting
+    part: Part = field(init=False)
+    groups: Groups = field(init=False)
+    pieces: Pieces = field(init=False)
+    count: int = field(init=False)  # micro-batches of a copy
+    offload: Offload = field(init=False)
+
+    def __post_init__(self) -> None:
+        lay, place = self.layout, self.place
+        self.count = lay.pieces(self.place.gpus, self.batch)
+        self.part = Part(decoder=self.decoder, layout=lay, seq=self.seq)
+        if self.decoder.layers < lay.pipeline * lay.chunks:
+            raise InputError(
+                f"{self.decoder.name}: {self.decoder.layers} layers for {lay.pipeline} × {lay.chunks} stages"
+            )
+        self.pieces = pieces_at(place, self.part, self.recipe.with_changes(offload=0))
+        self.groups = self._groups()
+        held = self.decoder.layers // lay.pipeline
+        self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
+
+    def _groups(self) -> Groups:
+        lay, place = self.layout, self.place
+        plane = place.gpus // lay.pipeline
+        if lay.expert * lay.expert_tensor > plane:
+            raise InputError(f"layout expert {lay.expert}: expected a divisor of {plane} GPUs of a stage")
+        members = groups_of(
+            place.numbers, place.cluster.per_node, tensor=lay.tensor, context=lay.context,
+            copies=lay.copies(place.gpus), expert=lay.expert, expert_tensor=lay.expert_tensor,
+        )  # fmt: skip
+        return Groups(setting=place, members=members, crowded=True)
+
+    # --- what a micro-batch waits for in its groups -----------------------------------------------------------
+
+    def sent_s(self, phase: Phase) -> dict[str, float]:
+        """What a layer waits for in its groups: seconds by group."""
+        lay, backward = self.layout, phase is Phase.BACKWARD
+        again = backward and self.recipe.recompute == "full"
+        rounds = 2 + 2 * again  # attention and network; and once more for what is computed again
+        found: dict[str, float] = {}
+        if lay.tensor > 1:
+            found["tensor"] = self._tensor_s(phase, rounds)
+        if lay.context > 1:
+            found["context"] = self._context_s(phase)
+        if self.decoder.experts and lay.expert > 1:
+            tokens = 2.0 * self.decoder.hidden * self.decoder.experts_per_token * self.part.rows
+            found["expert"] = (2 + 2 * again) * self.groups.seconds("expert", "all-to-all", tokens)
+        return found
+
+    def _tensor_s(self, phase: Phase, rounds: int) -> float:
+        """Two reductions each way, or a gather and a scatter for each; backward's run beside weights' gradients."""
+        groups, layer, size = self.groups, self.pieces.part("layer", phase), self.part.boundary_bytes
+        if not self.layout.sequence:
+            each, hidden = groups.seconds("tensor", "all-reduce", size), 0.0
+            if phase is Phase.BACKWARD:
+                # Megatron reduces the gradient of a column layer's input beside its weight's gradient.
+                hidden = min(2 * each, layer.weight_gradient_s / 2) * self.progress("tensor", "all-reduce", size)
+            return rounds * each - hidden
+        each = groups.seconds("tensor", "all-gather", size) + groups.seconds("tensor", "reduce-scatter", size)
+        if self.recipe.tensor_overlap:  # piece by piece beside a product: the first piece, and what is longer than it
+            each = max(each / self.layout.tensor, each - (layer.gpu_s - layer.attention_s) / 2)
+        if self.decoder.experts and self.layout.expert_tensor == 1:
+            rounds //= 2  # the mixture keeps its own tokens
+        return rounds * each
+
+    def progress(self, group: str, what: str, size_bytes: float) -> float:
+        """How fast kernels go beside a collective, over what they do alone."""
+        if self.recipe.progress is not None:
+            return self.recipe.progress
+        return 1 / self.groups.slowdown(group, what, size_bytes)
+
+    def _context_s(self, phase: Phase) -> float:
+        """Keys and values around the ring beside attention; what is longer than that is waited for."""
+        lay, width = self.layout, self.part.kv_heads * self.decoder.head_dim
+        way = self.groups.seconds("context", "all-gather", 2.0 * 2 * lay.micro_batch * self.seq * width)
+        beside = self.pieces.part("layer", phase).attention_s
+        return max(0.0, (2 if phase is Phase.BACKWARD else 1) * way - beside * (1 - 1 / lay.context))
+
+    def copies_s(self, forward_s: float, backward_s: float) -> float:
+        """What the copies' gradients and weights make a step wait for.
+
+        forward_s, backward_s: of a micro-batch through the first stage, beside which they are sent.
+        """
+        dense, experts = self.numbers()
+        lay = self.layout
+        shared = lay.sharding != "ddp"
+        gradient = 4 if self.recipe.main_gradients else 2
+        what = "reduce-scatter" if shared else "all-reduce"
+        reduce_s, gather_s = 0.0, 0.0
+        for group, count in (("data", dense), ("expert data", experts)):
+            if count:
+                reduce_s += self.groups.seconds(group, what, float(gradient * count))
+                gather_s += self.groups.seconds(group, "all-gather", 2.0 * count) if shared else 0.0
+        if not lay.overlap:
+            return reduce_s + gather_s
+        bucket = max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * self.replicas)
+        tail = min(1.0, bucket / max(1, dense + experts))
+        hidden = [min((1 - tail) * s, way) for s, way in ((reduce_s, backward_s), (gather_s, forward_s))]
+        contention = sum(hidden) * (1 - self.progress("data", what, float(gradient * dense)))
+        return reduce_s + gather_s - sum(hidden) + contention
+
+    # --- layers and stages -------------------------------------------------------------------------------------
+
+    def layer(self, phase: Phase) -> float:
+        """Seconds of a layer, with what its groups send."""
+        return self.pieces.part("layer", phase).seconds + sum(self.sent_s(phase).values())
+
+    def _offload_s(self, phase: Phase, stage: int = 0) -> float:
+        """What the first layers of a GPU wait for their activations' copies, in one of its stages."""
+        counts, pipeline = self.layers_of(), self.layout.pipeline
+        before = sum(counts[stage % pipeline : stage : pipeline])
+        own = max(0, min(counts[stage], self.offload.layers - before))
+        return own * self.offload.wait_s(self.layer(phase)) if own else 0.0
+
+    def head(self, phase: Phase) -> float:
+        """The last norm, the output's product and the loss, with the group's reductions."""
+        own, size = self.pieces.part("head", phase).seconds, self.part.boundary_bytes
+        if self.layout.tensor == 1:
+            return own
+        if phase is Phase.BACKWARD:
+            return own + self.groups.seconds("tensor", "all-reduce", size)
+        small = 3 * self.groups.seconds("tensor", "all-reduce", size / self.decoder.hidden * 2)
+        return own + small + (self.groups.seconds("tensor", "all-gather", size) if self.layout.sequence else 0)
+
+    def embedding(self, phase: Phase) -> float:
+        """The embedding, with the sum over its parts."""
+        own = self.pieces.part("embedding", phase).seconds
+        if self.layout.tensor == 1 or phase is Phase.BACKWARD:
+            return own
+        what = "reduce-scatter" if self.layout.sequence else "all-reduce"
+        return own + self.groups.seconds("tensor", what, self.part.boundary_bytes)
+
+    def layers_of(self) -> list[int]:
+        """Layers of each stage, the first ones the larger."""
+        parts = self.layout.pipeline * self.layout.chunks
+        whole, rest = divmod(self.decoder.layers, parts)
+        return [whole + (k < rest) for k in range(parts)]
+
+    def stages(self) -> list[Stage]:
+        """What each stage takes for a micro-batch."""
+        forward, backward = (self.layer(phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+        found = []
+        counts = self.layers_of()
+        for k, count in enumerate(counts):
+            f, b = (count * s + self._offload_s(way, k) for way, s in zip(Phase, (forward, backward), strict=False))
+            if k == 0:
+                f, b = f + self.embedding(Phase.FORWARD), b + self.embedding(Phase.BACKWARD)
+            if k == len(counts) - 1:
+                f, b = f + self.head(Phase.FORWARD), b + self.head(Phase.BACKWARD)
+            found.append(Stage(forward_s=f, backward_s=b))
+        return found
+
+    def hop_s(self) -> float:
+        """An activation to the next stage; tensor groups send a part each."""
+        if self.layout.pipeline == 1:
+            return 0.0
+        return self.groups.seconds("pipe", "send-recv", self.part.boundary_bytes / self.layout.tensor)
+
+    # --- weights ---------------------------------------------------------------------------------------------
+
+    def numbers(self) -> tuple[int, int]:
+        """Of weights on the GPU that has the most of them: those of all copies, and of experts."""
+        return max((self._held(k)[:2] for k in range(self.layout.pipeline)), key=sum)
+
+    def _held(self, k: int) -> tuple[int, int, int, int]:
+        """What a GPU of stage k has: numbers of weights, of experts, of the ends among the weights; and layers."""
+        w, last = self.pieces.weights, k == self.layout.pipeline - 1
+        layers = sum(self.layers_of()[k :: self.layout.pipeline])
+        ends = w.get("embedding", 0) * (k == 0 or (last and self.pieces.tied)) + w.get("head", 0) * last
+        return layers * w["layer"] + ends, layers * self.pieces.expert_weights, ends, layers
+
+    @property
+    def replicas(self) -> int:
+        """GPUs with the same weights: copies, and the parts of a sequence."""
+        return self.layout.copies(self.place.gpus) * self.layout.context
+
+    # --- the step --------------------------------------------------------------------------------------------
+
+    def bound_s(self) -> float:
+        """A time that the step is never below."""
+        return least_s(self.stages(), self.count, self.layout.chunks)
+
+    def step(self) -> TrainingStep:
+        """All of it."""
+        place, machine = self.place, self.place.machines[0]
+        run, waits, away_s = self._gathered() if self.layout.gathers else self._in_stages()
+        sums = self._sums(self.decoder.layers / self.layout.pipeline * self.count)
+        if self.offload.layers:
+            sums["offload"] = self.count * away_s
+        optimizer_s = update_s(self.updated, self.recipe, machine, place.host)
+        terms = {**sums, **waits, "optimizer": optimizer_s, "overhead": run.busy_s - sum(sums.values())}
+        return TrainingStep(
+            decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, device=machine.device,
+            gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
+            peak_flops=dense_peak(machine, self.recipe), deviation=self.pieces.deviation,
+            link_deviation=max([0.0, *self.groups.spreads.values()]), host_deviation=place.host.spread,
+            stages=self.accounts(run.under_way), energy=self._energy(sum(terms.values())),
+        )  # fmt: skip
+
+    def _in_stages(self) -> tuple[Scheduled, dict[str, float], float]:
+        """How the stages run, what is waited for beside kernels, and in a micro-batch for activations' copies."""
+        stages = self.stages()
+        run = pipelined(stages, self.count, self.layout.chunks, self.hop_s())
+        exposed = self.copies_s(stages[0].forward_s, stages[0].backward_s)
+        first = range(0, len(stages), self.layout.pipeline)
+        away_s = sum(self._offload_s(way, k) for way in (Phase.FORWARD, Phase.BACKWARD) for k in first)
+        return run, {"bubble": run.total_s - run.busy_s, "copies": exposed}, away_s
+
+    def _gathered(self) -> tuple[Scheduled, dict[str, float], float]:
+        """The same of layers that gather their weights, one after another."""
+        lay, w, groups, hybrid = self.layout, self.pieces.weights, self.groups, self.layout.sharding == "hybrid"
+        inside, count, away = "node" if hybrid else "data", self.decoder.layers, self.offload.layers
+        numbers = [w.get("embedding", 0) + w.get("head", 0), *[w["layer"] + self.pieces.expert_weights] * count]
+        sizes = [2.0 * number for number in numbers]
+        gather, reduce = (
+            [groups.seconds(inside, what, size) for size in sizes] for what in ("all-gather", "reduce-scatter")
+        )
+        node = max(1, len(groups.members["node"]))
+        across = [groups.seconds("across", "all-reduce", size / node) for size in sizes] if hybrid else []
+        layer = Stage(forward_s=self.layer(Phase.FORWARD), backward_s=self.layer(Phase.BACKWARD))
+        waits = [self.offload.wait_s(seconds) for seconds in (layer.forward_s, layer.backward_s)]
+        waiting = Stage(forward_s=layer.forward_s + waits[0], backward_s=layer.backward_s + waits[1])
+        ends = Stage(
+            forward_s=self.embedding(Phase.FORWARD) + self.head(Phase.FORWARD),
+            backward_s=self.embedding(Phase.BACKWARD) + self.head(Phase.BACKWARD),
+        )  # fmt: skip
+        run = gathered(
+            [ends, *[waiting] * away, *[layer] * (count - away)], gather, reduce, pieces=self.count,
+            progress=self.progress(inside, "all-gather", sizes[-1]), again=lay.sharding != "grad-op", across_s=across,
+        )  # fmt: skip
+        return run, {"copies": run.exposed_s, "contention": run.contention_s}, away * sum(waits)
+
+    def _sums(self, layers: float) -> dict[str, float]:
+        """Seconds by cause: kernels by their terms, then groups. The ends' time is kernels' too."""
+        forward, backward = (self.pieces.part("layer", phase).gpu_s for phase in (Phase.FORWARD, Phase.BACKWARD))
+        ends = self.count * sum(
+            self.pieces.part(name, phase).gpu_s for name in ("embedding", "head")
+            for phase in (Phase.FORWARD, Phase.BACKWARD)
+        ) / (1 if self.layout.pipeline == 1 else 2)  # fmt: skip
+        whole = forward + backward
+        scale = (layers * whole + ends) / whole if whole else 0.0
+        found = {name: scale * seconds for name, seconds in self.pieces.terms.items()}
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            for group, seconds in self.sent_s(phase).items():
+                found[group] = found.get(group, 0.0) + layers * seconds
+        return found
+
+    @property
+    def updated(self) -> float:
+        """Numbers that a GPU's optimizer has of the weights."""
+        dense, experts = self.numbers()
+        parts = max(1, self.replicas // self.layout.instances) if self.layout.sharding != "ddp" else 1
+        return dense / parts + experts / max(1, parts // self.layout.expert)
+
+    def _energy(self, total_s: float) -> TeamEnergy | None:
+        """All GPUs over the step: each has layers / pipeline of the layers, one of `pipeline` GPUs the embedding, one
+        the head; all stand by meanwhile.
+        """
+        machine, drawn = self.place.machines[0], self.pieces.drawn_j
+        update = update_j(self.updated, self.recipe, machine)
+        if drawn is None or update is None:
+            return None
+        ends = self.count / self.layout.pipeline
+        runs = {"layer": self.count * self.decoder.layers / self.layout.pipeline, "embedding": ends, "head": ends}
+        each = {
+            name: sum(runs[part] * joules[name] for part, joules in drawn.items()) + update[name] for name in PARTS
+        }  # fmt: skip
+        return energy_together([Member(count=self.place.gpus, machine=machine, kernels_j=each)], total_s)
+
+    def accounts(self, under_way: Sequence[int] = ()) -> tuple[Accounts, ...]:
+        """Peak memory of a GPU of each stage. under_way: micro-batches that it keeps, by its chunks."""
+        lay = self.layout
+        if not under_way:
+            under_way = [min(self.count, lay.pipeline - k) * lay.chunks for k in range(lay.pipeline)]
+        return tuple(self._accounts(k, under_way[k] if k < len(under_way) else 1) for k in range(lay.pipeline))
+
+    def _accounts(self, k: int, under_way: int) -> Accounts:
+        """Of stage k. under_way: micro-batches that it keeps, by its chunks."""
+        lay, pieces, recipe, device = self.layout, self.pieces, self.recipe, self.place.machines[0].device
+        first, last = k == 0, k == lay.pipeline - 1
+        dense, experts, ends, layers = self._held(k)
+        whole, few = dense + experts, max(1, self.replicas // lay.expert)
+        stated = recipe.dtype.itemsize
+        state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
+        gradient = 4 if recipe.main_gradients else stated
+        buffers = 0.0
+        if lay.gathers:
+            shards = len(self.groups.members["node"]) if lay.sharding == "hybrid" else self.replicas
+            cut = dense / shards + experts / few
+            largest = max(pieces.weights["layer"] + pieces.expert_weights, ends)
+            weights = float(stated * (whole if lay.sharding == "grad-op" else 2 * largest))
+            gradients, optimizer, buffers = 4 * cut, state * cut, float(stated * largest)
+        else:
+            weights, gradients = float(stated * whole), float(gradient * whole)
+            parts, few = (max(1, number // lay.instances) for number in (self.replicas, few))
+            optimizer = state * (whole if lay.sharding == "ddp" else dense / parts + experts / few)
+        saved = pieces.saved_bytes
+        micro_batches = max(under_way, lay.chunks) / lay.chunks
+        activations = saved["layer"] * self.offload.kept(layers, micro_batches)
+        activations += saved.get("embedding", 0) * first * -(-under_way // lay.chunks) + saved.get("head", 0) * last
+        return Accounts(
+            weights=weights, gradients=gradients, optimizer=optimizer, activations=activations,
+            working=self._working(last=last), buffers=buffers + workspace(device, recipe),
+            capacity=device.dram.capacity, host=self.offload.host_bytes(micro_batches),
+        )  # fmt: skip
+
+    def _working(self, *, last: bool) -> float:
+        """The larger of what the loss needs beside its logits, and of a layer that is computed again."""
+        # the logits' gradient in fp32 or 16 bits beside the softmax that is kept
+        loss = self.part.tokens * self.part.vocab * (4 if self.recipe.autocast else 2)
+        if not self.recipe.gradient_fusion:
+            loss += 2 * max(self.pieces.weights.get(name, 0) for name in ("head", "embedding"))
+        return float(max(loss * last, self.pieces.again_bytes or 8 * self.part.tokens * self.decoder.hidden))
+
+
+# The fastest layouts, by bounds that skip what cannot win.
+
+
+_MICRO_BATCHES = (1, 2, 4, 8)
+_CHUNKS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LayoutSearch:
+    """What was found: `steps` that were worked out in full, the fastest first; others are slower, or do not fit."""
+
+    steps: tuple[TrainingStep, ...]
+    considered: int  # layouts and recomputations that the sizes allow
+    too_large: int  # that do not fit the memory
+
+    @property
+    def best(self) -> TrainingStep:
+        """The fastest that fits."""
+        return self.steps[0]
+
+    @property
+    def front(self) -> tuple[TrainingStep, ...]:
+        """Those that no other beats in time and memory both, the fastest first (Pareto)."""
+        found: list[TrainingStep] = []
+        for step in self.steps:
+            if not found or step.memory.allocated < found[-1].memory.allocated:
+                found.append(step)
+        return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The front and the counts, ready for JSON."""
+        return {
+            "considered": self.considered, "too_large": self.too_large, "worked_out": len(self.steps),
+            "front": [step.to_dict() for step in self.front],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.considered} layouts, {self.too_large} too large for the memory, {len(self.steps)} worked out",
+            *(_line(step) for step in self.steps[:5]),
+            "least time for its memory:",
+            *(_line(step) for step in self.front),
+        ]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<LayoutSearch {_line(self.best)}>"
+
+
+def _line(step: TrainingStep) -> str:
+    time, memory = format_quantity(step.total_s, "s"), format_quantity(step.memory.allocated, "byte", binary=True)
+    return f"{time:>9}  {memory:>9}  MFU {step.mfu:5.1%}  {step.layout}, recompute {step.recipe.recompute}"
+
+
+def search_layouts(
+    decoder: Decoder, recipe: Recipe, place: Setting, *, batch: int, seq: int, keep: int = 10,
+    progress: Callable[[int], None] | None = None,
+) -> LayoutSearch:  # fmt: skip
+    """The `keep` fastest layouts that fit, and those that need less memory than any faster one.
+
+    A layout is worked out in full in the order of its bound, until no bound is below what has been found. Raises
+    InputError where nothing fits.
+    """
+    plans: list[tuple[float, float, Planner]] = []
+    considered = too_large = 0
+    for layout, recompute in candidates(decoder, place, batch, seq):
+        try:
+            planner = Planner(
+                decoder=decoder, layout=layout, recipe=recipe.with_changes(recompute=recompute), batch=batch, seq=seq,
+                place=place,
+            )  # fmt: skip
+        except RooflinekitError:
+            continue
+        considered += 1
+        if progress is not None:
+            progress(considered)
+        memory = max(planner.accounts(), key=lambda accounts: accounts.allocated)
+        if memory.fits:
+            plans.append((planner.bound_s(), memory.allocated, planner))
+        else:
+            too_large += 1
+    found = _worked_out(sorted(plans, key=lambda plan: plan[:2]), keep)
+    if not found:
+        raise InputError(
+            f"{decoder.name}: none of {considered} layouts fits {place.gpus} GPUs of {place.cluster.name}; choose more "
+            "GPUs or a shorter sequence"
+        )
+    return LayoutSearch(steps=tuple(found), considered=considered, too_large=too_large)
+
+
+def _worked_out(plans: Sequence[tuple[float, float, Planner]], keep: int) -> list[TrainingStep]:
+    """Those that can be among the fastest, or on the front of time and memory."""
+    found: list[TrainingStep] = []
+    for bound, allocated, planner in plans:
+        slower = sum(step.total_s <= bound for step in found)
+        beaten = any(step.total_s <= bound and step.memory.allocated <= allocated for step in found)
+        if slower >= keep and beaten:
+            continue
+        step = planner.step()
+        if step.memory.fits:
+            found.append(step)
+    return sorted(found, key=lambda step: step.total_s)
+
+
+def candidates(decoder: Decoder, place: Setting, batch: int, seq: int) -> Iterator[tuple[Layout, str]]:
+    """Layouts that the sizes allow: tensor groups inside a node, stages of equal layers, experts within copies."""
+    gpus, per_node = place.gpus, place.cluster.per_node
+    tensors = [t for t in _powers(min(per_node, gpus)) if not decoder.heads % t and not decoder.ffn % t]
+    contexts = [c for c in _powers(min(16, gpus)) if seq // c >= 2048 or c == 1]
+    stages = [p for p in range(1, min(decoder.layers, gpus) + 1) if not decoder.layers % p and not gpus % p]
+    experts = [e for e in _powers(min(decoder.experts, gpus)) if not decoder.experts % e] if decoder.experts else [1]
+    for tensor, context, pipeline in product(tensors, contexts, stages):
+        inner = tensor * context * pipeline
+        if gpus % inner or batch % (gpus // inner):
+            continue
+        own = batch // (gpus // inner)
+        for micro, chunks, expert in product(_MICRO_BATCHES, _CHUNKS, experts):
+            if own % micro or (decoder.layers // pipeline) % chunks or (chunks > 1 and pipeline == 1):
+                continue
+            if (chunks > 1 and (own // micro) % pipeline) or gpus // pipeline % expert:
+                continue
+            layout = Layout(
+                tensor=tensor, sequence=tensor > 1, context=context, pipeline=pipeline, chunks=chunks, expert=expert,
+                micro_batch=micro,
+            )  # fmt: skip
+            yield from ((layout, recompute) for recompute in RECOMPUTES)
+            if inner == 1 and expert == 1:
+                yield from ((layout.with_changes(sharding="fsdp"), recompute) for recompute in RECOMPUTES)
+
+
+def _powers(most: int) -> list[int]:
+    """1, 2, 4 … up to a number."""
+    return [2**k for k in range(most.bit_length()) if 2**k <= most]

@@ -1,0 +1,565 @@
+"""What makes a step fit: combinations of formats, memory savers and strategies, each predicted, and the fastest one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.distributed.groups import BATCH, Setting, batch_of
+from rooflinekit.distributed.planning import fits, plan
+from rooflinekit.distributed.prediction import ParallelPrediction
+from rooflinekit.distributed.records import DDP, FSDP, Savers, Strategy
+from rooflinekit.distributed.rewriting import PART, repeated_blocks, segments_of, within
+from rooflinekit.distributed.saving import kind_and_place, names_of, repeated_of
+from rooflinekit.errors import InputError, SizeError
+from rooflinekit.ir import notebook
+from rooflinekit.ir.graph import Graph, origin_of, resized, traced_with
+from rooflinekit.ir.notebook import FirstLine
+from rooflinekit.ir.op import DType, Phase
+from rooflinekit.ir.sizes import check_names
+from rooflinekit.step.capacity import MOST, largest
+from rooflinekit.step.entry import issues_for
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_AS_FAST = 1.02  # times the fastest: no reason to change more
+
+#: Into how many parts a batch may be cut; the fewest that fit are taken.
+_PARTS = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One combination, predicted."""
+
+    prediction: ParallelPrediction
+    autocast: DType | None
+    graph: Graph  # the step on one device, before savers and strategy
+    largest: Mapping[str, int] = field(default_factory=dict)  # values at which this still fits, by the names of sizes
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        p = self.prediction
+        strategy = f"{type(p.strategy).__name__}{f' {p.strategy.stage}' if isinstance(p.strategy, FSDP) else ''}"
+        words = [strategy] if p.gpus > 1 else []
+        words += [f"autocast {self.autocast}"] if self.autocast else []
+        words += [str(p.savers)] if p.savers != Savers() else []
+        return ", ".join(words) or "as it is"
+
+    @property
+    def policy(self) -> str:
+        """It as Python to paste: selective checkpoints, units of FSDP, offload, the loop over parts of the batch.
+
+        Raises InputError where a checkpoint spans several modules.
+        """
+        return pasted(self.prediction, self.autocast)
+
+    @property
+    def changes(self) -> int:
+        """How many things differ from plain training in the graph's own formats."""
+        savers = self.prediction.savers
+        chosen = (
+            self.autocast, savers.accumulate > 1, savers.checkpoint, savers.save, savers.eight_bit, savers.offload,
+            savers.offload_activations,
+        )  # fmt: skip
+        return sum(map(bool, (*chosen, isinstance(self.prediction.strategy, FSDP))))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Fitting(FirstLine):
+    """All combinations that were tried, in the order in which they were."""
+
+    trials: tuple[Trial, ...]
+
+    @cached_property
+    def fastest(self) -> Trial | None:
+        """The fastest that fits, however much it changes; None where none does."""
+        fitting = [trial for trial in self.trials if trial.prediction.fits]
+        return min(fitting, key=lambda trial: trial.prediction.total_s, default=None)
+
+    @cached_property
+    def best(self) -> Trial | None:
+        """The fastest that fits, or one within 2 % of it that changes less; None where none does."""
+        fitting = [trial for trial in self.trials if trial.prediction.fits]
+        least = 0.0 if self.fastest is None else self.fastest.prediction.total_s
+        near = [trial for trial in fitting if trial.prediction.total_s <= _AS_FAST * least]
+        return min(near, key=lambda trial: (trial.changes, trial.prediction.total_s), default=None)
+
+    @property
+    def policy(self) -> str:
+        """The best one as Python to paste, see `Trial.policy`. Raises InputError also where nothing fits."""
+        return self._chosen.policy
+
+    @property
+    def prediction(self) -> ParallelPrediction:
+        """That of the best. Raises InputError where nothing fits."""
+        return self._chosen.prediction
+
+    @property
+    def _chosen(self) -> Trial:
+        if self.best is None:
+            least = min(trial.prediction.shares[0].memory.peak_bytes for trial in self.trials)
+            size = format_quantity(least, "byte", binary=True)
+            raise InputError(
+                f"nothing that was tried fits: the least needs {size}; choose a smaller batch or more GPUs"
+            )
+        return self.best
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a combination, the fastest first: name, total_s, peak_bytes, fits, throughput.
+
+        And where it was asked for, largest_SIZE: the largest value of this size at which the combination fits.
+        """
+        import pandas as pd
+
+        rows = [
+            {
+                "combination": trial.name,
+                "total_s": trial.prediction.total_s,
+                "peak_bytes": max(share.memory.peak_bytes for share in trial.prediction.shares),
+                "fits": trial.prediction.fits,
+                "throughput": trial.prediction.throughput,
+                **{f"largest_{name}": value for name, value in trial.largest.items()},
+            }
+            for trial in self.trials
+        ]
+        return pd.DataFrame(rows).sort_values("total_s", kind="stable", ignore_index=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table and the best one's prediction, ready for JSON."""
+        best = None if self.best is None else {"combination": self.best.name, **self.best.prediction.to_dict()}
+        return {"best": best, "tried": self.table.to_dict("records")}
+
+    def __str__(self) -> str:
+        rows = [
+            "  ".join(
+                [f"{time:>9}", f"{size:>9}", f"{fits:<12}", *(f"{word:<{self._width}}" for word in largest), name]
+            )
+            for name, time, size, fits, *largest in self._rows()
+        ]
+        return "\n".join([self._verdict(), *rows])
+
+    @property
+    def _width(self) -> int:
+        """Of the columns of largest sizes."""
+        return max((len(f"{name} ≤ {value}") for t in self.trials for name, value in t.largest.items()), default=0)
+
+    def _verdict(self) -> str:
+        """What is chosen, and by which rule where it is not the fastest."""
+        if self.best is None or self.fastest is None:
+            return "nothing fits"
+        if self.best is self.fastest:
+            return f"fastest that fits: {self.best.name}"
+        chosen, least = (format_quantity(t.prediction.total_s, "s") for t in (self.best, self.fastest))
+        return (
+            f"chosen: {self.best.name}: {chosen} is within {_AS_FAST - 1:.0%} of the fastest that fits "
+            f"({self.fastest.name}: {least}), and it changes less"
+        ).replace("%", " %")
+
+    def _repr_html_(self) -> str:
+        head = ["combination", "time", "peak memory", "fits", *(f"largest {name}" for name in self.trials[0].largest)]
+        return notebook.block(str(self).splitlines()[0], notebook.table(head, self._rows()))
+
+    def _rows(self) -> list[list[str]]:
+        """Name, time, memory, whether it fits, and the largest sizes at which it does; the fastest first."""
+        return [
+            [
+                row["combination"], format_quantity(row["total_s"], "s"),
+                format_quantity(row["peak_bytes"], "byte", binary=True), "fits" if row["fits"] else "does not fit",
+                *(f"{name} ≤ {row[f'largest_{name}']}" for name in self.trials[0].largest),
+            ]
+            for row in self.table.to_dict("records")
+        ]  # fmt: skip
+
+
+def try_all(
+    graph: Graph, setting: Setting, advance: Callable[[str], None] | None = None, largest_of: Sequence[str] = ()
+) -> Fitting:
+    """Every combination; the batch cut into the fewest parts that fit, and no further.
+
+    Then, where what keeps all activations does not fit, what keeps as many as fit: of each format and strategy in as
+    few parts as checkpoints need, and of every other combination that would be 2 % faster than all that fit, if it
+    computed nothing again. `largest_of`: sizes of which each combination's largest value is looked for.
+    """
+    check_names(largest_of, graph.sizes, complete=False)
+    trials: list[Trial] = []
+    open_ends: list[_OpenEnd] = []
+    count = setting.gpus
+
+    def add(trial: Trial) -> None:
+        trials.append(trial)
+        if advance is not None:
+            advance(trial.name)
+
+    for autocast, strategy in product(_formats(graph, setting), _strategies(count)):
+        own = graph if autocast == graph.autocast else resized(traced_with(graph, autocast=autocast), **graph.sizes)
+        for optimizer in _optimizers(graph):
+            found = [
+                list(_parts(own, setting, strategy, {**optimizer, "checkpoint": c}, autocast)) for c in (False, True)
+            ]
+            for trial in (*found[0], *found[1]):
+                add(trial)
+            if setting.execution.backend == "eager":
+                open_ends += _open_ends(own, *found, wanted=not optimizer)
+    for one in sorted(open_ends, key=lambda one: (not one.wanted, one.trial.prediction.total_s)):
+        fitting = [trial.prediction.total_s for trial in trials if trial.prediction.fits]
+        if one.wanted or _AS_FAST * one.trial.prediction.total_s < min(fitting, default=math.inf):
+            for trial in one.trials(setting):
+                add(trial)
+    return Fitting(trials=tuple(_with_largest(trial, setting, largest_of, advance) for trial in trials))
+
+
+def _with_largest(trial: Trial, setting: Setting, names: Sequence[str], advance: Callable[[str], None] | None) -> Trial:
+    found: dict[str, int] = {}
+    for name in names:
+        if advance is not None:
+            advance(f"largest {name}: {trial.name}")
+        found[name] = _largest(trial, setting, name)
+    return replace(trial, largest=found)
+
+
+def _largest(trial: Trial, setting: Setting, name: str) -> int:
+    """The largest value of a named size at which the combination fits and the model can be traced, the other sizes as
+    they are; of the batch, among those that its parts divide. 0 where none does.
+
+    Raises SizeError where memory does not grow with the size.
+    """
+    p = trial.prediction
+    step = p.savers.accumulate * setting.gpus if name == BATCH else 1
+
+    def fitting(count: int) -> bool:
+        try:
+            return fits(resized(trial.graph, **{name: step * count}), setting, p.strategy, p.savers)
+        except SizeError:
+            return False
+
+    start = max(1, trial.graph.sizes[name] // step)
+    most = start << MOST.bit_length() - start.bit_length()
+    found = largest(fitting, most, start)
+    if found >= most:
+        raise SizeError(f"size {name!r}: memory does not grow with it: {step * most} fits too")
+    return step * found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenEnd:
+    """A combination that does not fit with all of its activations. wanted: whether it is tried in any case."""
+
+    graph: Graph
+    trial: Trial
+    wanted: bool
+
+    def trials(self, setting: Setting) -> Iterator[Trial]:
+        """With activations saved, computed again or sent away so that it just fits."""
+        p = self.trial.prediction
+        predict = cache(lambda savers: plan(self.graph, setting, p.strategy, savers=savers))
+        for found in choices(p.savers, p, predict):
+            yield Trial(prediction=found, autocast=self.trial.autocast, graph=self.graph)
+
+
+def _open_ends(graph: Graph, plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -> list[_OpenEnd]:
+    """Of those that do not fit: the one in most parts, and if `wanted` that in as few as checkpoints of all fit in."""
+    left = [trial for trial in plain if not trial.prediction.fits]
+    if not left:
+        return []
+    fitting = {trial.prediction.savers.accumulate for trial in full if trial.prediction.fits}
+    fewest = [trial for trial in left if trial.prediction.savers.accumulate in fitting][:1] or left[-1:]
+    chosen = [(fewest[0], True)] if wanted else []
+    if not wanted or fewest[0] is not left[-1]:
+        chosen.append((left[-1], False))
+    return [_OpenEnd(graph=graph, trial=trial, wanted=known) for trial, known in chosen]
+
+
+def _parts(
+    graph: Graph, setting: Setting, strategy: Strategy, chosen: dict[str, Any], autocast: DType | None
+) -> Iterator[Trial]:
+    least = float("inf")
+    for parts in _PARTS:
+        if batch_of(graph) % (parts * setting.gpus):
+            return
+        prediction = plan(graph, setting, strategy, savers=Savers(accumulate=parts, **chosen))
+        yield Trial(prediction=prediction, autocast=autocast, graph=graph)
+        peak = max(share.memory.peak_bytes for share in prediction.shares)
+        if prediction.fits or peak > 0.95 * least:  # smaller parts save nothing more
+            return
+        least = peak
+
+
+def _strategies(count: int) -> Sequence[Strategy]:
+    return (DDP(), FSDP(stage=1), FSDP(stage=2), FSDP(stage=3)) if count > 1 else (DDP(),)
+
+
+def _optimizers(graph: Graph) -> Sequence[dict[str, bool]]:
+    """Ways to keep the optimizer's state: in place, in 8 bits, on the CPU; where it has any."""
+    if not any(p.op.phase is Phase.OPTIMIZER and p.costs for p in graph.priced):
+        return ({},)
+    return ({}, {"eight_bit": True}, {"offload": True})
+
+
+def _formats(graph: Graph, setting: Setting) -> Sequence[DType | None]:
+    """The graph's own, and half precision with fp32 weights where the devices multiply it on engines."""
+    if graph.autocast is not None or origin_of(graph).trace is None:
+        return (graph.autocast,)
+    known = set.intersection(*(set(setting.machine(number).device.matrix_peak) for number in setting.numbers))
+    half = DType.BFLOAT16 if "bf16" in known else DType.FLOAT16 if "fp16" in known else None
+    return (None,) if half is None else (None, half)
+
+
+# Which activations a step saves, computes again or sends to the host, so that it just fits: by op, and by block.
+
+
+Predict = Callable[[Savers], ParallelPrediction]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """An op of the blocks: seconds of computing it again in all of them, and bytes of keeping what it makes."""
+
+    name: str
+    seconds: float
+    size: int
+
+
+def choices(base: Savers, plain: ParallelPrediction, predict: Predict) -> Iterator[ParallelPrediction]:
+    """The step with just so many activations saved that it fits, in four ways; those that do.
+
+    By op: all blocks are checkpoints, and save what takes longest to compute again for its bytes. By block: the first
+    ones are checkpoints, or the first ones' activations wait in the host's memory. Last, checkpoints whose inputs wait
+    there. `plain` is the prediction of `base`, which does not fit.
+    """
+    units = [unit.name for unit in _worth(plain)]
+    blocks = [path[0] for path in segments_of(plain.slowest.prediction.graph)]
+    full = replace(base, checkpoint=True)
+
+    def saving(count: int) -> Savers:
+        return replace(full, save=tuple(units[:count]))
+
+    def again(count: int) -> Savers:
+        return replace(base, checkpoint=tuple(blocks[: len(blocks) - count]))
+
+    def away(count: int) -> Savers:
+        return replace(base, offload_activations=tuple(blocks[: len(blocks) - 1 - count]))
+
+    for ways, least, most in ((saving, 1, len(units)), (again, 1, len(blocks) - 1), (away, 0, len(blocks) - 2)):
+        if found := _most(ways, least, most, predict):
+            yield found
+    if not predict(full).fits:
+        yield predict(replace(full, offload_activations=True))
+
+
+def _most(savers: Callable[[int], Savers], least: int, most: int, predict: Predict) -> ParallelPrediction | None:
+    """The prediction with the largest number from one to the other that fits, by halving; None where none does."""
+    low, high, found = least - 1, most + 1, None
+    while high - low > 1:
+        middle = (low + high) // 2
+        p = predict(savers(middle))
+        low, high, found = (middle, high, p) if p.fits else (low, middle, found)
+    return found
+
+
+def _worth(plain: ParallelPrediction) -> list[_Kept]:
+    """What the blocks compute again as checkpoints, that which takes longest for its bytes first."""
+    p = plain.slowest.prediction
+    seconds = _seconds(p)
+    found: dict[str, _Kept] = {}
+    once = replace(p.graph, priced=tuple(one for one in p.graph.priced if PART not in one.op.name))
+    for path in segments_of(once):
+        for one in repeated_of(once, path):
+            if not one.costs or {spec.memory for spec in one.op.inputs} & {spec.memory for spec in one.op.outputs}:
+                continue
+            name = kind_and_place(one.op, path)[1]
+            size = sum({spec.memory: int(spec.bytes) for spec in one.op.outputs}.values())
+            before = found.get(name, _Kept(name=name, seconds=0.0, size=0))
+            own = seconds.get(one.op.name, 0.0)
+            found[name] = replace(before, seconds=before.seconds + own, size=before.size + size)
+    return sorted(found.values(), key=lambda kept: kept.seconds / max(1, kept.size), reverse=True)
+
+
+def _seconds(p: Prediction) -> dict[str, float]:
+    """Of the kernels of each op, by its name."""
+    spans = iter(p.spans)
+    return {
+        issue.op.name: sum(next(spans).timing.total_s for _ in issue.kernels)
+        for issue in issues_for(p.graph, p.machine.device, p.execution)
+    }
+
+
+# Memory savers as Python that can be pasted into a training script.
+
+
+_Part = tuple[list[str], str]  # lines that import, and code
+
+_CHECKPOINT = """
+def checkpoint_blocks(model: torch.nn.Module) -> None:
+    \"\"\"Makes blocks compute their activations again in backward. Call it once, before the model is wrapped.\"\"\"
+    for path in BLOCKS:
+        block = model.get_submodule(path)
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False{context})
+"""
+
+_SELECTIVE = """
+def contexts(saved: dict[str, set[int]]):
+    \"\"\"What `checkpoint` calls for each run of a block: it counts the calls of each operator.\"\"\"
+    calls = {False: Counter(), True: Counter()}
+
+    def policy(ctx, op, *args, **kwargs):
+        kind = str(op.overloadpacket)
+        number = calls[ctx.is_recompute][kind]
+        calls[ctx.is_recompute][kind] += 1
+        return CheckpointPolicy.MUST_SAVE if number in saved.get(kind, ()) else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+"""
+
+_AWAY = """
+def offload_blocks(model: torch.nn.Module) -> None:
+    \"\"\"Keeps what blocks leave for backward in page-locked memory of the host. Call it once.
+
+    `save_on_cpu` waits for its copies; predicted are copies beside the next block, as torchtune's OffloadActivations.
+    \"\"\"
+
+    def away(forward, *args, **kwargs):
+        with torch.autograd.graph.save_on_cpu(pin_memory=True):
+            return forward(*args, **kwargs)
+
+    for path in AWAY:
+        block = model.get_submodule(path)
+        block.forward = functools.partial(away, block.forward)
+"""
+
+_SHARD = """
+def shard(model: torch.nn.Module) -> None:
+    \"\"\"A unit of FSDP for each block, and one for the rest.\"\"\"
+    for path in UNITS:
+        fully_shard(model.get_submodule(path), reshard_after_forward={again})
+    fully_shard(model, reshard_after_forward={again})
+"""
+
+_STEP = """
+def train_step(model, loss_of, optimizer, batch: Sequence[torch.Tensor]) -> None:
+    \"\"\"One step of the optimizer; loss_of(model, *part) gives the mean loss of a part of the batch.\"\"\"
+    for part in zip(*(tensor.chunk({parts}) for tensor in batch)):
+{region}loss = loss_of(model, *part) / {parts}
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def pasted(p: ParallelPrediction, autocast: DType | None) -> str:
+    """The savers and the sharding of a prediction, as a module with functions that are called once before training.
+
+    Raises InputError where a checkpoint would span several modules, which no single call can wrap.
+    """
+    graph = _once(p.slowest.prediction.graph)
+    found = [*_checkpoints(graph, p.savers), *_away(graph, p.savers), *_shards(graph, p), *_step(p.savers, autocast)]
+    imports = dict.fromkeys(sorted(line for wanted, _ in found for line in wanted))
+    return "\n".join([_head(p, autocast), *imports, "", *(text for _, text in found)])
+
+
+def _checkpoints(graph: Graph, savers: Savers) -> Iterator[_Part]:
+    if not savers.checkpoint:
+        return
+    blocks = _paths(graph, savers.checkpoint)
+    names, extra = ["checkpoint"], ""
+    if savers.save:
+        names = ["CheckpointPolicy", "checkpoint", "create_selective_checkpoint_contexts"]
+        extra = ", context_fn=functools.partial(contexts, BLOCKS[path])"
+        yield (
+            ["from collections import Counter"],
+            f"BLOCKS = {_literal(_saved(graph, blocks, savers.save))}\n{_SELECTIVE}",
+        )
+    else:
+        yield [], f"BLOCKS = {json.dumps(blocks)}"
+    imports = ["import functools", "import torch", f"from torch.utils.checkpoint import {', '.join(names)}"]
+    yield imports, _CHECKPOINT.replace("{context}", extra)
+
+
+def _away(graph: Graph, savers: Savers) -> Iterator[_Part]:
+    if chosen := savers.offload_activations:
+        away = [path[0] for path in segments_of(graph)][:-1] if chosen is True else chosen
+        yield ["import functools", "import torch"], f"AWAY = {json.dumps(away)}\n{_AWAY}"
+
+
+def _shards(graph: Graph, p: ParallelPrediction) -> Iterator[_Part]:
+    if isinstance(p.strategy, FSDP) and p.gpus > 1:
+        text = f"UNITS = {json.dumps(repeated_blocks(graph))}\n{_SHARD}".replace("{again}", str(p.strategy.stage == 3))
+        yield ["import torch", "from torch.distributed.fsdp import fully_shard"], text
+
+
+def _step(savers: Savers, autocast: DType | None) -> Iterator[_Part]:
+    if savers.accumulate > 1 or autocast:
+        inside = f'{" " * 8}with torch.autocast("cuda", torch.{autocast.value}):\n{" " * 4}' if autocast else ""
+        text = _STEP.replace("{region}", inside + " " * 8).replace("{parts}", str(savers.accumulate))
+        yield ["from collections.abc import Sequence", "import torch"], text
+
+
+def _head(p: ParallelPrediction, autocast: DType | None) -> str:
+    """The docstring: what was predicted, and what is to be done by hand."""
+    size = format_quantity(max(share.memory.peak_bytes for share in p.shares), "byte", binary=True)
+    words = ", ".join([f"autocast {autocast}"] * bool(autocast) + [str(p.savers)])
+    by_hand = [
+        (p.savers.eight_bit, "The optimizer keeps its state in 8 bits: bitsandbytes.optim.AdamW8bit, for one."),
+        (p.savers.offload, "The optimizer runs on the CPU: torchao.optim.CPUOffloadOptimizer, for one."),
+        (p.strategy == FSDP(stage=1), "Predicted with whole gradients (ZeRO 1); FSDP shards them too."),
+    ]
+    lines = [
+        f'"""Memory savers for {p.slowest.prediction.graph_name}, by rooflinekit fit-into: {words}.',
+        f"\nPredicted: {format_quantity(p.total_s, 's')} a step, {size} at the peak of each GPU.",
+        *(text for given, text in by_hand if given),
+    ]
+    return "\n".join([*lines, '"""', ""])
+
+
+def _once(graph: Graph) -> Graph:
+    """Without the further parts of the batch."""
+    return replace(graph, priced=tuple(p for p in graph.priced if PART not in p.op.name))
+
+
+def _paths(graph: Graph, chosen: bool | tuple[str, ...]) -> list[str]:
+    if chosen is not True:
+        return list(chosen or ())
+    segments = segments_of(graph)
+    if several := next((path for path in segments if len(path) > 1), None):
+        raise InputError(
+            f"policy: the block {' and '.join(several)} is several modules: expected one to wrap; put them into a "
+            "module of their own, such as nn.Sequential, and trace again"
+        )
+    return [path[0] for path in segments]
+
+
+def _saved(graph: Graph, blocks: Sequence[str], save: Sequence[str]) -> dict[str, dict[str, list[int]]]:
+    """By block and kind of operator, which calls of it are saved, counted from 0."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for block in blocks:
+        calls: Counter[str] = Counter()
+        mine = found.setdefault(block, {})
+        for p in graph.priced:
+            if p.op.phase is Phase.FORWARD and within(p.op.module, block):
+                if p.costs and set(names_of(p.op, [block])) & set(save):
+                    mine.setdefault(p.op.kind, []).append(calls[p.op.kind])
+                calls[p.op.kind] += 1
+    return found
+
+
+def _literal(saved: dict[str, dict[str, list[int]]]) -> str:
+    """By block a line, its calls as sets."""
+    rows = [
+        f"    {json.dumps(block)}: {{"
+        + ", ".join(f'{json.dumps(kind)}: {{{", ".join(map(str, calls))}}}' for kind, calls in kinds.items())
+        + "},"
+        for block, kinds in saved.items()
+    ]  # fmt: skip
+    return "\n".join(["{", *rows, "}"])

@@ -1,0 +1,177 @@
+"""Where a step on several devices runs: the devices, their groups, and how long these send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rooflinekit.calibrate.fitting.files import constants_for
+from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import load_cluster, load_host, members_of
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.sizes import shown, whole
+from rooflinekit.model.collectives import CollectiveTiming, LinkConstants, Route, route_of, time_collective
+from rooflinekit.model.energy import limited
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import slowdown_of
+from rooflinekit.step.entry import copy_rate
+from rooflinekit.step.execution import Backend, Execution, execution_of
+from rooflinekit.step.prediction import Prediction, predict_graph
+
+BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where a step runs."""
+
+    cluster: Cluster
+    machines: tuple[Machine, ...]  # of one node, in the order of their numbers
+    numbers: tuple[int, ...]  # the devices that take part
+    host: Host
+    execution: Execution
+    links: LinkConstants
+    known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # what has been worked out there
+
+    @property
+    def gpus(self) -> int:
+        """How many devices take part."""
+        return len(self.numbers)
+
+    def machine(self, number: int) -> Machine:
+        """The device of this number."""
+        return self.machines[number % self.cluster.per_node]
+
+    def predict(self, graph: Graph, machine: Machine) -> Prediction:
+        """The step alone on a device."""
+        return predict_graph(graph, machine, self.host, self.execution)
+
+    def at(self, gpus: int) -> Setting:
+        """The first so many of the cluster's devices."""
+        return replace(self, numbers=tuple(range(gpus)))
+
+    @property
+    def copy_rate(self) -> float:
+        """Byte/s between a device and its host, the least of all."""
+        devices = [machine.device for machine in self.machines if machine.device.kind == "gpu"]
+        return min((copy_rate(device, self.host, pinned=True) for device in devices), default=float("inf"))
+
+
+def setting_of(
+    cluster: str | Path | Cluster, gpus: int | Sequence[int] | None, host: str | Path | Host | None,
+    execution: Execution | Backend, links: Path | None, *, power_w: float | None = None, clock: float | None = None,
+) -> Setting:  # fmt: skip
+    """Devices of a cluster, by names or files where they are no records; `gpus` says how many, or which.
+
+    power_w, clock: limits of each in W and Hz.
+
+    Raises what `load_cluster` and `load_host` raise, and InputError for devices that the cluster does not have.
+    """
+    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    machines = tuple(
+        limited(Machine.of(device, constants_for(device)), power_w=power_w, clock=clock) for device in members_of(found)
+    )
+    numbers = _numbers_of(found, found.size if gpus is None else gpus)
+    own = found.host if host is None else host
+    return Setting(
+        cluster=found, machines=machines, numbers=numbers, links=load_links(links),
+        host=own if isinstance(own, Host) else load_host(own),
+        execution=execution_of(execution),
+    )  # fmt: skip
+
+
+def _numbers_of(cluster: Cluster, gpus: object) -> tuple[int, ...]:
+    """So many devices from the first, or these."""
+    count = whole(gpus)
+    listed = isinstance(gpus, Iterable) and not isinstance(gpus, str) and getattr(gpus, "shape", None) != ()
+    given = gpus if isinstance(gpus, Iterable) and listed else ()
+    numbers = [whole(one) for one in islice(given, cluster.size + 1)] if count is None else [*range(min(count, 10**6))]
+    found = tuple(number for number in numbers if number is not None)
+    if not found or len(found) != len(numbers) or len(set(found)) < len(found) or max(found) >= cluster.size:
+        raise InputError(f"{cluster.name} has {cluster.size} devices; got gpus={shown(gpus)}")
+    if min(found) < 0:
+        raise InputError(f"{cluster.name}: devices are counted from 0; got gpus={shown(gpus)}")
+    return found
+
+
+def batch_of(graph: Graph) -> int:
+    """The size named batch. Raises InputError where there is none."""
+    if BATCH not in graph.sizes:
+        has = ", ".join(graph.sizes) or "none"
+        raise InputError(f"{graph.name}: a step on several devices is cut along a size named 'batch'; it has {has}")
+    return graph.sizes[BATCH]
+
+
+def groups_of(
+    numbers: Sequence[int], per_node: int, *, tensor: int = 1, context: int = 1, copies: int = 1, expert: int = 1,
+    expert_tensor: int = 1,
+) -> dict[str, Sequence[int]]:  # fmt: skip
+    """The first device's groups: those of a tensor group are neighbours, then come contexts, copies, stages.
+
+    expert: how many share out the experts; expert_tensor: how many, neighbours, each of these experts.
+    """
+    inner = tensor * context
+    plane, sequence = inner * copies, numbers[:inner:tensor]
+    return {
+        "tensor": numbers[:tensor], "context": sequence,
+        "ring": (sequence[0], sequence[-1]),  # the longest way: what closes the ring
+        "data": numbers[:plane:tensor],  # copies, and the parts of a sequence, have the same weights
+        "expert": numbers[: expert * expert_tensor : expert_tensor],
+        "expert data": numbers[: plane : expert * expert_tensor],
+        "pipe": numbers[::plane][:2], "node": numbers[: min(plane, per_node) : tensor],
+        "across": numbers[:plane:per_node], "pair": numbers[:2],
+    }  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class Groups:
+    """What the groups of a device send; each route and each collective is worked out once.
+
+    crowded: as many groups as a node holds share its network, as in a described step; those of a traced step are taken
+    to have it for themselves.
+    """
+
+    setting: Setting
+    members: Mapping[str, Sequence[int]]  # see `groups_of`
+    crowded: bool = False
+    spreads: dict[str, float] = field(default_factory=dict)  # of each group's collectives
+    _routes: dict[str, Route] = field(default_factory=dict)
+    _known: dict[tuple[str, str, float], CollectiveTiming] = field(default_factory=dict)
+
+    def route(self, group: str) -> Route:
+        """The links that a group uses."""
+        if group not in self._routes:
+            cluster, numbers, sharing = self.setting.cluster, self.members[group], 1
+            first = numbers[0] // cluster.per_node
+            if self.crowded and numbers[-1] // cluster.per_node != first:
+                here = sum(number // cluster.per_node == first for number in numbers)
+                sharing = max(1, min(cluster.per_node, self.setting.gpus) // here)
+            devices = [machine.device for machine in self.setting.machines]
+            self._routes[group] = route_of(cluster, devices, numbers, sharing=sharing)
+        return self._routes[group]
+
+    def timing(self, group: str, what: str, size_bytes: float) -> CollectiveTiming:
+        """One collective of a group."""
+        key = (group, what, size_bytes)
+        if key not in self._known:
+            found = self._known[key] = time_collective(what, size_bytes, self.route(group), self.setting.links)
+            self.spreads[group] = max(self.spreads.get(group, 0.0), found.spread)
+        return self._known[key]
+
+    def seconds(self, group: str, what: str, size_bytes: float) -> float:
+        """Likewise; 0 for a group of one, and for nothing to send."""
+        if len(self.members[group]) == 1 or size_bytes <= 0:
+            return 0.0
+        return self.timing(group, what, size_bytes).total_s
+
+    def slowdown(self, group: str, what: str, size_bytes: float) -> float:
+        """How many times as long products take beside such a collective."""
+        if len(self.members[group]) == 1 or size_bytes <= 0:
+            return 1.0
+        return slowdown_of(self.timing(group, what, size_bytes), self.setting.machines[0].device).compute

@@ -1,0 +1,497 @@
+"""The ops of a decoder's layers, embedding and loss, forward and backward, as PyTorch or Megatron runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rooflinekit.distributed.products import Products
+from rooflinekit.ir.op import DType, Role, TensorSpec
+
+#: Calls that make a tensor 8 bits: its largest element, the scale, the cast with its transpose, the scales' order.
+#: Stated default, as read in Transformer Engine 2.
+_CALLS_OF_EIGHT_BITS = 4
+_FLASH = "aten._scaled_dot_product_flash_attention"
+#: Vector FLOP and special functions an element of activations: forward, backward (see cost/rules/elementwise.py).
+GELU, GELU_BACKWARD = (4, 1), (9, 2)
+SWIGLU, SWIGLU_BACKWARD = (4, 2), (9, 2)
+
+
+@dataclass(slots=True, kw_only=True)
+class Layers(Products):
+    """Writes down the ops of one GPU's part."""
+
+    held: list[str] = field(default_factory=list)  # memory that Python keeps: the output of an eager model
+
+    def step(self) -> tuple[TensorSpec, TensorSpec]:
+        """All of forward and backward; the tokens, and the loss."""
+        d, part, tape = self.part.decoder, self.part, self.tape
+        shape = (part.layout.micro_batch, part.length)
+        ids = TensorSpec(name="ids", shape=shape, dtype=DType.INT64, role=Role.INPUT)
+        x = self._embedded(ids)
+        for i in range(d.layers):
+            x = self.layer(f"layers.{i}", x)
+        tape.module = "norm"
+        x = self.norm(x, d.hidden)
+        loss = self._loss(x, ids)
+        tape.backward()
+        return ids, loss
+
+    def _embedded(self, ids: TensorSpec) -> TensorSpec:
+        d, part, tape = self.part.decoder, self.part, self.tape
+        tape.module = "embedding"
+        table = tape.weight("weight", part.vocab, d.hidden)
+        flat = TensorSpec(name="ids.flat", shape=(part.rows,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
+        x = tape.run("aten.embedding", (table, flat), tape.new(part.rows, d.hidden))
+        if d.positions == "learned":
+            where = tape.weight("positions", d.max_positions or part.seq, d.hidden)
+            x = tape.run("aten.add", (x, where), tape.new(part.rows, d.hidden), alpha=1)
+
+        @tape.behind(x)
+        def back(g: TensorSpec) -> None:
+            target = tape.main[table.name]
+            made = tape.run("aten.embedding_dense_backward", (g, flat), tape.like(table))
+            if d.tied or self.recipe.main_gradients:
+                tape.run("aten.add_", (target, made), target, alpha=1)
+            if d.positions == "learned":
+                tape.run("aten.sum", (g,), tape.main[where.name], dim=[0], keepdim=True)
+
+        return self.dropped(x) if self.recipe.dropout else x
+
+    def _loss(self, x: TensorSpec, ids: TensorSpec) -> TensorSpec:
+        d, part, tape = self.part.decoder, self.part, self.tape
+        tape.module = "head"
+        self.part = replace(part, decoder=replace(d, bias=False))
+        logits = self._tied(x) if d.tied else self.linear(x, "out", part.vocab)
+        self.part = part
+        labels = TensorSpec(name="labels", shape=(part.tokens,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
+        return self._megatron_loss(logits, labels) if self.recipe.fused else self._plain_loss(logits, labels)
+
+    def _tied(self, x: TensorSpec) -> TensorSpec:
+        """The product with the embedding's own table."""
+        tape = self.tape
+        shared, own = tape.weights["embedding.weight"], tape.main["embedding.weight"]
+        tape.weights["head.out.weight"], tape.main["head.out.weight"] = shared, own
+        y = self.linear(x, "out", self.part.vocab)
+        del tape.weights["head.out.weight"], tape.main["head.out.weight"]
+        return y
+
+    def _plain_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
+        tape, recipe, (n, v) = self.tape, self.recipe, logits.shape
+        tape.module = "loss"
+        self.held.append(logits.memory)
+        wide = DType.FLOAT32 if recipe.autocast else recipe.dtype
+        x = logits
+        if recipe.autocast:
+            x = tape.run("aten._to_copy", (logits,), tape.new(n, v, dtype=wide), dtype=wide)
+        p = tape.run("aten._log_softmax", (x,), tape.new(n, v, dtype=wide), dim=1, half_to_float=False)
+        loss = TensorSpec(name="loss", shape=(), dtype=wide)
+        count = TensorSpec(name="loss.count", shape=(), dtype=wide)
+        given = {"weight": None, "reduction": 1, "ignore_index": -100}
+        tape.run("aten.nll_loss_forward", (p, labels), loss, count, **given)
+
+        @tape.later
+        def back() -> None:
+            gp = tape.run("aten.nll_loss_backward", (loss, p, labels, count), tape.like(p, wide), **given)
+            g = tape.run("aten._log_softmax_backward_data", (gp, p), tape.like(p, wide), dim=1, input_dtype=wide)
+            if recipe.autocast:
+                g = tape.run("aten._to_copy", (g,), tape.new(n, v), dtype=recipe.dtype)
+            tape.give(logits, g)
+
+        return loss
+
+    def _megatron_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
+        """In fp32 over the parts of the vocabulary: largest, difference, exp and sum, quotient; in place backward."""
+        tape, (n, v) = self.tape, logits.shape
+        tape.module = "loss"
+        wide = DType.FLOAT32
+        x = tape.run("aten._to_copy", (logits,), tape.new(n, v, dtype=wide), dtype=wide)
+        top = tape.run("aten.amax", (x,), tape.new(n, 1, dtype=wide), dim=[-1], keepdim=False)
+        tape.run("aten.sub_", (x, top), x, alpha=1)
+        tape.run("aten.exp", (x,), x)
+        sums = tape.run("aten.sum", (x,), tape.new(n, 1, dtype=wide), dim=[-1], keepdim=False)
+        tape.run("aten.div_", (x, sums), x)
+        loss = TensorSpec(name="loss", shape=(), dtype=wide)
+        tape.run("aten.mean", (sums,), loss, dim=None)
+
+        @tape.later
+        def back() -> None:
+            tape.run("aten.mul_", (x, sums), x)
+            tape.give(logits, tape.run("aten._to_copy", (x,), tape.new(n, v), dtype=self.recipe.dtype))
+
+        return loss
+
+    def layer(self, module: str, x: TensorSpec) -> TensorSpec:
+        """[rows, hidden] → the same."""
+        d, tape = self.part.decoder, self.tape
+        tape.module = f"{module}.norm_1"
+        y = self.norm(x, d.hidden)
+        tape.module = f"{module}.attention"
+        y = self.attention(y, module)
+        x = self.added(y, x, module)
+        tape.module = f"{module}.norm_2"
+        y = self.norm(x, d.hidden)
+        tape.module = f"{module}.network"
+        y = self.experts(y) if d.experts else self.network(y, d.ffn // self.part.layout.tensor)
+        return self.added(y, x, module)
+
+    def network(self, x: TensorSpec, width: int, name: str = "") -> TensorSpec:
+        """[tokens, hidden] → the same, by two or three matrices."""
+        d = self.part.decoder
+        separate = d.gated and not self.recipe.fused
+        if separate:
+            gate, up = (self.linear(x, f"{name}{part}", width) for part in ("gate", "up"))
+            return self.linear(self.gated(gate, up), f"{name}down", d.hidden, after_reduce=True)
+        h = self.linear(x, f"{name}up", (2 if d.gated else 1) * width, bias_in_kernel=not self.recipe.fused)
+        return self.linear(self.activated(h, width), f"{name}down", d.hidden, after_reduce=True)
+
+    def gated(self, gate: TensorSpec, up: TensorSpec) -> TensorSpec:
+        """silu(gate)·up by two kernels."""
+        tape = self.tape
+        s = tape.run("aten.silu", (gate,), tape.like(gate))
+        y = tape.run("aten.mul", (s, up), tape.like(gate))
+
+        @tape.behind(y)
+        def back(g: TensorSpec) -> None:
+            tape.give(up, tape.run("aten.mul", (g, s), tape.like(g)))
+            gs = tape.run("aten.mul", (g, up), tape.like(g))
+            tape.give(gate, tape.run("aten.silu_backward", (gs, gate), tape.like(g)))
+
+        return y
+
+    def activated(self, h: TensorSpec, width: int) -> TensorSpec:
+        """GELU of PyTorch, or Megatron's with the bias, and SwiGLU, each one kernel."""
+        tape, d, fused = self.tape, self.part.decoder, self.recipe.fused
+        forward, backward = (SWIGLU, SWIGLU_BACKWARD) if d.gated else (GELU, GELU_BACKWARD)
+        y = tape.new(h.shape[0], width)
+        if not fused:
+            tape.run("aten.gelu", (h,), y, approximate="none")
+        else:
+            tape.pointwise((h,), y, vector=forward[0], special=forward[1])
+            self._written_so.add(y.memory)
+
+        @tape.behind(y)
+        def back(g: TensorSpec) -> None:
+            if not fused:
+                tape.give(h, tape.run("aten.gelu_backward", (g, h), tape.like(h), approximate="none"))
+                return
+            made = tape.pointwise((g, h), tape.like(h), vector=backward[0], special=backward[1])
+            self._written_so.add(made.memory)
+            tape.give(h, made)
+            if d.bias:
+                self.bias_gradient(made)
+
+        return y
+
+    def added(self, y: TensorSpec, x: TensorSpec, module: str) -> TensorSpec:
+        """The residual and a sublayer's output, which dropout may thin out; Megatron's kernel adds the bias too."""
+        tape, recipe = self.tape, self.recipe
+        tape.module = module
+        if recipe.dropout and not recipe.fused:
+            y = self.dropped(y)
+        mask = (tape.like(x, DType.BOOL),) if recipe.dropout and recipe.fused else ()
+        if recipe.fused:
+            out = tape.pointwise((y, x), tape.like(x), *mask, vector=2 + 3 * recipe.dropout)
+        else:
+            out = tape.run("aten.add", (x, y), tape.like(x), alpha=1)
+
+        @tape.behind(out)
+        def back(g: TensorSpec) -> None:
+            tape.give(x, g)
+            own = tape.pointwise((g, *mask), tape.like(x), vector=2) if mask else g
+            tape.give(y, own)
+            if recipe.fused and self.part.decoder.bias:
+                self.bias_gradient(own)
+
+        return out
+
+    def dropped(self, y: TensorSpec) -> TensorSpec:
+        """Dropout by a kernel of its own, with a mask."""
+        tape = self.tape
+        mask, out = tape.like(y, DType.BOOL), tape.like(y)
+        tape.run("aten.native_dropout", (y,), out, mask, p=0.1, train=True)
+
+        @tape.behind(out)
+        def back(g: TensorSpec) -> None:
+            tape.give(y, tape.run("aten.native_dropout_backward", (g, mask), tape.like(y), scale=1.0))
+
+        return out
+
+    def attention(self, x: TensorSpec, module: str) -> TensorSpec:
+        """[rows, hidden] → [tokens, hidden]: queries, keys and values, attention, output."""
+        part, d, tape = self.part, self.part.decoder, self.tape
+        widths = [part.heads * d.head_dim, part.kv_heads * d.head_dim, part.kv_heads * d.head_dim]
+        if self.recipe.separate:
+            q, k, v = (self._apart(self.linear(x, name, width)) for name, width in zip("qkv", widths, strict=True))
+        else:
+            q, k, v = self._split(self.linear(x, "qkv", sum(widths)), widths)
+        if d.positions == "rotary":
+            q, k = self._turned(q), self._turned(k)
+        tape.module = f"{module}.attention.core"
+        y = self._unfused(q, k, v) if self.recipe.attention == "unfused" else self._flash(q, k, v)
+        tape.module = f"{module}.attention"
+        return self.linear(y, "output", d.hidden, after_reduce=True)
+
+    def _apart(self, x: TensorSpec) -> TensorSpec:
+        """Heads of a product of their own."""
+        b, seq, dim = self.part.layout.micro_batch, self.part.length, self.part.decoder.head_dim
+        return self.tape.view(x, b, int(x.shape[-1]) // dim, seq, dim, calls=2)
+
+    def _split(self, qkv: TensorSpec, widths: list[int]) -> list[TensorSpec]:
+        """Views of the product; their gradients are put together by a copy."""
+        tape, b, seq = self.tape, self.part.layout.micro_batch, self.part.length
+        dim = self.part.decoder.head_dim
+        found = []
+        for i, width in enumerate(widths):
+            tape.view(qkv, b, seq, width, calls=2)
+            found.append(qkv.seen(b, width // dim, seq, dim, mark=str(i)))
+            tape.parts.add(found[-1].name)
+        tape.view(qkv, *qkv.shape)
+
+        @tape.later
+        def back() -> None:
+            given = tuple(tape.gradient(one) for one in found)
+            for one in given:
+                tape.view(one, *one.shape, calls=2)
+            tape.give(qkv, tape.run("aten.cat", given, tape.like(qkv), dim=2))
+
+        return found
+
+    def _turned(self, x: TensorSpec) -> TensorSpec:
+        """Rotated by position: one kernel for both of Megatron's; five of PyTorch's for each."""
+        y = self.tape.like(x)
+        self._turn(x, y)
+
+        @self.tape.behind(y)
+        def back(g: TensorSpec) -> None:
+            self.tape.give(x, self._turned_back(g))
+
+        return y
+
+    def _turn(self, x: TensorSpec, y: TensorSpec) -> None:
+        tape, shape = self.tape, x.shape
+        if self.recipe.fused or self.recipe.turned:
+            tape.pointwise((x,), y, vector=3)
+            return
+        half = (*shape[:-1], int(shape[-1]) // 2)
+        second = x.seen(*half)
+        minus = tape.run("aten.neg", (second,), tape.new(*half))
+        other = tape.run("aten.cat", (minus, second), tape.like(x), dim=-1)
+        table = TensorSpec(name="cos", shape=shape[2:], dtype=x.dtype)
+        first, turned = (tape.run("aten.mul", (one, table), tape.like(x)) for one in (x, other))
+        tape.run("aten.add", (first, turned), y, alpha=1)
+
+    def _turned_back(self, g: TensorSpec) -> TensorSpec:
+        """The gradient of what was rotated: of its two halves each is put into zeros of the whole's shape."""
+        tape, shape = self.tape, g.shape
+        if self.recipe.fused or self.recipe.turned:
+            return tape.pointwise((g,), tape.like(g), vector=3)
+        table = TensorSpec(name="cos", shape=shape[2:], dtype=g.dtype)
+        turned = tape.run("aten.mul", (g, table), tape.like(g))
+        second = turned.seen(*shape[:-1], int(shape[-1]) // 2)
+        minus = tape.run("aten.neg", (second,), tape.like(second))
+        wide = [tape.run("aten.slice_backward", (one,), tape.like(g)) for one in (minus, second)]
+        other = tape.run("aten.add", tuple(wide), tape.like(g), alpha=1)
+        first = tape.run("aten.mul", (g, table), tape.like(g))
+        return tape.run("aten.add", (first, other), tape.like(g), alpha=1)
+
+    def _seen(self, k: TensorSpec, v: TensorSpec) -> tuple[tuple[TensorSpec, TensorSpec], bool]:
+        """Keys and values as a GPU's queries see them, and whether a causal mask still cuts them.
+
+        Of a sequence in two halves for each GPU of a context group, all have half of the pairs: as many as all of
+        their queries with half of the keys.
+        """
+        shared = self.part.layout.context
+        window = self.part.decoder.window
+        seen = self.part.seq // 2 if shared > 1 else self.part.seq
+        if window is not None and window < seen:
+            seen, shared = window, 2
+        if shared == 1:
+            return (k, v), True
+        b, heads, _, dim = k.shape
+        return (k.seen(b, heads, seen, dim), v.seen(b, heads, seen, dim)), False
+
+    def _flash(self, q: TensorSpec, k: TensorSpec, v: TensorSpec) -> TensorSpec:
+        tape, shape = self.tape, tuple(map(int, q.shape))
+        b, heads, seq, dim = shape
+        (keys, values), causal = self._seen(k, v)
+        bias = None
+        extra: tuple[TensorSpec, ...] = ()
+        if self.part.decoder.positions == "alibi":
+            bias = TensorSpec(name="alibi", shape=(1, heads, 1, int(keys.shape[2])), dtype=q.dtype)
+            extra = (bias,)
+        out, sums = tape.like(q), tape.new(b, heads, seq, dtype=DType.FLOAT32)
+        kind = _FLASH if bias is None else "aten._scaled_dot_product_efficient_attention"
+        given = {"is_causal": causal, "attn_bias": bias, "backend": self.recipe.attention_backend}
+        tape.run(kind, (q, keys, values, *extra), out, sums, **given)
+        y = tape.view(out, self.part.tokens, heads * dim, calls=2)
+
+        @tape.behind(y)
+        def back(g: TensorSpec) -> None:
+            g = g.seen(*shape)
+            tape.view(g, *shape, calls=2)
+            made = [tape.like(one) for one in (q, k, v)]
+            tape.run(f"{kind}_backward", (g, q, keys, values, out, sums, *extra), *made, **given)
+            for one, gradient in zip((q, k, v), made, strict=True):
+                tape.give(one, gradient)
+
+        return y
+
+    def _masks_in_kernel(self, scores: TensorSpec) -> bool:
+        """Whether Megatron's own kernel scales, masks and normalizes: up to 16,384 keys, and heads · sequences that
+        four divides (megatron/core/fusions/fused_softmax.py, is_kernel_available).
+        """
+        n, seq, total = map(int, scores.shape)
+        return self.recipe.fused and n % 4 == 0 and 16 < total <= 16384 and seq % 4 == 0
+
+    def _wide(self, x: TensorSpec, kinds: Sequence[tuple[str, Mapping[str, Any]]], *beside: TensorSpec) -> TensorSpec:
+        """Through kernels in fp32 one after the other, and back; `beside`: what the softmax reads further."""
+        wide = self.tape.run("aten._to_copy", (x,), self.tape.like(x, DType.FLOAT32), dtype=DType.FLOAT32)
+        for kind, attrs in kinds:
+            read = (wide, *beside) if "softmax" in kind else (wide,)
+            wide = self.tape.run(f"aten.{kind}", read, self.tape.like(x, DType.FLOAT32), **attrs)
+        return self.tape.run("aten._to_copy", (wide,), self.tape.like(x), dtype=self.recipe.dtype)
+
+    def _softmax(self, scores: TensorSpec) -> TensorSpec:
+        tape = self.tape
+        if self._masks_in_kernel(scores):
+            return tape.run("training.causal_softmax", (scores,), tape.like(scores), reads=1)
+        if self.recipe.fused:
+            return self._wide(scores, (("mul", {}), ("masked_fill", {"value": -10000.0}), ("_softmax", {"dim": -1})))
+        return tape.run("aten._softmax", (scores,), tape.like(scores), dim=-1)
+
+    def _softmax_back(self, g: TensorSpec, p: TensorSpec) -> TensorSpec:
+        tape, kind = self.tape, "_softmax_backward_data"
+        if self._masks_in_kernel(p):
+            return tape.run("training.causal_softmax", (g, p), tape.like(p), reads=2)
+        if self.recipe.fused:
+            return self._wide(g, ((kind, {"dim": -1}), ("masked_fill", {"value": 0.0}), ("mul", {})), p)
+        return tape.run(f"aten.{kind}", (g, p), tape.like(p), dim=-1)
+
+    def _unfused(self, q: TensorSpec, k: TensorSpec, v: TensorSpec) -> TensorSpec:
+        """Scores, masked softmax and weighted sum by kernels of their own; the whole square of them."""
+        tape = self.tape
+        b, heads, seq, dim = map(int, q.shape)
+        n, total = b * heads, self.part.seq
+        rows, keys, values = (x.seen(n, length, dim) for x, length in ((q, seq), (k, total), (v, total)))
+
+        def product(x: TensorSpec, y: TensorSpec) -> TensorSpec:
+            return tape.run("aten.bmm", (x, y), tape.new(n, x.shape[1], y.shape[2]))
+
+        scores = product(rows, tape.view(keys, n, dim, total, calls=2))
+        p = self._softmax(scores)
+        mask: tuple[TensorSpec, ...] = ()
+        kept = p
+        if self.recipe.dropout:
+            mask, kept = (tape.like(p, DType.BOOL),), tape.like(p)
+            tape.run("aten.native_dropout", (p,), kept, *mask, p=0.1, train=True)
+        y = tape.run("aten.clone", (product(kept, values),), tape.new(self.part.tokens, heads * dim))
+
+        @tape.behind(y)
+        def back(g: TensorSpec) -> None:
+            g = tape.view(g, n, seq, dim, calls=2)
+            gp = product(g, tape.view(values, n, dim, total))
+            gv = product(tape.view(kept, n, total, seq), g)
+            if mask:
+                gp = tape.run("aten.native_dropout_backward", (gp, *mask), tape.like(gp), scale=1.0)
+            gs = self._softmax_back(gp, p)
+            gq, gk = product(gs, keys), product(tape.view(gs, n, total, seq), rows)
+            for one, gradient in ((q, gq), (k, gk), (v, gv)):
+                tape.give(one, gradient.seen(*one.shape))
+
+        return y
+
+    def experts(self, x: TensorSpec) -> TensorSpec:
+        """[rows, hidden] → the same: each token through `experts_per_token` experts, and the shared one.
+
+        Router, tokens in the order of their experts, grouped products, and back. Tokens are even among experts.
+        """
+        d, part, tape = self.part.decoder, self.part, self.tape
+        tokens, chosen = int(x.shape[0]), d.experts_per_token
+        index = self._routed(x)
+        here, rows = d.experts // part.layout.expert, tokens * chosen * part.layout.expert_tensor
+        sent = tape.run("aten.index_select", (x, index), tape.new(tokens * chosen, d.hidden), dim=0)
+        each = -(-rows // here)
+        come = sent
+        if part.layout.expert > 1 or part.layout.expert_tensor > 1:  # in the order of the experts here
+            come = tape.run("aten.index_select", (sent, index), tape.new(rows, d.hidden), dim=0)
+
+        @tape.behind(come)
+        def summed(g: TensorSpec) -> None:  # the gradients of what was sent, over each token's experts
+            tape.give(x, tape.run("serving.combine_experts", (g,), tape.new(tokens, d.hidden)))
+
+        width = d.ffn // part.layout.expert_tensor
+        h = self._grouped(come.seen(here, each, d.hidden), "experts.up", (2 if d.gated else 1) * width, rows)
+        a = self.activated(h.seen(here * each, h.shape[2]), width)
+        y = self._grouped(a.seen(here, each, width), "experts.down", d.hidden, rows)
+        out = tape.run("serving.combine_experts", (y, index), tape.new(tokens, d.hidden))
+
+        @tape.behind(out)
+        def weighted(g: TensorSpec) -> None:
+            # each token's weights get the product of its gradient with what its experts gave
+            tape.give(y, tape.pointwise((g, y), tape.like(y), vector=4))
+
+        if not d.shared_ffn:
+            return out
+        shared = self.network(x, d.shared_ffn // part.layout.tensor, "shared.")
+        both = tape.run("aten.add", (out, shared), tape.like(out), alpha=1)
+
+        @tape.behind(both)
+        def split(g: TensorSpec) -> None:
+            tape.give(out, g)
+            tape.give(shared, g)
+
+        return both
+
+    def _routed(self, x: TensorSpec) -> TensorSpec:
+        """Scores by a product in fp32 or 16 bits, softmax, the largest few; and the sort by experts."""
+        d, tape, tokens = self.part.decoder, self.tape, int(x.shape[0])
+        matrix = tape.weight("router.weight", d.experts, d.hidden)
+        logits = tape.run("aten.mm", (x, tape.view(matrix, d.hidden, d.experts)), tape.new(tokens, d.experts))
+        p = tape.run("aten._softmax", (logits,), tape.new(tokens, d.experts), dim=-1)
+        picked = tape.new(tokens, d.experts_per_token)
+        index = tape.new(tokens * d.experts_per_token, dtype=DType.INT64)
+        tape.run("aten.topk", (p,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
+        tape.run("aten.sort", (index,), tape.like(index, DType.INT64), dim=0)
+
+        @tape.later
+        def back() -> None:
+            gp = tape.run("aten.scatter", (picked, index), tape.like(p), dim=1)
+            gl = tape.run("aten._softmax_backward_data", (gp, p), tape.like(p), dim=-1)
+            tape.give(x, tape.run("aten.mm", (gl, matrix), tape.new(tokens, d.hidden)))
+            self.weight_gradient(gl, x, matrix)
+
+        return index
+
+    def _calls(self, experts: int) -> int:
+        """What the CPU launches for a grouped product: Transformer Engine's `GroupedLinear` calls cuBLAS for each
+        expert, and in 8 bits makes each expert's rows so by calls of their own."""
+        if not self.recipe.fused:
+            return 1
+        return experts * (1 + _CALLS_OF_EIGHT_BITS * self.recipe.fp8)
+
+    def _grouped(self, x: TensorSpec, name: str, n: int, rows: int) -> TensorSpec:
+        """[experts, rows of each, k] → [experts, rows of each, n], and gradients by two products as large."""
+        tape, (experts, each, k) = self.tape, tuple(map(int, x.shape))
+        weight, y = tape.weight(name, experts, n, k), tape.new(experts, each, n)
+
+        def operand(one: TensorSpec) -> TensorSpec:
+            if not self.recipe.fp8:
+                return one
+            return self.eight_bit(one.seen(one.shape[0] * one.shape[1], one.shape[2])).seen(*one.shape)
+
+        def multiplied(a: TensorSpec, made: TensorSpec) -> TensorSpec:
+            calls, inputs = self._calls(experts), (operand(a), operand(weight))
+            return tape.run("serving.grouped_mm", inputs, made, weight_only=False, rows=rows, calls=calls)
+
+        multiplied(x, y)
+
+        @tape.behind(y)
+        def back(g: TensorSpec) -> None:
+            gx = multiplied(g, tape.new(experts, each, k))
+            turned, alone = g.seen(experts, n, each), experts if self.recipe.fused else 1
+            tape.run("aten.bmm", (operand(turned), operand(x)), tape.main[weight.name], calls=alone)
+            tape.give(x, gx)
+
+        return y

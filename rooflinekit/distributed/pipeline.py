@@ -1,0 +1,280 @@
+"""A pipeline's schedule: in which order each device computes which piece of the batch, and when it can.
+
+"gpipe" computes all pieces forward, then all backward. "1f1b" starts backward as early as it can, so that no more
+pieces are under way than there are stages after a device, itself included. "interleaved" does so with several chunks of
+the model on each device, as Megatron-LM does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from rooflinekit.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A piece of the batch through one stage, forward or backward."""
+
+    stage: int
+    piece: int
+    backward: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A task on its device, or what it sends to its neighbour on a link, in seconds from the start of the step."""
+
+    task: Task
+    start_s: float
+    end_s: float
+
+
+def orders(schedule: str, devices: int, pieces: int, chunks: int = 1) -> list[list[Task]]:
+    """The tasks of each device in its order. Stage s runs on device s mod `devices`.
+
+    Raises InputError for an interleaved schedule whose pieces are no multiple of the devices.
+    """
+    if schedule == "interleaved" and pieces % devices:
+        raise InputError(f"interleaved schedule: expected a multiple of {devices} microbatches; got {pieces}")
+    found = []
+    for device in range(devices):
+        if schedule == "interleaved":
+            forward, backward = (_interleaved(device, devices, pieces, chunks, backward=b) for b in (False, True))
+            warm = min(len(forward), 2 * (devices - device - 1) + (chunks - 1) * devices)
+        else:
+            forward, backward = (
+                [Task(stage=device, piece=i, backward=b) for i in range(pieces)] for b in (False, True)
+            )
+            warm = pieces if schedule == "gpipe" else min(pieces, devices - device - 1)
+        steady = [task for pair in zip(forward[warm:], backward, strict=False) for task in pair]
+        found.append([*forward[:warm], *steady, *backward[len(forward) - warm :]])
+    return found
+
+
+def _interleaved(device: int, devices: int, pieces: int, chunks: int, *, backward: bool) -> list[Task]:
+    """As many pieces as there are devices through each chunk in turn; backward begins with the last chunk."""
+    found = []
+    for group in range(pieces // devices):
+        for chunk in reversed(range(chunks)) if backward else range(chunks):
+            found += [
+                Task(stage=chunk * devices + device, piece=group * devices + i, backward=backward)
+                for i in range(devices)
+            ]
+    return found
+
+
+def run_pipeline(
+    onward_s: Sequence[float], queues: Sequence[Sequence[Task]], perform: Callable[[int, Task, float], Slot]
+) -> tuple[list[list[Slot]], list[Slot]]:
+    """When each task runs, after the one before it on its device and what it needs from its neighbours; and what is
+    sent between them.
+
+    onward_s: what a piece takes from each stage but the last to the next one, and back; each way one after another.
+    perform: runs a task on a device, after those before it and not before its input is there, at the given time.
+    """
+    last = len(onward_s)
+    slots: list[list[Slot]] = [[] for _ in queues]
+    hops: list[Slot] = []
+    there: dict[Task, float] = {}  # when what a task needs of its neighbour has come
+    done: set[Task] = set()
+    free: dict[tuple[int, bool], float] = {}  # when a link has carried all before, each way
+
+    def can(task: Task) -> bool:
+        known = task.stage == (last if task.backward else 0) or task in there
+        return known and (not task.backward or replace(task, backward=False) in done)
+
+    def do(device: int, task: Task) -> None:
+        slot = perform(device, task, there.get(task, 0.0))
+        slots[device].append(slot)
+        done.add(task)
+        to = task.stage + (-1 if task.backward else 1)
+        link = min(task.stage, to)
+        if 0 <= link < last:
+            start = max(slot.end_s, free.get((link, task.backward), 0.0))
+            there[replace(task, stage=to)] = free[link, task.backward] = start + onward_s[link]
+            hops.append(Slot(task=task, start_s=start, end_s=start + onward_s[link]))
+
+    places = [0] * len(queues)
+    while any(place < len(queue) for place, queue in zip(places, queues, strict=True)):
+        before = list(places)
+        for device, queue in enumerate(queues):
+            while places[device] < len(queue) and can(queue[places[device]]):
+                do(device, queue[places[device]])
+                places[device] += 1
+        assert places != before, "tasks that wait for each other"
+    return slots, hops
+
+
+def pieces_under_way(slots: Sequence[Slot]) -> int:
+    """The most pieces at once whose forward a device has begun and whose backward it has not ended, all its stages."""
+    events = [(slot.end_s, -1) if slot.task.backward else (slot.start_s, 1) for slot in slots]
+    now = most = 0
+    for _, change in sorted(events):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def balanced(weights: Sequence[Sequence[float]]) -> list[int]:
+    """Where to cut a row of weights so that the heaviest part is lightest: the first of each part.
+
+    weights: as each part has them, on the device that runs it. Raises InputError for fewer weights than parts.
+
+    >>> balanced([[1, 1, 1, 3]] * 2), balanced([[1, 1, 1, 1], [3, 3, 3, 3]])
+    ([0, 3], [0, 3])
+    """
+    parts, count = len(weights), len(weights[0])
+    if count < parts:
+        raise InputError(f"a pipeline of {parts} stages: the model has {count} blocks to put there")
+    sums = [[0.0, *accumulate(row)] for row in weights]
+    # best[j]: the heaviest part of the first j weights, and its last cut
+    best: list[tuple[float, int]] = [(sums[0][j], 0) for j in range(count + 1)]
+    cuts = [[0] * (count + 1)]
+    for part in range(1, parts):
+        own = sums[part]
+        following: list[tuple[float, int]] = [(float("inf"), 0)] * (count + 1)
+        for j in range(part + 1, count + 1):
+            following[j] = min((max(best[i][0], own[j] - own[i]), i) for i in range(part, j))
+        best = following
+        cuts.append([cut for _, cut in best])
+    found, end = [], count
+    for part in reversed(range(parts)):
+        end = cuts[part][end] if part else 0
+        found.append(end)
+    return found[::-1]
+
+
+# When a pipeline of equal stages is done, and what layers wait for that gather their weights.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What a chunk of layers takes for a micro-batch."""
+
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """A step before what copies send at its end."""
+
+    total_s: float
+    busy_s: float  # of the GPU that computes most
+    under_way: tuple[int, ...] = (1,)  # micro-batches, each through a chunk, that a GPU keeps at once
+    exposed_s: float = 0.0  # waits for weights and gradients on the links
+    contention_s: float = 0.0  # by which collectives slow what computes beside them
+
+
+def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -> Scheduled:
+    """1F1B, interleaved where a GPU has several chunks. Stage s is on GPU s mod GPUs.
+
+    hop_s: what an activation takes to the next stage, for which sender and receiver wait (Megatron-LM's batched
+    send and receive).
+    """
+    gpus = len(stages) // chunks
+    if gpus == 1:
+        busy = pieces * (stages[0].forward_s + stages[0].backward_s)
+        return Scheduled(total_s=busy, busy_s=busy)
+    interleaved = chunks > 1 and pieces % gpus == 0
+    queues = orders("interleaved" if interleaved else "1f1b", gpus, pieces, chunks if interleaved else 1)
+    own = stages if interleaved else _whole(stages, gpus)
+    ready = [0.0] * gpus
+    last = len(own) - 1
+    worked = [0.0] * gpus
+
+    def perform(gpu: int, task: Task, ready_s: float) -> Slot:
+        stage = own[task.stage]
+        seconds = stage.backward_s if task.backward else stage.forward_s
+        sends = task.stage > 0 if task.backward else task.stage < last
+        start = max(ready[gpu], ready_s)
+        ready[gpu] = start + seconds + (hop_s if sends else 0.0)
+        worked[gpu] += seconds
+        return Slot(task=task, start_s=start, end_s=start + seconds)
+
+    slots, _ = run_pipeline([hop_s] * last, queues, perform)
+    return Scheduled(total_s=max(ready), busy_s=max(worked), under_way=tuple(map(pieces_under_way, slots)))
+
+
+def _whole(stages: Sequence[Stage], gpus: int) -> list[Stage]:
+    """All chunks of a GPU in one stage."""
+    return [
+        Stage(
+            forward_s=sum(stage.forward_s for stage in stages[k::gpus]),
+            backward_s=sum(stage.backward_s for stage in stages[k::gpus]),
+        )
+        for k in range(gpus)
+    ]  # fmt: skip
+
+
+def least_s(stages: Sequence[Stage], pieces: int, chunks: int) -> float:
+    """A time below which no schedule of these stages is done: the slowest GPU's work and the way there and back."""
+    gpus = len(stages) // chunks
+    own = _whole(stages, gpus)
+    way = sum(stage.forward_s + stage.backward_s for stage in stages[:gpus])
+    return max(pieces * (s.forward_s + s.backward_s) + way * (1 - 1 / gpus) * (gpus > 1) for s in own)
+
+
+def gathered(
+    blocks: Sequence[Stage], gather_s: Sequence[float], reduce_s: Sequence[float], *, pieces: int, progress: float,
+    again: bool, across_s: Sequence[float] = (),
+) -> Scheduled:  # fmt: skip
+    """FSDP: weights gathered one block ahead, gradients reduced behind, all on one queue of the links.
+
+    blocks: forward and backward of each; gather_s, reduce_s: of its collectives. progress: how fast kernels go beside a
+    collective, over what they do alone. again: weights are gathered once more for backward (FULL_SHARD). across_s: of
+    hybrid sharding, the all-reduce between nodes that follows each reduce-scatter.
+    """
+    run = _Links(progress=progress)
+    count = len(blocks)
+    for _ in range(pieces):
+        there = [0.0] * count
+        begun: list[float] = []
+        for i, block in enumerate(blocks):
+            # the CPU holds a gather back until the block before the last one is done: two are kept at once
+            there[i] = run.send(gather_s[i], begun[i - 2] if i > 1 else 0.0)
+            begun.append(run.compute(block.forward_s, there[i]))
+        for i in reversed(range(count)):
+            if again and i == count - 1:
+                there[i] = run.gpu  # the last block's weights are kept
+            if again and i > 0:
+                there[i - 1] = run.send(gather_s[i - 1], run.gpu)
+            run.compute(blocks[i].backward_s, there[i])
+            run.send(reduce_s[i], run.gpu)
+            if across_s:
+                run.send(across_s[i], run.gpu)
+    end = max(run.gpu, run.link)
+    exposed_s = run.waited + end - run.gpu
+    return Scheduled(
+        total_s=end, busy_s=end - exposed_s - run.contention, exposed_s=exposed_s, contention_s=run.contention
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Links:
+    """The GPU and its links, each one thing after another."""
+
+    progress: float
+    gpu: float = 0.0
+    link: float = 0.0
+    waited: float = 0.0
+    contention: float = 0.0
+    busy: list[tuple[float, float]] = field(default_factory=list)
+
+    def send(self, seconds: float, not_before_s: float) -> float:
+        start = max(self.link, not_before_s)
+        self.link = start + seconds
+        self.busy = [*self.busy[-3:], (start, self.link)]
+        return self.link
+
+    def compute(self, seconds: float, ready_s: float) -> float:
+        start = max(self.gpu, ready_s)
+        self.waited += start - self.gpu
+        beside = sum(max(0.0, min(end, start + seconds) - max(begin, start)) for begin, end in self.busy)
+        extra = min(beside, seconds) * (1 - self.progress)
+        self.contention += extra
+        self.gpu = start + seconds + extra
+        return self.gpu

@@ -1,0 +1,321 @@
+"""A graph, a cluster and a strategy → the prediction of a step on several devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import TypeAlias
+
+from rooflinekit.distributed.context import cut_by_context
+from rooflinekit.distributed.groups import BATCH, Groups, Setting, batch_of, groups_of
+from rooflinekit.distributed.mixtures import Spread, agreed, spread
+from rooflinekit.distributed.pipeline import orders
+from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
+from rooflinekit.distributed.queues import DeviceRun, Message, copied_s, is_issued_anew, program_of, run_devices
+from rooflinekit.distributed.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
+from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, replicated, sharded, with_threads
+from rooflinekit.distributed.saving import check_savers, host_bytes, saving
+from rooflinekit.distributed.staged import Chunk, Plan, crossing_bytes, run_stages, stage_of_blocks, stages_of, tasks_of
+from rooflinekit.distributed.tensor import cut, cut_by_tokens
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.graph import Graph, resized
+from rooflinekit.ir.sizes import whole
+from rooflinekit.model.machine import Machine
+from rooflinekit.step.capacity import fits_on
+from rooflinekit.step.energy import drawn_by
+from rooflinekit.step.entry import as_run, input_pipeline_of
+from rooflinekit.step.prediction import Prediction
+
+
+def split_evenly(batch: int, parts: int) -> list[int]:
+    """As `torch.chunk` and samplers do it, the larger parts first. Raises InputError for fewer samples than parts.
+
+    >>> split_evenly(128, 3)
+    [43, 43, 42]
+    """
+    if batch < parts:
+        raise InputError(f"batch={batch} cannot be cut for {parts} devices: expected {parts} or more")
+    return [batch // parts + (i < batch % parts) for i in range(parts)]
+
+
+def split_by_rate(batch: int, rates: Sequence[float]) -> list[int]:
+    """Samples in proportion to rates, at least one each, the largest remainders rounded up."""
+    split_evenly(batch, len(rates))
+    wanted = [batch * rate / sum(rates) for rate in rates]
+    parts = [max(1, int(one)) for one in wanted]
+    by_rest = sorted(range(len(rates)), key=lambda i: int(wanted[i]) - wanted[i])
+    for turn in range(batch - sum(parts)):
+        parts[by_rest[turn % len(parts)]] += 1
+    while sum(parts) > batch:
+        parts[parts.index(max(parts))] -= 1
+    return parts
+
+
+def plan(
+    graph: Graph, setting: Setting, strategy: Strategy, *, savers: Savers, proportional: bool = False,
+    measured: tuple[int, float] | None = None,
+) -> ParallelPrediction:  # fmt: skip
+    """The prediction of a step on the setting's devices; the graph's batch is that of all of them.
+
+    measured: samples and seconds of a step on one of these devices.
+    """
+    check_execution(strategy, setting.gpus, setting.execution)
+    check_savers(savers, setting.execution)
+    batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
+    alone = _Alone(graph=graph, setting=setting, machines=tuple(machines))
+    stretch = 1.0 if measured is None else _stretch(graph, setting, strategy, *measured)
+    if isinstance(strategy, Mesh):
+        shares, messages, busy_s = on_mesh(graph, setting, strategy, savers)
+    else:
+        parts = (
+            split_by_rate(batch, [1 / alone.each[machine.name].total_s for machine in machines])
+            if proportional
+            else split_evenly(batch, len(machines))
+        )
+        shares, messages, busy_s = _replicas(graph, setting, strategy, parts, savers, stretch)
+    step = shares[0].prediction.graph
+    assumptions = strategy.assumptions if isinstance(strategy, Mesh) else ()
+    return ParallelPrediction(
+        cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
+        communication_s=busy_s, alone=alone, assumptions=(*assumptions, *graphs_of(step), *host_bytes(step)),
+        stretch=stretch,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Alone:
+    """The same step on one device, predicted when it is asked for; a record, so that it can go to other processes."""
+
+    graph: Graph
+    setting: Setting
+    machines: tuple[Machine, ...]
+
+    @cached_property
+    def each(self) -> dict[str, Prediction]:
+        """On each kind of device, by name."""
+        return {machine.name: self.setting.predict(self.graph, machine) for machine in self.machines}
+
+    def __call__(self) -> Prediction:
+        return min(self.each.values(), key=lambda p: p.total_s)
+
+
+#: Each kind of device's share, what is sent, and how long the links are busy.
+_Ran: TypeAlias = tuple[tuple[Share, ...], tuple[Message, ...], float]
+
+
+def _replicas(
+    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[int], savers: Savers, stretch: float
+) -> _Ran:
+    """Whole models, each with a part of the batch. Devices of one kind with as many samples are predicted once."""
+    ranks, by_threads = setting.gpus, isinstance(strategy, DataParallel)
+    kinds: dict[tuple[str, int, bool], list[int]] = {}
+    for i, (number, samples) in enumerate(zip(setting.numbers, parts, strict=True)):
+        kinds.setdefault((setting.machine(number).name, samples, not i and by_threads), []).append(number)
+    sized = {size: _sized(graph, size, setting, strategy, savers) for size in set(parts)}
+    predicted = []
+    for (_, samples, first), numbers in kinds.items():
+        machine = setting.machine(numbers[0])
+        own = rewritten(
+            saving(sized[samples], savers, machine.device, setting.host), strategy, ranks, setting.host, first=first
+        )
+        predicted.append((tuple(numbers), samples, setting.predict(own, machine)))
+    groups = Groups(setting=setting, members=groups_of(setting.numbers, setting.cluster.per_node, copies=ranks))
+    return _together(predicted, groups, ranks if by_threads else 1, stretch)
+
+
+def _together(
+    kinds: Sequence[tuple[tuple[int, ...], int, Prediction]], groups: Groups, threads: int = 1, stretch: float = 1.0
+) -> _Ran:
+    """Devices beside each other: numbers, samples and prediction of each kind."""
+    run = run_devices([program_of(p, groups, threads, stretch) for _, _, p in kinds])
+    shares = (share_of(*kind, device, threads, stretch) for kind, device in zip(kinds, run.devices, strict=True))
+    return tuple(shares), run.messages, run.communication_s
+
+
+def share_of(
+    numbers: tuple[int, ...], batch: int, p: Prediction, run: DeviceRun, threads: int = 1, stretch: float = 1.0
+) -> Share:  # fmt: skip
+    """The terms of a device that has run beside others, `stretch` times as slowly as predicted."""
+    terms = dict.fromkeys(TERMS, 0.0) | p.terms()
+    if run.communicates or run.offload_s:
+        copied = copied_s(p, threads)
+        # Where ops are issued anew, the device has stood idle for the copies; else they come before what has run.
+        idle = run.idle_s - (copied if is_issued_anew(p) else 0.0) - run.offload_s
+        terms |= {
+            "input": copied, "overhead": idle, "contention": run.contention_s, "communication": run.exposed_s,
+            "straggling": run.straggling_s, "offload": run.offload_s,
+        }  # fmt: skip
+        supply_s = input_pipeline_of(p.graph, p.machine.device, p.host, p.execution).supply_s
+        terms["input"] += max(0.0, supply_s - sum(terms.values()))
+    if stretch != 1:
+        own = sum(span.timing.total_s for span in run.spans) if run.communicates or run.offload_s else p.total_s
+        terms["correction"] = (stretch - 1) * own
+    return Share(
+        numbers=numbers, batch=batch, prediction=p, run=run, terms=MappingProxyType(terms), memory=p.memory,
+        kernels_j=drawn_by((span.timing for span in run.spans), p.machine),
+    )  # fmt: skip
+
+
+def _sized(graph: Graph, samples: int, setting: Setting, strategy: Strategy, savers: Savers) -> Graph:
+    """A device's step of so many samples, before savers and strategy. Raises InputError for uneven parts of them."""
+    if samples % savers.accumulate:
+        raise InputError(
+            f"accumulate={savers.accumulate}: {samples} samples of a device cannot be cut into so many parts"
+        )
+    own = resized(graph, **{BATCH: samples // savers.accumulate})
+    if isinstance(strategy, DDP | FSDP) and setting.gpus > 1:
+        return in_graphs(own, strategy, setting.host, setting.execution)
+    return own
+
+
+def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> bool:
+    """Whether each device has room for its whole model and its even part of the batch; nothing is timed.
+
+    Raises InputError for a batch that cannot be cut so, and what `resized` raises.
+    """
+    parts = zip(setting.numbers, split_evenly(batch_of(graph), setting.gpus), strict=True)
+    for device, samples in {(setting.machine(number).device, samples) for number, samples in parts}:
+        own = saving(_sized(graph, samples, setting, strategy, savers), savers, device, setting.host)
+        step = rewritten(own, strategy, setting.gpus, setting.host)
+        if not fits_on(step, device, as_run(step, setting.execution)):
+            return False
+    return True
+
+
+def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, seconds: object) -> float:
+    """A measured step of so many samples on the first device, over its prediction.
+
+    Raises InputError for what is no batch and no time, and for a mesh, whose devices do not run whole models.
+    """
+    if isinstance(strategy, Mesh):
+        raise InputError("measured: a step on one device tells nothing of a mesh, whose devices run parts of the model")
+    samples = whole(batch)
+    if samples is None or samples < 1 or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise InputError(
+            f"measured: expected samples and seconds of a step, as (32, 0.18); got ({batch!r}, {seconds!r})"
+        )
+    p = setting.predict(resized(graph, **{BATCH: samples}), setting.machine(setting.numbers[0]))
+    return seconds / p.total_s
+
+
+def rewritten(graph: Graph, strategy: Strategy, ranks: int, host: Host, *, first: bool = True) -> Graph:
+    """What one of so many devices runs."""
+    if isinstance(strategy, DataParallel):
+        return with_threads(graph, strategy, ranks, host, first=first)
+    if isinstance(strategy, DDP):
+        return replicated(graph, strategy, ranks)
+    if isinstance(strategy, FSDP):
+        return sharded(graph, strategy, ranks)
+    raise InputError(f"{type(strategy).__name__} is not supported here")
+
+
+# A step on a mesh: tensor and context groups in pipeline stages, and copies of all that.
+
+
+def within_groups(graph: Graph, mesh: Mesh, copies: int, batch: int) -> Spread:
+    """The device's part of a copy's step of so many samples.
+
+    Raises InputError for combinations that are not modelled.
+    """
+    if copies % mesh.expert:
+        raise InputError(
+            f"Mesh expert: groups are taken out of the copies: expected a divisor of {copies}; got {mesh.expert}"
+        )
+    if mesh.expert > 1 and isinstance(mesh.data, FSDP):
+        raise InputError("Mesh expert: experts that are shared out take DDP between copies; got data=FSDP")
+    if mesh.pipeline > 1 and (mesh.expert > 1 or mesh.sequence):
+        raise InputError(
+            "a pipeline's stages take tensor and context groups: not sequence=True, nor expert of 2 or more"
+        )
+    if mesh.context > 1 and mesh.expert > 1:
+        raise InputError("Mesh context: sequences are cut of models without shared experts; got expert of 2 or more")
+    own = spread(cut_by_context(graph, mesh.context, mesh.context_way, batch), mesh.expert, mesh.imbalance)
+    cut_graph = cut_by_tokens(own.graph, mesh.tensor) if mesh.sequence else cut(own.graph, mesh.tensor)
+    return replace(own, graph=cut_graph)
+
+
+def on_mesh(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> _Ran:
+    """A step on tensor and context groups in pipeline stages. Raises InputError for sizes that do not divide."""
+    count, inner = setting.gpus, mesh.tensor * mesh.context * mesh.pipeline
+    if count % inner:
+        sizes = (mesh.tensor, *([mesh.context] if mesh.context > 1 else []), mesh.pipeline)
+        product = " × ".join(map(str, sizes))
+        raise InputError(f"mesh of {product}: expected a multiple of {inner} devices; got {count}")
+    copies, batch = count // inner, batch_of(graph)
+    pieces = copies * mesh.pieces * savers.accumulate
+    if batch % pieces:
+        raise InputError(f"batch={batch} cannot be cut into {copies} copies × {pieces // copies} microbatches")
+    own = within_groups(resized(graph, **{BATCH: batch // pieces}), mesh, copies, batch // pieces)
+    if mesh.pipeline > 1:
+        if savers.accumulate > 1:
+            raise InputError("a pipeline cuts its batch into microbatches; give these in the place of accumulate")
+        return run_stages(_in_stages(own.graph, setting, mesh, savers, copies))
+    several = copies * mesh.context > 1
+    marked = in_graphs(own.graph, mesh.data, setting.host, setting.execution) if several else own.graph
+    predicted = []
+    for numbers, machine in _kinds(setting, setting.numbers).items():
+        saved = saving(marked, savers, machine.device, setting.host)
+        p = setting.predict(_agreeing(saved, mesh, copies, own.gradients), machine)
+        predicted.append((numbers, batch // copies, p))
+    return _together(predicted, _groups(setting, mesh, copies))
+
+
+def _kinds(setting: Setting, numbers: Sequence[int]) -> dict[tuple[int, ...], Machine]:
+    """Devices of one kind together."""
+    found: dict[str, list[int]] = {}
+    for number in numbers:
+        found.setdefault(setting.machine(number).name, []).append(number)
+    return {tuple(members): setting.machine(members[0]) for members in found.values()}
+
+
+def _agreeing(graph: Graph, mesh: Mesh, copies: int, experts: frozenset[str] = frozenset()) -> Graph:
+    """The step of one of so many copies; those that share sequences agree with them.
+
+    experts: memory of gradients that only some copies have.
+    """
+    copies *= mesh.context
+    if isinstance(mesh.data, FSDP):
+        return sharded(graph, mesh.data, copies, kept=mesh.pipeline > 1)
+    return agreed(graph, mesh.data, copies, mesh.expert, experts)
+
+
+def _groups(setting: Setting, mesh: Mesh, copies: int) -> Groups:
+    members = groups_of(
+        setting.numbers, setting.cluster.per_node, tensor=mesh.tensor, context=mesh.context, copies=copies,
+        expert=mesh.expert, expert_tensor=mesh.tensor,
+    )  # fmt: skip
+    return Groups(setting=setting, members=members)
+
+
+def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, copies: int) -> Plan:
+    """What each stage runs of a piece. The model is cut by what the slowest device of each stage takes."""
+    plane, chunks = mesh.tensor * mesh.context * copies, mesh.chunks if mesh.schedule == "interleaved" else 1
+    parts, groups = mesh.pipeline * chunks, _groups(setting, mesh, copies)
+    kinds = [_kinds(setting, setting.numbers[k * plane : (k + 1) * plane]) for k in range(mesh.pipeline)]
+    alone = {m.name: setting.predict(graph, m) for found in kinds for m in found.values()}
+    slowest = [max((alone[m.name] for m in found.values()), key=lambda p: p.gpu_s) for found in kinds]
+    graphs = stages_of(graph, stage_of_blocks([slowest[k % mesh.pipeline] for k in range(parts)]), parts)
+
+    def chunk(k: int, machine: Machine) -> Chunk:
+        """A stage on a device: a step of two pieces, where there are more than one."""
+        way, pieces = mesh.data if copies * mesh.context > 1 else None, min(2, mesh.pieces)
+        marked = in_graphs(graphs[k], way, setting.host, setting.execution)
+        step = saving(marked, replace(savers, accumulate=pieces), machine.device, setting.host)
+        p = setting.predict(_agreeing(step, mesh, copies), machine)
+        return Chunk(
+            prediction=p, parts=pieces, piece=saving(graphs[k], savers, machine.device, setting.host),
+            tasks=tasks_of(p, groups, first=k == 0, last=k == parts - 1),
+        )  # fmt: skip
+
+    return Plan(
+        kinds=[
+            {numbers: [chunk(k, m) for k in range(device, parts, mesh.pipeline)] for numbers, m in found.items()}
+            for device, found in enumerate(kinds)
+        ],
+        queues=orders(mesh.schedule, mesh.pipeline, mesh.pieces, chunks), pieces=mesh.pieces,
+        hops=[groups.timing("pipe", "send-recv", size) for size in crossing_bytes(graphs)],
+    )  # fmt: skip

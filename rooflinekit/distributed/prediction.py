@@ -1,0 +1,511 @@
+"""One step on several devices: how long, why, what memory it needs; of a traced network, and of a described decoder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.distributed.queues import DeviceRun, Message
+from rooflinekit.distributed.records import Layout, Recipe, Savers, Strategy
+from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir import notebook
+from rooflinekit.model.families import of_the_step
+from rooflinekit.model.machine import Machine, deviations
+from rooflinekit.step.accuracy import Accuracy, accuracy_of
+from rooflinekit.step.bounds import SOURCES
+from rooflinekit.step.energy import Draws, Member, TeamEnergy, energy_together
+from rooflinekit.step.labels import MEANING
+from rooflinekit.step.memory import MemoryUse
+from rooflinekit.step.prediction import TERMS as OWN_TERMS
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.units import format_quantity
+
+if TYPE_CHECKING:
+    from rooflinekit.distributed.pieces import Accounts
+    from rooflinekit.serving.decoder import Decoder
+
+#: Of what a step computes the part beside which gradients are sent: a product's backward is two of its three.
+_BACKWARD = 2 / 3
+
+TERMS = (*OWN_TERMS, "contention", "communication", "straggling", "bubble", "offload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one device has of a step. Devices that do the same share one."""
+
+    numbers: tuple[int, ...]  # of the devices, as the cluster counts them
+    batch: int  # samples
+    prediction: Prediction  # of what it runs, as if it never waited for others; in a pipeline two pieces
+    run: DeviceRun
+    terms: Mapping[str, float]  # seconds; they add up to `total_s`
+    memory: MemoryUse
+    further: tuple[Prediction, ...] = ()  # of a device's other virtual stages
+    kernels_j: Mapping[str, float] | None = None  # joules by part, beside idling; None where no power is stated
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from the start of the step until this device is done."""
+        return sum(self.terms.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Terms and memory, ready for JSON."""
+        accounts = ("peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "reserved_bytes", "fits")
+        return {
+            "device": self.prediction.machine.name, "numbers": list(self.numbers), "batch": self.batch,
+            "total_s": self.total_s, "terms": dict(self.terms),
+            **{name: getattr(self.memory, name) for name in accounts},
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        memory, fits = format_quantity(self.memory.peak_bytes, "byte", binary=True), self.memory.fits
+        who = f"{len(self.numbers)} × {self.prediction.machine.name}"
+        return f"{who}: {self.batch} samples, {_s(self.total_s)}, {memory} {'' if fits else 'do not '}fit"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
+class ParallelPrediction(Draws):
+    """One training step on several devices. All times are seconds.
+
+    `communication_s` is how long the links are busy: `hidden_s` while the slowest device computes, and `exposed_s`
+    while it waits for them, which is the term "communication".
+    """
+
+    cluster: Cluster
+    strategy: Strategy
+    savers: Savers
+    batch: int  # samples of the whole step
+    shares: tuple[Share, ...]
+    messages: tuple[Message, ...]  # on the links
+    communication_s: float
+    alone: Callable[[], Prediction]  # makes `one_gpu`
+    assumptions: tuple[str, ...] = ()
+    stretch: float = 1.0  # a measured step on one device, over its prediction
+
+    @property
+    def gpus(self) -> int:
+        """How many devices take part."""
+        return sum(len(share.numbers) for share in self.shares)
+
+    @property
+    def graph_name(self) -> str:
+        """What the workload is called."""
+        return self.shares[0].prediction.graph_name
+
+    @cached_property
+    def one_gpu(self) -> Prediction:
+        """The same batch on the fastest device alone, without memory savers."""
+        return self.alone()
+
+    @property
+    def one_gpu_s(self) -> float:
+        """Seconds of that, by what was measured."""
+        return self.stretch * self.one_gpu.total_s
+
+    @cached_property
+    def slowest(self) -> Share:
+        """The device that is done last."""
+        return max(self.shares, key=lambda share: share.total_s)
+
+    @property
+    def total_s(self) -> float:
+        """Wall time of the step."""
+        return self.slowest.total_s
+
+    def terms(self) -> dict[str, float]:
+        """Seconds of the slowest device by cause; they add up to `total_s`.
+
+        Beside those of `Prediction`: contention, by which collectives slow kernels; communication, waits for the
+        links; straggling, waits for slower devices; bubble, a pipeline's idle stages; offload, waits for the CPU's
+        optimizer and for activations on their way from it and to it.
+        """
+        return dict(self.slowest.terms)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilization: matrix FLOP of the whole batch / (time · peaks of all devices); see `Prediction`."""
+        return self._utilization[0]
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilization: the same with what is computed again."""
+        return self._utilization[1]
+
+    @cached_property
+    def _utilization(self) -> tuple[float, float]:
+        # A share's prediction may stand for a part of its step, such as two pieces of a pipeline's batch.
+        found = [0.0, 0.0]
+        for share in self.shares:
+            for p in (share.prediction, *share.further):
+                parts = share.batch / max(1, p.sizes.get("batch", share.batch) * self._parts(p))
+                for i, value in enumerate((p.mfu, p.hfu)):
+                    found[i] += len(share.numbers) * parts * value * p.total_s
+        return found[0] / (self.gpus * self.total_s), found[1] / (self.gpus * self.total_s)
+
+    @staticmethod
+    def _parts(p: Prediction) -> int:
+        """How many times forward is run: the parts of an accumulated batch."""
+        marks = {op.name.rpartition(" of part ")[2] for op in p.graph.ops if " of part " in op.name}
+        return 1 + len(marks)
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication that the slowest device waits for."""
+        return self.slowest.terms["communication"]
+
+    @property
+    def hidden_s(self) -> float:
+        """Communication beside its computation."""
+        return self.communication_s - self.exposed_s
+
+    @cached_property
+    def energy(self) -> TeamEnergy | None:
+        """Joules and watts of all devices, their waits included; None where one's specification states no power."""
+        members = [
+            Member(count=len(share.numbers), machine=share.prediction.machine, kernels_j=share.kernels_j)
+            for share in self.shares
+            if share.kernels_j is not None
+        ]
+        return energy_together(members, self.total_s) if len(members) == len(self.shares) else None
+
+    @property
+    def throughput(self) -> float:
+        """Samples a second."""
+        return self.batch / self.total_s
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than the fastest device alone, for as many samples."""
+        return self.one_gpu_s / self.total_s
+
+    @property
+    def efficiency(self) -> float:
+        """The speed-up over the number of devices."""
+        return self.speedup / self.gpus
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device's memory suffices."""
+        return all(share.memory.fits for share in self.shares)
+
+    @property
+    def fullest(self) -> Share:
+        """The devices that need most of their memory, by which the step is judged to fit."""
+        return max(self.shares, key=lambda one: one.memory.needed_share)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, each once."""
+        found = dict.fromkeys(self.assumptions)
+        if self.stretch != 1:
+            found[f"all but the links takes {self.stretch:.3g} times as long as predicted, as measured on one"] = None
+        for share in self.shares:
+            found |= dict.fromkeys(note for note in share.prediction.notes if "does not fit" not in note)
+            if not share.memory.fits:
+                found[f"{share.prediction.machine.name}: the step does not fit its memory"] = None
+        return tuple(found)
+
+    @cached_property
+    def message_terms(self) -> Mapping[str, float]:
+        """Seconds of the links by collective."""
+        found: dict[str, float] = {}
+        for message in self.messages:
+            name = message.timing.collective
+            found[name] = found.get(name, 0.0) + message.end_s - message.start_s
+        return MappingProxyType(found)
+
+    @property
+    def accuracy(self) -> tuple[Accuracy, ...]:
+        """How far steps on one device, and on several by that on one, were off where they were judged."""
+        own = self.slowest.prediction
+        return tuple(filter(None, (own.accuracy, accuracy_of("several GPUs", own.machine.device))))
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Bounds in seconds that hold the true time with this probability, by the spreads of kernels and of links.
+
+        Both are taken as independent of each other. Links slower by a factor show what they hid, as far as it is longer
+        than what computes beside it: what is hidden now, or backward. Where a step on one device was measured, what all
+        kernels are off together is known. Raises ValueError for a level outside (0, 1).
+        """
+        own = self.slowest.prediction
+        high = own.interval(level)[1]
+        if not own.total_s or not self.total_s:
+            return self.total_s, self.total_s
+        waits = (self.exposed_s + self.slowest.terms["contention"]) / self.total_s
+        width = deviations(level)
+        computing = (1 - waits) * math.log(high / own.total_s)
+        if self.stretch != 1:  # a measured step tells what all kernels are off together
+            told = (1 - waits) * width * of_the_step(t.kernel for t in own.timings) * own.gpu_s / own.total_s
+            computing = math.sqrt(max(0.0, computing**2 - told**2))
+        spread = max((message.timing.spread for message in self.messages), default=0.0)
+        slower = math.exp(width * spread)
+        low, high = (math.log(self._with_links(factor) / self.total_s) for factor in (1 / slower, slower))
+        parts = (computing, width * SOURCES["several GPUs"] if self.gpus > 1 else 0.0)
+        return (
+            self.total_s * math.exp(-math.hypot(*parts, low)), self.total_s * math.exp(math.hypot(*parts, high))
+        )  # fmt: skip
+
+    def _with_links(self, slower: float) -> float:
+        """Seconds of the step with links that are slower by a factor."""
+        busy_s, exposed_s, contention_s = self.communication_s, self.exposed_s, self.slowest.terms["contention"]
+        computing_s = self.total_s - exposed_s - contention_s
+        beside_s = max(busy_s - exposed_s, _BACKWARD * computing_s)
+        return computing_s + slower * contention_s + max(slower * exposed_s, slower * busy_s - beside_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but kernels and messages, ready for JSON."""
+        low, high = self.interval(0.9)
+        return {
+            "model": self.graph_name, "cluster": self.cluster.name, "gpus": self.gpus,
+            "strategy": {"name": type(self.strategy).__name__, **asdict(self.strategy)},
+            "savers": asdict(self.savers), "batch": self.batch, "total_s": self.total_s, "low_s": low, "high_s": high,
+            "terms": self.terms(), "communication_s": self.communication_s, "exposed_s": self.exposed_s,
+            "hidden_s": self.hidden_s, "collectives_s": dict(self.message_terms), "throughput": self.throughput,
+            "energy": None if self.energy is None else self.energy.to_dict((low, high)),
+            "one_gpu_s": self.one_gpu_s, "speedup": self.speedup, "efficiency": self.efficiency, "mfu": self.mfu,
+            "hfu": self.hfu, "fits": self.fits, "fullest": list(self.fullest.numbers),
+            "devices": [share.to_dict() for share in self.shares],
+            "accuracy": [one.to_dict() for one in self.accuracy], "notes": list(self.notes),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        devices = [str(share) for share in self.shares]
+        return "\n".join([*self._facts(), *devices, *self._remarks()])
+
+    def _facts(self) -> list[str]:
+        """The step in six lines: what and how long, throughput, links, terms, why, savers and utilization."""
+        low, high = self.interval(0.9)
+        return [
+            f"{self.graph_name} {self.slowest.prediction.mode} (batch={self.batch}) on {self.gpus} of "
+            f"{self.cluster.name}, {type(self.strategy).__name__}: {_s(self.total_s)} ({_s(low)} to {_s(high)})",
+            f"{self.throughput:.4g} samples/s, {self.speedup:.2f} times one {self.one_gpu.machine.name} "
+            f"({_s(self.one_gpu_s)}), efficiency {self.efficiency:.0%}",
+            f"links busy {_s(self.communication_s)}: {_s(self.hidden_s)} hidden, {_s(self.exposed_s)} exposed",
+            f"terms: {named(self.terms())}",
+            f"why: {self._reason()}",
+            f"savers: {self.savers}; MFU {self.mfu:.1%} = matrix FLOP / (time · devices · peak), HFU {self.hfu:.1%}",
+        ]
+
+    def _remarks(self) -> list[str]:
+        """The fullest device where there are several kinds, energy, accuracy, notes."""
+        found = []
+        if len(self.shares) > 1:
+            numbers, share = self.fullest.numbers, self.fullest.memory.needed_share
+            found.append(f"fullest: GPU {', '.join(map(str, numbers))}, {share:.0%} of its memory")
+        if self.energy is not None:
+            found.append(self.energy.line(self.interval(0.9)))
+        judged = [f"judged: {one}" for one in self.accuracy]
+        return [*found, *judged, *(f"note: {note}" for note in self.notes)]
+
+    def _reason(self) -> str:
+        """What the slowest device spends its step on, and where most of the rest goes."""
+        terms = self.terms()
+        computing = sum(terms.get(name, 0.0) for name in ("ideal", "underuse", "memory", "launch", "correction"))
+        lost = max(_WAITS, key=lambda name: terms[name])
+        text = f"{computing / self.total_s:.0%} of the step is kernels"
+        if terms[lost] <= 0.01 * self.total_s:
+            return f"{text}, and nothing else takes a hundredth of it"
+        text += f", {terms[lost] / self.total_s:.0%} {MEANING[lost]}"
+        if lost == "communication" and self.messages:
+            longest = max(self.message_terms, key=lambda name: self.message_terms[name])
+            links = {
+                link.name for m in self.messages if m.timing.collective == longest for link in m.timing.route.links
+            }
+            text += f", most for {longest} over {' and '.join(sorted(links))}"
+        return text
+
+    def _repr_html_(self) -> str:
+        first, *facts = self._facts()
+        terms = [
+            (MEANING[name], _s(seconds), f"{seconds / self.total_s:.1%}")
+            for name, seconds in self.terms().items() if seconds
+        ]  # fmt: skip
+        facts.pop(2)  # the terms, which are the table
+        lines = [*facts, *map(str, self.shares), *self._remarks()]
+        return notebook.block(first, notebook.table(["term", "time", "share"], terms), notebook.paragraphs(lines))
+
+
+_WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")
+
+
+def named(terms: Mapping[str, float]) -> str:
+    """Those above 0 in words."""
+    return ", ".join(f"{MEANING.get(name, name)} {_s(seconds)}" for name, seconds in terms.items() if seconds > 0)
+
+
+def _s(seconds: float) -> str:
+    return format_quantity(seconds, "s")
+
+
+# A decoder's training step: time by cause, memory by account, utilization.
+
+
+#: Terms that are waits for links.
+SENT = ("tensor", "context", "expert", "copies", "contention", "offload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainingStep(Draws):
+    """One step of `batch` sequences of `seq` tokens. All times are seconds."""
+
+    decoder: Decoder
+    layout: Layout
+    recipe: Recipe
+    cluster: Cluster
+    device: Device  # of each GPU
+    gpus: int
+    batch: int
+    seq: int
+    pieces: int  # micro-batches of a copy
+    terms: Mapping[str, float]  # they add up to `total_s`
+    stages: tuple[Accounts, ...]  # memory of a GPU of each stage
+    peak_flops: float  # FLOP/s of a GPU's dense products, by the datasheet
+    deviation: float  # standard deviation of the logarithm of kernels' time
+    link_deviation: float
+    host_deviation: float
+    energy: TeamEnergy | None = None  # of all GPUs; None where the specification states no power
+
+    @property
+    def memory(self) -> Accounts:
+        """Of the GPU that needs most."""
+        return self.stages[self.fullest]
+
+    @property
+    def fullest(self) -> int:
+        """The stage of the GPUs that need most, from 0."""
+        return max(range(len(self.stages)), key=lambda k: self.stages[k].allocated)
+
+    @property
+    def fullest_gpus(self) -> range:
+        """Their numbers: stages are the outermost groups."""
+        plane = self.gpus // self.layout.pipeline
+        return range(self.fullest * plane, (self.fullest + 1) * plane)
+
+    @property
+    def total_s(self) -> float:
+        """Wall time of the step."""
+        return sum(self.terms.values())
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all GPUs together."""
+        return self.batch * self.seq / self.total_s
+
+    @property
+    def model_flop(self) -> float:
+        """FLOP that the model asks for: 6 · N · tokens + 12 · layers · width · seq · tokens / 2 (causal).
+
+        N are the numbers of the matrices that a token passes, the output's included and the embedding's table not;
+        width is that of all heads together. Forward and backward; nothing that is computed again.
+        """
+        return self.batch * self.seq * _flop_per_token(self.decoder, self.seq)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilization: model FLOP / (time · GPUs · peak) (Chowdhery et al. 2022, appendix B)."""
+        return self._utilization(self.model_flop)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilization: with what is computed again (Korthikanti et al. 2022, section 6.3)."""
+        again = {"none": 0.0, "full": 1 / 3}.get(self.recipe.recompute)
+        if again is None:
+            d = self.decoder
+            attention = 12 * d.layers * d.heads * d.head_dim * self.seq / 2 * self.batch * self.seq
+            return self._utilization(self.model_flop + attention / 3)
+        return self._utilization(self.model_flop * (1 + again))
+
+    def _utilization(self, flop: float) -> float:
+        return flop / (self.total_s * self.gpus * self.peak_flops) if self.peak_flops else 0.0
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Bounds in seconds that hold the true time with this probability, by the spreads of kernels, links and host,
+        of the load of experts that GPUs share out, and of programs (`step.sources`).
+
+        Raises ValueError for a level outside (0, 1).
+        """
+        total = self.total_s
+        sent = sum(self.terms.get(name, 0.0) for name in SENT) / total
+        host = self.terms.get("overhead", 0.0) / total
+        parts = ((1 - sent - host) * self.deviation, sent * self.link_deviation, host * self.host_deviation)
+        load = (1 - sent - host) * _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
+        width = math.exp(deviations(level) * math.hypot(*parts, load, SOURCES["decoder training"]))
+        return total / width, total * width
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """How far such predictions were off where they were judged."""
+        return accuracy_of("decoder training", self.device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "model": self.decoder.name, "parameters": self.decoder.parameters, "cluster": self.cluster.name,
+            "gpus": self.gpus, "layout": str(self.layout), "recipe": self.recipe.name,
+            "recompute": self.recipe.recompute,
+            "offload_layers": self.recipe.offload, "batch": self.batch, "seq": self.seq, "micro_batches": self.pieces,
+            "total_s": self.total_s, "interval_s": list(self.interval()), "terms": dict(self.terms),
+            "tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "hfu": self.hfu, "memory": self.memory.to_dict(),
+            "fullest": {"stage": self.fullest, "first_gpu": self.fullest_gpus[0], "last_gpu": self.fullest_gpus[-1]},
+            "energy": None if self.energy is None else self.energy.to_dict(self.interval()),
+            "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        low, high = self.interval()
+        time, least, most = (format_quantity(s, "s") for s in (self.total_s, low, high))
+        memory = {name: value for name, value in self.memory.to_dict().items() if name not in ("fits", "probability")}
+        lines = [
+            f"{self.decoder.name}, {self.batch} × {self.seq} tokens on {self.gpus} GPUs of {self.cluster.name}: {time}"
+            f" ({least} to {most}), {self.tokens_per_s:,.0f} tokens/s",
+            f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}"
+            + (f", {self.recipe.offload} layers' activations on the CPU" if self.recipe.offload else ""),
+            f"MFU {self.mfu:.1%} = model FLOP {self.model_flop:.3g} / (step · {self.gpus} · {self.peak_flops:.3g} "
+            f"FLOP/s); HFU {self.hfu:.1%}",
+            f"time: {named(self.terms)}",
+            "memory: "
+            + ", ".join(f"{k} {format_quantity(v, 'byte', binary=True)}" for k, v in memory.items() if v)
+            + ("" if self.memory.fits else " (does not fit)"),
+            self._verdict(),
+            *([] if self.energy is None else [self.energy.line((low, high))]),
+            *([] if self.accuracy is None else [f"judged: {self.accuracy}"]),
+        ]
+        return "\n".join(lines)
+
+    def _verdict(self) -> str:
+        """Which GPUs are fullest, and how likely they are to have room."""
+        first, last = self.fullest_gpus[0], self.fullest_gpus[-1]
+        where = f"GPUs {first} to {last}" if last > first else f"GPU {first}"
+        stage = f", stage {self.fullest + 1} of {len(self.stages)}" if len(self.stages) > 1 else ""
+        return f"fullest: {where}{stage}; {self.memory.probability:.0%} that it fits"
+
+
+#: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were
+#: trained with room for 1.25 times the mean (Fedus et al. 2021, "Switch Transformers", section 2.2). Not fitted.
+LOAD = math.log(1.25)
+
+
+def _expert_share(d: Decoder) -> float:
+    """Of a token's FLOP outside attention's scores those of experts."""
+    own = 6.0 * d.layers * (3 if d.gated else 2) * d.hidden * d.ffn * d.experts_per_token
+    return own / _flop_per_token(d, 0) if d.experts else 0.0
+
+
+def _flop_per_token(d: Decoder, seq: int) -> float:
+    matrices = 3 if d.gated else 2
+    attention = d.hidden * d.head_dim * (2 * d.heads + 2 * d.kv_heads)
+    network = matrices * d.hidden * (d.ffn * max(1, d.experts_per_token) + d.shared_ffn) + d.hidden * d.experts
+    numbers = d.layers * (attention + network) + d.vocab * d.hidden
+    return 6.0 * numbers + 12.0 * d.layers * d.heads * d.head_dim * seq / 2
+
+
+def dense_peak(machine: Machine, recipe: Recipe) -> float:
+    """FLOP/s of dense products, by the datasheet, in the format that is multiplied."""
+    peaks = machine.device.matrix_peak
+    word = "fp8" if recipe.fp8 else {"bfloat16": "bf16", "float16": "fp16"}.get(recipe.dtype.value, "fp32")
+    return float(next(peak for name, peak in peaks.items() if str(name) == word)) if word in map(str, peaks) else 0.0

@@ -1,0 +1,293 @@
+"""Products, norms and their gradients, as a framework runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rooflinekit.distributed.records import Layout, Recipe
+from rooflinekit.errors import InputError
+from rooflinekit.ir.op import DType, Phase, Role, TensorSpec
+from rooflinekit.ir.sizes import Size
+from rooflinekit.serving.decoder import Decoder
+from rooflinekit.serving.tape import Tape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A micro-batch of a layout on one GPU. Raises InputError for sizes that do not divide."""
+
+    decoder: Decoder
+    layout: Layout
+    seq: int  # tokens of a whole sequence
+
+    def __post_init__(self) -> None:
+        d, lay = self.decoder, self.layout
+        for what, size, by in (
+            ("heads", d.heads, lay.tensor),
+            ("ffn", d.ffn if not d.experts else d.ffn * lay.tensor, lay.tensor),
+            ("seq", self.seq, lay.context * (2 if lay.context > 1 else 1)),
+            ("seq", self.seq // lay.context, lay.tensor if lay.sequence else 1),
+            ("experts", d.experts, lay.expert),
+        ):
+            if size % by:
+                raise InputError(f"{d.name}: {what} {size} cannot be cut into {by} equal parts")
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence on a GPU."""
+        return self.seq // self.layout.context
+
+    @property
+    def tokens(self) -> int:
+        """That pass the products of a GPU."""
+        return self.layout.micro_batch * self.length
+
+    @property
+    def rows(self) -> int:
+        """Tokens that pass norms, dropout and residual additions."""
+        return self.tokens // (self.layout.tensor if self.layout.sequence else 1)
+
+    @property
+    def heads(self) -> int:
+        """Of queries on a GPU."""
+        return self.decoder.heads // self.layout.tensor
+
+    @property
+    def kv_heads(self) -> int:
+        """Of keys on a GPU, at least one."""
+        return max(1, self.decoder.kv_heads // self.layout.tensor)
+
+    @property
+    def vocab(self) -> int:
+        """Rows of the embedding on a GPU, filled up to a whole number."""
+        return -(-self.decoder.vocab // self.layout.tensor)
+
+    @property
+    def boundary_bytes(self) -> float:
+        """Of an activation in 16 bits between layers, all tokens of the tensor group."""
+        return 2.0 * self.tokens * self.decoder.hidden
+
+
+@dataclass(slots=True, kw_only=True)
+class Products:
+    """What every sublayer needs."""
+
+    part: Part
+    recipe: Recipe
+    tape: GradientTape
+    _eight: dict[str, TensorSpec] = field(default_factory=dict)  # what has been made 8 bits, by its memory
+    _written_so: set[str] = field(default_factory=set)  # memory whose kernel writes 8 bits beside or in its place
+
+    def linear(
+        self, x: TensorSpec, name: str, n: int, *, bias_in_kernel: bool = True, after_reduce: bool = False
+    ) -> TensorSpec:
+        """[tokens, k] → [tokens, n]. A bias is added by the product, or left to the kernel behind it.
+
+        after_reduce: the bias belongs behind a tensor group's reduction, where Megatron adds it with the residual.
+        """
+        tape, k = self.tape, int(x.shape[-1])
+        tokens = self.part.tokens if int(x.shape[0]) == self.part.rows else int(x.shape[0])
+        fused = self.recipe.fused
+        weight = tape.weight(f"{name}.weight", n, k)
+        bias = (tape.weight(f"{name}.bias", n),) if self.part.decoder.bias else ()
+        inside = bool(bias) and bias_in_kernel and not (fused and after_reduce)
+        flat = x.seen(tokens, k, mark="flat")
+        if not fused:
+            tape.view(flat, tokens, k)
+        y = self._product(flat, tape.view(weight, k, n), tape.new(tokens, n), bias if inside else ())
+        if not fused:
+            tape.view(y, tokens, n)
+
+        @tape.behind(y)
+        def back(g: TensorSpec) -> None:  # of what was read and of the weight, in the order of autograd
+            if not fused:
+                tape.view(g, tokens, n)
+            made = self._product(g, weight, tape.new(tokens, k))
+            self.weight_gradient(g, flat, weight, calls=1 if fused else 2)
+            if bias and (inside or not fused):
+                self.bias_gradient(g)
+            if not fused:
+                tape.view(made, tokens, k, calls=3)
+            tape.give(x, made.seen(*x.shape))
+
+        return y
+
+    def weight_gradient(self, g: TensorSpec, x: TensorSpec, weight: TensorSpec, *, calls: int = 1) -> None:
+        """[n, tokens] × [tokens, k], into the main gradient where there is one."""
+        tape, (tokens, n) = self.tape, g.shape
+        target = tape.main[weight.name]
+        turned = tape.view(g, n, tokens, calls=calls)
+        if self.recipe.fp8:
+            turned, x = self.eight_bit(turned), self.eight_bit(x)
+        if self.recipe.fused and self.recipe.gradient_fusion:
+            tape.run("training.accumulated_mm", (turned, x, target), target)
+            return
+        if self.recipe.main_gradients:
+            tape.run("aten.add_", (target, tape.run("aten.mm", (turned, x), tape.like(target))), target, alpha=1)
+            return
+        tape.run("aten.mm", (turned, x), target)
+        self.handed(target)
+
+    def bias_gradient(self, g: TensorSpec) -> None:
+        """The sum over tokens."""
+        made = self.tape.new(1, g.shape[-1])
+        self.handed(self.tape.run("aten.sum", (g,), made, dim=[0], keepdim=True), calls=2)
+
+    def handed(self, gradient: TensorSpec, calls: int = 1) -> None:
+        """What autograd's accumulation calls on a parameter's gradient, and launches nothing."""
+        if not self.recipe.fused:
+            self.tape.view(gradient, *gradient.shape, calls=calls)
+
+    def _product(
+        self, a: TensorSpec, b: TensorSpec, y: TensorSpec, bias: tuple[TensorSpec, ...] = ()
+    ) -> TensorSpec:  # fmt: skip
+        tape = self.tape
+        if self.recipe.fp8:
+            return tape.run("serving.scaled_mm", (self.eight_bit(a), self.eight_bit(b)), y)
+        if bias:
+            return tape.run("aten.addmm", (bias[0], a, b), y, beta=1, alpha=1)
+        return tape.run("aten.mm", (a, b), y)
+
+    def eight_bit(self, x: TensorSpec) -> TensorSpec:
+        """The same in 8 bits, with its transpose: made once by a kernel (Transformer Engine, `cast_transpose`).
+
+        Norms and activations write 8 bits themselves, and weights are made so once for all micro-batches of a step,
+        which is left out.
+        """
+        tape, narrow = self.tape, DType.FLOAT8_E4M3FN
+        if x.memory in self._written_so or x.role is Role.WEIGHT or x.memory in tape.weights:
+            return replace(x.seen(*x.shape), dtype=narrow, role=Role.ACTIVATION)
+        if x.memory not in self._eight:
+            both = tape.new(2, x.numel, dtype=narrow)
+            self._eight[x.memory] = tape.pointwise((x,), both, vector=2)
+        return self._eight[x.memory].seen(*x.shape)
+
+    def norm(self, x: TensorSpec, width: int) -> TensorSpec:
+        """Each row normalized."""
+        if self.recipe.norms == "composed" and self.part.decoder.norm == "rms":
+            return self._composed_norm(x, width)
+        tape, rows = self.tape, x.shape[0]
+        layer = self.part.decoder.norm == "layer"
+        learned = [tape.weight("weight", width)]
+        learned += [tape.weight("bias", width)] if layer and self.part.decoder.bias else []
+        statistic = [tape.new(rows, 1, dtype=DType.FLOAT32) for _ in range(1 + layer)]
+        given = {"weight": learned[0], "bias": learned[1] if learned[1:] else None, "normalized_shape": [width]}
+        kind = "aten.native_layer_norm" if layer else "aten._fused_rms_norm"
+        y = tape.new(rows, width)
+        self._written_so.add(y.memory)
+        tape.run(kind, (x, *learned), y, *statistic, **given)
+
+        @tape.behind(y)
+        def back(g: TensorSpec) -> None:
+            made, sums = tape.like(y), [tape.main[spec.name] for spec in learned]
+            mask = [True] * (2 + layer)
+            tape.run(f"{kind}_backward", (g, x, *statistic, *learned), made, *sums, output_mask=mask, **given)
+            tape.give(x, made)
+            for one in sums:
+                self.handed(one)
+
+        return y
+
+    def _composed_norm(self, x: TensorSpec, width: int) -> TensorSpec:
+        """RMSNorm as modules of transformers have it: weight · (x / √(mean x² + ε) in fp32), a kernel an operation."""
+        tape, wide = self.tape, DType.FLOAT32
+        gain = tape.weight("weight", width)
+
+        def run(kind: str, *inputs: TensorSpec, small: bool = False, dtype: DType = wide, **attrs: Any) -> TensorSpec:
+            made = tape.new(x.shape[0], 1 if small else width, dtype=dtype)
+            return tape.run(f"aten.{kind}", inputs, made, **attrs)
+
+        x32 = run("_to_copy", x, dtype=wide)
+        square = run("pow", x32, exponent=2)
+        mean = run("mean", square, small=True, dim=[-1], keepdim=True)
+        root = run("rsqrt", run("add", mean, small=True, other=1e-5, alpha=1), small=True)
+        normal = run("_to_copy", run("mul", x32, root), dtype=self.tape.dtype)
+        y = run("mul", gain, normal, dtype=self.tape.dtype)
+
+        @tape.behind(y)
+        def back(g: TensorSpec) -> None:
+            inner = run("mul", g, gain, dtype=g.dtype)
+            self.handed(tape.run("aten.sum", (run("mul", g, normal, dtype=g.dtype),), tape.main[gain.name], dim=[0]))
+            g32 = run("_to_copy", inner, dtype=wide)
+            of_root = run("mul", g32, x32)
+            direct = run("mul", g32, root)
+            small = run("sum", of_root, small=True, dim=[-1], keepdim=True)
+            cube = run("mul", run("pow", root, small=True, exponent=3), small=True, other=-0.5)
+            small = run("mul", small, cube, small=True)
+            spread = run("div", small, other=width)
+            twice = run("mul", run("pow", x32, exponent=1), other=2.0)
+            made = run("add", direct, run("mul", spread, twice), alpha=1)
+            tape.give(x, run("_to_copy", made, dtype=x.dtype))
+
+        return y
+
+
+# Ops of a training step, written down as autograd would run them: forward, and each one's backward in reverse.
+
+
+@dataclass(slots=True, kw_only=True)
+class GradientTape(Tape):
+    """Forward, and what is to be done in backward."""
+
+    main: dict[str, TensorSpec] = field(default_factory=dict)  # gradients by their weight's name
+    summed_in: DType | None = None  # the format of weights' gradients; None for that of the weights
+    _back: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
+    parts: set[str] = field(default_factory=set)  # names of views with gradients of their own
+    _gradients: dict[str, TensorSpec] = field(default_factory=dict)  # of activations, by their memory
+
+    def like(self, x: TensorSpec, dtype: DType | None = None) -> TensorSpec:
+        """What an op makes, in the shape of another tensor."""
+        return self.new(*x.shape, dtype=dtype)
+
+    def view(self, x: TensorSpec, *shape: Size, calls: int = 1) -> TensorSpec:
+        """The same numbers in another shape, by so many calls, which launch nothing."""
+        for _ in range(calls):
+            seen = x.seen(*shape)
+            self.run("aten.view", (x,), seen)
+        return seen
+
+    def pointwise(
+        self, inputs: tuple[TensorSpec, ...], *outputs: TensorSpec, vector: int = 1, special: int = 0
+    ) -> TensorSpec:
+        """A kernel that goes over its elements once, with so many operations each."""
+        return self.run("training.pointwise", inputs, *outputs, vector=vector, special=special)
+
+    def weight(self, name: str, *shape: Size, dtype: DType | None = None) -> TensorSpec:
+        """A weight, once for all ops that use it, and its gradient."""
+        found = Tape.weight(self, name, *shape, dtype=dtype)
+        gradient = replace(found, name=f"{found.name}.grad", dtype=self.summed_in or found.dtype, role=Role.GRADIENT)
+        self.main.setdefault(found.name, gradient)
+        return found
+
+    # --- backward --------------------------------------------------------------------------------------------
+
+    def later(self, step: Callable[[], None]) -> None:
+        """To be run when backward comes here."""
+        self._back.append((self.module, step))
+
+    def behind(self, y: TensorSpec) -> Callable[[Callable[[TensorSpec], None]], None]:
+        """Decorates what is to be run when backward comes here, with y's gradient."""
+        return lambda step: self.later(lambda: step(self.gradient(y)))
+
+    def gradient(self, x: TensorSpec) -> TensorSpec:
+        """The gradient of an activation, as what follows it has left it; in the shape of x."""
+        return self._gradients[self._key(x)].seen(*x.shape, mark="g")
+
+    def give(self, x: TensorSpec, gradient: TensorSpec) -> None:
+        """A gradient of x; a second one is added to the first, as autograd does."""
+        before = self._gradients.get(self._key(x))
+        if before is not None:
+            gradient = self.run("aten.add", (before.seen(*gradient.shape), gradient), self.like(gradient), alpha=1)
+        self._gradients[self._key(x)] = gradient
+
+    def _key(self, x: TensorSpec) -> str:
+        return x.name if x.name in self.parts else x.memory
+
+    def backward(self) -> None:
+        """All of backward."""
+        self.phase = Phase.BACKWARD
+        while self._back:
+            self.module, step = self._back.pop()
+            step()

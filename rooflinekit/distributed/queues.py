@@ -1,0 +1,467 @@
+"""Three queues a device: the CPU issues, the GPU computes, and collectives run beside it on the links.
+
+A collective starts when every device of its group has come to it and the one before it is over. Kernels beside it take
+longer, as `model.contention` says; a kernel that waits for it stands still, and of that time what the links are busy
+in is communication, the rest the wait for a slower device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from rooflinekit.distributed.groups import Groups
+from rooflinekit.distributed.rewriting import HOST_COPY, is_ours
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.op import Op, Phase
+from rooflinekit.model.collectives import CollectiveTiming, time_copy
+from rooflinekit.model.memory_system import Slowdown, slowdown_of
+from rooflinekit.model.timing import Timing
+from rooflinekit.step.entry import entry_of, is_captured, issue_cost_s, issues_for, reads_a_number
+from rooflinekit.step.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSpan:
+    """A kernel on a device, in seconds from the start of the step."""
+
+    timing: Timing
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A collective on the links, likewise."""
+
+    key: str
+    group: str
+    timing: CollectiveTiming
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRun:
+    """What became of one device's step. Seconds; the parts and the kernels' own times add up to `end_s`."""
+
+    spans: tuple[KernelSpan, ...]
+    cpu: tuple[tuple[str, float, float], ...]  # what, from, to
+    idle_s: float  # waits for the CPU
+    exposed_s: float  # waits while the links are busy
+    straggling_s: float  # waits for slower devices
+    contention_s: float  # by which kernels beside collectives are slower
+    end_s: float
+    communicates: bool
+    offload_s: float  # of `idle_s`: for an optimizer on the CPU, and for activations on their way
+    slots: tuple[tuple[str, float, float], ...] = ()  # of a pipeline's stage: what, from, to
+    waits: tuple[tuple[float, float], ...] = ()  # from, to: it stands still for collectives or other devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What became of all devices, and of the links between them."""
+
+    devices: tuple[DeviceRun, ...]
+    messages: tuple[Message, ...]
+
+    @property
+    def communication_s(self) -> float:
+        """How long the links are busy, collectives of different groups at the same time counted once."""
+        return covered([(m.start_s, m.end_s) for m in self.messages])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How a device's CPU and GPU meet."""
+
+    device: Device
+    latency_s: float  # from a launch to the first instruction on an idle device
+    sync_s: float  # at the end of the step; 0 where nobody waits
+    tail_s: float | None = None  # in the place of that, where it does not depend on when the last kernel ends
+    steady: bool = False  # whether the CPU has long issued everything when the device comes to it
+    stretch: float = 1.0  # by which all that the device and its CPU do takes longer than predicted
+
+
+def run_devices(programs: Sequence[tuple[Sequence[Item], Pace]]) -> Run:
+    """Runs devices whose programs hold the same collectives in the same order."""
+    devices, links = [DeviceQueues(pace) for _, pace in programs], Links()
+    run_together(devices, [items for items, _ in programs], links)
+    return Run(devices=tuple(device.finished() for device in devices), messages=tuple(links.messages))
+
+
+def run_together(devices: Sequence[DeviceQueues], programs: Sequence[Sequence[Item]], links: Links) -> None:
+    """Goes on with a program on each device; their collectives are the same, in the same order."""
+    for device, items in zip(devices, programs, strict=True):
+        device.items, device.place = items, 0
+    for sent in [item for item in programs[0] if isinstance(item, Transmission)]:
+        links.carry(sent, devices)
+    for device in devices:
+        device.go_on()
+
+
+@dataclass(slots=True, kw_only=True)
+class Links:
+    """The links between some devices, and what they have carried: of each group one collective after another."""
+
+    free: bool = False  # whether they take no time
+    messages: list[Message] = field(default_factory=list)
+    ended: dict[str, float] = field(default_factory=dict)  # by group
+
+    def carry(self, sent: Transmission, devices: Sequence[DeviceQueues]) -> None:
+        """A collective of all these devices, which starts when the last of them has come to it."""
+        ready = max([device.next_ready_s() for device in devices])
+        start = max(ready, self.ended.get(sent.group, 0.0))
+        end = self.ended[sent.group] = start + (0.0 if self.free else sent.timing.total_s)
+        message = Message(key=sent.key, group=sent.group, timing=sent.timing, start_s=start, end_s=end)
+        self.messages.append(message)
+        for device in devices:
+            device.receive(message, sent)
+
+
+class DeviceQueues:
+    """One device on its way through its program; times in seconds from the start of the step."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.items: Sequence[Item] = ()
+        self.pace, self.place = pace, 0
+        self.cpu = self.gpu = self.barrier = 0.0
+        self.idle = self.exposed = self.straggling = self.contention = self.offload = 0.0
+        self.spans: list[KernelSpan] = []
+        self.work: list[tuple[str, float, float]] = []
+        self.messages: list[tuple[Message, Slowdown]] = []  # that are not over yet
+        self.waits: list[tuple[float, float]] = []
+        self.ends: dict[str, float] = {}
+        self.engines = {True: 0.0, False: 0.0}  # when they are free, into the device and out of it
+        self.copies: dict[str, float] = {}  # when each is over
+
+    def next_ready_s(self) -> float:
+        """Goes on to the next collective; when it could start as far as this device is concerned."""
+        while not isinstance(item := self.items[self.place], Transmission):
+            self._step(item)
+            self.place += 1
+        self._spend(item.key, item.cpu_s)
+        self.place += 1
+        # After all that was launched before it, and not before the barrier that holds that up.
+        return max(self.gpu, self.barrier, self._earliest())
+
+    def receive(self, message: Message, sent: Transmission) -> None:
+        """The collective is going to run from here to there."""
+        free = Slowdown(compute=1.0, memory=1.0)
+        self.messages.append((message, free if sent.on_host else slowdown_of(message.timing, self.pace.device)))
+        self.ends[message.key] = message.end_s
+        if sent.blocking:
+            self.barrier = max(self.barrier, message.end_s)
+
+    def hold(self, until_s: float) -> None:
+        """The device computes nothing before that."""
+        self.barrier = max(self.barrier, until_s)
+
+    def go_on(self) -> None:
+        """To the end of its program, in which no collective is left."""
+        while self.place < len(self.items):
+            item = self.items[self.place]
+            assert not isinstance(item, Transmission)
+            self._step(item)
+            self.place += 1
+
+    def finished(self) -> DeviceRun:
+        """What has become of the step; all that it has sent is over."""
+        self.hold(max(self.ends.values(), default=0.0))
+        left = 0.0 if self.pace.steady else max(0.0, self.cpu - self.gpu)  # of the CPU, after the last kernel
+        tail = self.pace.stretch * (self.pace.sync_s if self.pace.tail_s is None else self.pace.tail_s)
+        self.idle += left + tail
+        self._stand_still(self.gpu + left)
+        return DeviceRun(
+            spans=tuple(self.spans), cpu=tuple(self.work), idle_s=self.idle, exposed_s=self.exposed,
+            straggling_s=self.straggling, contention_s=self.contention, end_s=self.gpu + tail,
+            communicates=bool(self.ends), offload_s=self.offload, waits=tuple(self.waits),
+        )  # fmt: skip
+
+    def _earliest(self) -> float:
+        return 0.0 if self.pace.steady else self.cpu + self.pace.stretch * self.pace.latency_s
+
+    def _spend(self, what: str, seconds: float) -> None:
+        if seconds:
+            end = self.cpu + self.pace.stretch * seconds
+            self.work.append((what, self.cpu, end))
+            self.cpu = end
+
+    def _step(self, item: Work | Barrier | HostCopy | HostWait) -> None:
+        if isinstance(item, Barrier):
+            self.barrier = max([self.barrier, *(self.ends[key] for key in item.keys)])
+            return
+        if isinstance(item, HostCopy | HostWait):
+            self._at_host(item)
+            return
+        if item.waits:
+            self._stand_still(self.gpu)
+            self.cpu = max(self.cpu, self.gpu)
+            self._spend(item.what, item.cpu_s)
+            self.idle += self.cpu - self.gpu
+            self.offload += self.pace.stretch * item.cpu_s
+            self.gpu = self.cpu
+            return
+        self._spend(item.what, item.cpu_s)
+        for i, timing in enumerate(item.kernels):
+            if i:
+                self._spend(item.what, item.between_s)
+            gap = (
+                self.pace.stretch * item.gaps_s[i] if item.gaps_s is not None else max(0.0, self._earliest() - self.gpu)
+            )
+            self.idle += gap
+            self._stand_still(self.gpu + gap)
+            self._compute(timing)
+        if item.syncs and item.kernels:
+            self.cpu = max(self.cpu, self.gpu) + self.pace.stretch * self.pace.sync_s
+
+    def _at_host(self, item: HostCopy | HostWait) -> None:
+        """A copy starts after all that the device has been given before it; who waits for it stands idle."""
+        if isinstance(item, HostCopy):
+            self._spend(item.key, item.cpu_s)
+            start = max(self.gpu, self.barrier, self._earliest(), self.engines[item.inward])
+            self.engines[item.inward] = self.copies[item.key] = start + item.seconds
+            return
+        wait = self.copies[item.key] - max(self.gpu, self.barrier)
+        if wait > 0:
+            self._stand_still(self.gpu)
+            self.gpu += wait
+            self.idle += wait
+            self.offload += wait
+
+    def _stand_still(self, ready_s: float) -> None:
+        """Until the barrier, from when the device could have gone on; `gpu` is then when it does."""
+        if self.messages:
+            self.messages = [one for one in self.messages if one[0].end_s > ready_s]
+        self.gpu = max(ready_s, self.barrier)
+        if self.gpu > ready_s:
+            self.waits.append((ready_s, self.gpu))
+            busy = covered([(m.start_s, m.end_s) for m, _ in self.messages], ready_s, self.gpu)
+            self.exposed += busy
+            self.straggling += self.gpu - ready_s - busy
+
+    def _compute(self, timing: Timing) -> None:
+        start, left = self.gpu, self.pace.stretch * timing.total_s
+        now, extra = start, 0.0
+        for message, slowdown in self.messages:
+            if left <= 0 or message.end_s <= now:
+                continue
+            if message.start_s > now:  # undisturbed until then
+                free = min(left, message.start_s - now)
+                now, left = now + free, left - free
+            arithmetic = timing.compute_s > timing.memory_s and timing.busy_s >= timing.launch_s
+            factor = slowdown.compute if arithmetic else slowdown.memory
+            done = min(left, (message.end_s - now) / factor)
+            now, left, extra = now + done * factor, left - done, extra + done * (factor - 1)
+        self.gpu = now + left
+        self.contention += extra
+        self.spans.append(KernelSpan(timing=timing, start_s=start, end_s=self.gpu))
+
+
+def covered(intervals: Sequence[tuple[float, float]], start_s: float = 0.0, end_s: float = float("inf")) -> float:
+    """How much of the time from one moment to another lies in any of the intervals.
+
+    >>> covered([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)]), covered([(0.0, 2.0)], 1.5, 9.0)
+    (4.0, 0.5)
+    """
+    total = 0.0
+    for start, end in sorted(intervals):
+        start, end = max(start, start_s), min(end, end_s)
+        if end > start:
+            total += end - start
+            start_s = end
+    return total
+
+
+# What a device's program consists of: ops with their kernels, collectives, copies to the host, and waits.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """An op on its way: what the CPU spends before its first kernel, and the kernels. `gap_s`: in the place of the
+    CPU's time, how long the device stands idle before it, where that does not depend on when it starts."""
+
+    what: str
+    cpu_s: float = 0.0
+    kernels: tuple[Timing, ...] = ()
+    between_s: float = 0.0  # of the CPU, before each further kernel
+    gaps_s: tuple[float, ...] | None = None  # before each kernel
+    syncs: bool = False  # whether the CPU waits for its result
+    waits: bool = False  # whether the device stands idle meanwhile, having done all before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transmission:
+    """A collective on its way."""
+
+    key: str
+    timing: CollectiveTiming
+    group: str = "data"
+    blocking: bool = False
+    cpu_s: float = 0.0
+    on_host: bool = False  # whether it leaves the devices' SMs and memory alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barrier:
+    """The device computes nothing before these are over."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCopy:
+    """Tensors on their way between the device and its host, by the engine of that direction."""
+
+    key: str
+    seconds: float
+    inward: bool
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWait:
+    """The device computes nothing before such a copy is over."""
+
+    key: str
+
+
+Item = Work | Transmission | Barrier | HostCopy | HostWait
+
+
+# What one device of a group runs, ready for the queues.
+
+
+#: Of an op that a module calls, Python's part beyond calling the module, in issues of a plain op: 2.0 µs were measured
+#: for both (torch 2.13, Python 3.11, an activation of one number on a CPU, whose arithmetic is less than 0.3), of which
+#: 1.5 are generic-server's `module`; the rest is 0.05 of its 10 for an op. Hosts whose ops have the module's call in
+#: them have 0.2 in all. Uncertain to a factor of 1.5.
+_PYTHON_ISSUES = 0.05
+_PYTHON_ISSUES_WITH_MODULE = 0.2
+#: From one thread's letting go of Python's lock until a waiting one runs: a wake-up by the operating system. Stated
+#: default of a server; 15 µs on a busy virtual machine.
+_HANDOVER_S = 5e-6
+
+
+def program_of(p: Prediction, groups: Groups, threads: int = 1, stretch: float = 1.0) -> tuple[list[Item], Pace]:
+    """The program of a device whose step, without waiting for others, is predicted.
+
+    threads: how many issue their forward ops, and copy their inputs, in turns with this one. stretch: what all takes
+    longer than predicted, as measured.
+
+    Eager and compiled steps are issued anew, so that a device that has waited finds its kernels launched. Steps that
+    are one CUDA graph, steps in a loop and those of a CPU keep the gaps between their kernels.
+    """
+    plain = is_issued_anew(p)
+    items: list[Item] = [Work(what="step and inputs", cpu_s=_before_the_first_op(p, threads))] if plain else []
+    return items + [item for _, item in items_of(p, groups, threads)], replace(pace_of(p), stretch=stretch)
+
+
+def pace_of(p: Prediction) -> Pace:
+    """How CPU and GPU of the device meet."""
+    plain = is_issued_anew(p)
+    return Pace(
+        device=p.machine.device, latency_s=p.host.launch_latency, sync_s=p.host.sync,
+        tail_s=None if plain else p.timeline.tail_s, steady=not plain,
+    )  # fmt: skip
+
+
+def is_issued_anew(p: Prediction) -> bool:
+    """Whether kernels start when they are launched, and not at fixed gaps."""
+    way = p.execution
+    whole = way.backend in ("cuda-graph", "cudagraphs") or way.sync != "step" or way.non_blocking
+    return not whole and p.machine.device.kind != "cpu"
+
+
+def copied_s(p: Prediction, threads: int = 1) -> float:
+    """How long the step's inputs are on their way, those of all threads together."""
+    return threads * sum(one.transfer.seconds for one in p.timeline.copies)
+
+
+def _before_the_first_op(p: Prediction, threads: int) -> float:
+    """Of the CPU: the step's start, and inputs that it copies and waits for."""
+    copies = p.timeline.copies
+    waits = copies[-1].end_s + p.host.sync - p.host.step if copies else 0.0
+    return p.host.step + waits + copied_s(p, threads - 1) + entry_s(p)
+
+
+def entry_s(p: Prediction) -> float:
+    """CPU time of entering a compiled step; of one that is replayed also of launching its first CUDA graph."""
+    entry = entry_of(p.host, p.execution, p.graph)
+    return entry.enter_s + entry.replay_s
+
+
+def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[Op, Item]]:
+    """What the device does for each op in order, see `program_of`."""
+    spans, plain = iter(p.spans), is_issued_anew(p)
+    for issue in issues_for(p.graph, p.machine.device, p.execution):
+        op = issue.op
+        if is_ours(op):
+            # A collective is one more kernel to launch; waiting for one is an event in a queue. A CUDA graph of what is
+            # compiled holds all but those of the copies, which DDP's and FSDP's hooks send.
+            outside = not p.execution.as_graph or op.attrs.get("group") == "data"
+            cost_s = p.host.dispatch_s("default") if plain and outside else 0.0
+            if op.kind == HOST_COPY:
+                yield op, _host_item(op, cost_s)
+            elif "keys" in op.attrs:
+                yield op, Barrier(keys=op.attrs["keys"])
+            elif "collective" in op.attrs:
+                yield op, transmission(groups, op, cost_s)
+            else:
+                waits = op.attrs.get("waits", False)
+                yield op, Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
+            continue
+        own = [next(spans) for _ in issue.kernels]
+        timings = tuple(span.timing for span in own)
+        if not plain:
+            yield op, Work(what=op.name, kernels=timings, gaps_s=tuple(span.waited_s for span in own))
+            continue
+        if is_captured(op, p.execution):
+            yield op, Work(what=op.name, kernels=timings)
+            continue
+        if any(kernel.chain for kernel in issue.kernels):  # beside whose links the CPU launches the next: as on one GPU
+            gaps = tuple(span.waited_s for span in own)
+            yield op, Work(what=op.name, kernels=timings, cpu_s=issue_cost_s(issue, p.host, p.execution), gaps_s=gaps)
+            continue
+        further_s = max(0, len(timings) - 1) * p.host.launch
+        cost_s = issue_cost_s(issue, p.host, p.execution) - further_s
+        if op.phase is Phase.FORWARD and timings:
+            cost_s = max(cost_s, turns_s(p.host, threads))
+        yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, between_s=p.host.launch, syncs=reads_a_number(op))
+
+
+def transmission(groups: Groups, op: Op, cpu_s: float) -> Transmission:
+    """A collective op with its time."""
+    facts, rate = op.attrs, groups.setting.copy_rate
+    size, group, staged, by_engine = (facts.get(name, False) for name in ("bytes", "group", "staged", "by_engine"))
+    timing = (
+        time_copy(size, groups.route(group), groups.setting.links, rate)
+        if by_engine
+        else groups.timing(group, facts["collective"], size)
+    )
+    if staged:  # down to the host's memory, and up again
+        timing = replace(timing, copy_s=timing.copy_s + 2 * size / rate)
+    return Transmission(
+        key=facts["key"], timing=timing, group=group, blocking=facts["blocking"], on_host=staged or by_engine,
+        cpu_s=cpu_s + facts.get("cpu_s", 0.0),
+    )  # fmt: skip
+
+
+def _host_item(op: Op, cpu_s: float) -> HostCopy | HostWait:
+    facts = op.attrs
+    if "until" in facts:
+        return HostWait(key=facts["until"])
+    calls = max(len(op.inputs), len(op.outputs))  # a copy for each tensor
+    return HostCopy(key=facts["key"], seconds=facts["seconds"], inward=facts["inward"], cpu_s=calls * cpu_s)
+
+
+def turns_s(host: Host, threads: int) -> float:
+    """From one op of a thread to its next, where so many threads of one Python issue ops and nothing else limits them.
+
+    One at a time holds Python's lock; PyTorch lets go of it while an op is dispatched and launched. So each op of each
+    thread takes the lock once: the bottleneck law of closed queues.
+    """
+    issues = _PYTHON_ISSUES if host.module else _PYTHON_ISSUES_WITH_MODULE
+    python_s = host.module + issues * host.dispatch_s("default")
+    return 0.0 if threads == 1 else threads * (python_s + _HANDOVER_S)

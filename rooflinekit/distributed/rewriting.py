@@ -1,0 +1,441 @@
+"""A graph with what a strategy adds to it: collectives, waits for them, and copies around them.
+
+A collective is an op without kernels whose `attrs` say what is sent: {"collective", "bytes", "group", "key"}. With
+"blocking" the device computes nothing until it is over; without, until a wait for its key. "cpu_s" is time of the CPU.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from rooflinekit.errors import InputError
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import ADDED, EAGER, Basis, DType, Family, Op, Phase, PricedOp, Role, TensorSpec
+
+T = TypeVar("T")
+
+COLLECTIVE, WAIT, WORK, BEGIN, HOST_COPY = (
+    f"{ADDED}{what}" for what in ("collective", "wait", "work", "graph", "host-copy")
+)
+
+#: In the name of what a later part of an accumulated batch runs.
+PART = " of part "
+
+
+def is_ours(op: Op) -> bool:
+    """Whether a strategy has put it in."""
+    return op.kind.startswith(ADDED)
+
+
+def is_begin(op: Op) -> bool:
+    """Whether it marks where a compiled graph begins."""
+    return op.kind == BEGIN
+
+
+def collective(
+    key: str, what: str, size_bytes: int, *, phase: Phase, group: str = "data", blocking: bool = False,
+    inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), module: str = "", **attrs: Any,
+) -> PricedOp:  # fmt: skip
+    """A collective of the devices of a group; its size is as `model.collectives` counts it.
+
+    module: whose op it is: with it the collective is computed again, and put on a stage.
+    """
+    facts = {"collective": what, "bytes": size_bytes, "group": group, "key": key, "blocking": blocking, **attrs}
+    return _ours(COLLECTIVE, key, phase, facts, inputs, outputs, module)
+
+
+def wait(keys: Iterable[str], phase: Phase, group: str = "data", module: str = "") -> PricedOp:
+    """Computing goes on when these collectives of a group are over."""
+    listed = tuple(keys)
+    return _ours(WAIT, f"wait for {listed[-1]}", phase, {"keys": listed, "group": group}, module=module)
+
+
+def work(name: str, seconds: float, phase: Phase, **attrs: Any) -> PricedOp:
+    """The CPU is busy with something that is no op."""
+    return _ours(WORK, name, phase, {"cpu_s": seconds, **attrs})
+
+
+def host_copy(
+    key: str, seconds: float, phase: Phase, *, inward: bool, inputs: Sequence[TensorSpec] = (),
+    outputs: Sequence[TensorSpec] = (),
+) -> PricedOp:  # fmt: skip
+    """Tensors on their way to the host's memory, or back, by a copy engine beside what the device computes.
+
+    It starts when all before it has been computed. A wait for it is `host_wait`.
+    """
+    return _ours(HOST_COPY, key, phase, {"key": key, "seconds": seconds, "inward": inward}, inputs, outputs)
+
+
+def host_wait(key: str, phase: Phase, inputs: Sequence[TensorSpec] = ()) -> PricedOp:
+    """Computing goes on when this copy is over; what it has read is free then."""
+    return _ours(HOST_COPY, f"wait for {key}", phase, {"until": key}, inputs)
+
+
+def begin(name: str, seconds: float, phase: Phase) -> PricedOp:
+    """A compiled graph begins, which takes the CPU so long."""
+    return _ours(BEGIN, name, phase, {"cpu_s": seconds})
+
+
+def joined(name: str, specs: Sequence[TensorSpec], target: TensorSpec, phase: Phase) -> PricedOp:
+    """A kernel that copies tensors one behind the other, which DDP's reducer runs and no compiler."""
+    size = sum(int(spec.bytes) for spec in specs)
+    op = Op(
+        name=name, kind="aten.copy_", phase=phase, inputs=(*specs, target), outputs=(target,),
+        attrs=MappingProxyType({EAGER: True}),
+    )  # fmt: skip
+    return _copying(op, size, size)
+
+
+def copied(
+    name: str, given: Sequence[TensorSpec], made: Sequence[TensorSpec], phase: Phase, module: str = ""
+) -> PricedOp:
+    """A kernel that copies tensors into new ones, in another order."""
+    op = Op(name=name, kind="aten.clone", module=module, phase=phase, inputs=tuple(given), outputs=tuple(made))
+    return _copying(op, *(sum(int(spec.bytes) for spec in specs) for specs in (given, made)))
+
+
+def _copying(op: Op, read: int, written: int) -> PricedOp:
+    cost = Cost(read_bytes=read, write_bytes=written)
+    return PricedOp(op=op, costs=(cost,), basis=Basis.RULE, timed_as=Family.MOVEMENT)
+
+
+def _ours(
+    what: str, name: str, phase: Phase, attrs: Mapping[str, Any],
+    inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), module: str = "",
+) -> PricedOp:  # fmt: skip
+    op = Op(
+        name=name, kind=what, module=module, phase=phase, inputs=tuple(inputs), outputs=tuple(outputs),
+        attrs=MappingProxyType(dict(attrs)),
+    )  # fmt: skip
+    return PricedOp(op=op, costs=(), basis=Basis.FREE)
+
+
+@dataclass(slots=True)
+class Insertions:
+    """What is put before and after the ops of a graph."""
+
+    before: dict[int, list[PricedOp]] = field(default_factory=lambda: defaultdict(list))
+    after: dict[int, list[PricedOp]] = field(default_factory=lambda: defaultdict(list))
+
+    def into(self, priced: Sequence[PricedOp]) -> tuple[PricedOp, ...]:
+        """All ops in order; what stands before `len(priced)` comes last."""
+        found: list[PricedOp] = []
+        for i, op in enumerate(priced):
+            found += [*self.before.get(i, ()), op, *self.after.get(i, ())]
+        return (*found, *self.before.get(len(priced), ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """A parameter's gradient, and the place of the op after which it is there."""
+
+    spec: TensorSpec
+    place: int
+
+
+def gradients_of(graph: Graph) -> list[Gradient]:
+    """The gradients, each memory once, in the order in which backward has them ready.
+
+    A compiled graph hands over all of its own when it ends, in the order of forward (observed with torch 2.13: that of
+    the graph's inputs).
+    """
+    wanted = {spec.memory: spec for spec in graph.gradients}
+    places: dict[str, int] = {}
+    for i, priced in enumerate(graph.priced):
+        if priced.op.phase is Phase.BACKWARD:
+            places |= {spec.memory: i for spec in priced.op.outputs if spec.memory in wanted}
+    found = [Gradient(spec=wanted[memory], place=place) for memory, place in places.items()]
+    found.sort(key=lambda gradient: gradient.place)
+    begins = [i for i, p in enumerate(graph.priced) if is_begin(p.op)]
+    if not begins:
+        return found
+    ends = [*(i - 1 for i in begins), end_of_backward(graph) - 1]
+    handed = [replace(g, place=next(end for end in ends if end >= g.place)) for g in reversed(found)]
+    return sorted(handed, key=lambda gradient: gradient.place)
+
+
+def begin_of(priced: Sequence[PricedOp], place: int) -> int:
+    """Where the compiled graph begins in which an op stands; the op's own place where nothing is compiled."""
+    phase = priced[place].op.phase
+    begins = (i for i in range(place, -1, -1) if is_begin(priced[i].op) and priced[i].op.phase is phase)
+    return next(begins, place)
+
+
+def end_of_backward(graph: Graph) -> int:
+    """The place before which everything of backward has run."""
+    return 1 + max((i for i, p in enumerate(graph.priced) if p.op.phase is Phase.BACKWARD), default=-1)
+
+
+def buckets_of(gradients: Sequence[Gradient], limit: int, first: int | None = None) -> list[list[Gradient]]:
+    """Gradients in the order in which they are ready, as DDP's reducer packs them."""
+    return packed(gradients, lambda gradient: int(gradient.spec.bytes), limit, first=first)
+
+
+def packed(
+    items: Iterable[T], bytes_of: Callable[[T], int], limit: int, *, first: int | None = None, full_above: bool = True
+) -> list[list[T]]:
+    """Items in pieces, in their order. first: the first piece's own limit.
+
+    full_above: a piece is full when it holds its limit or more (DDP's reducer, `take_tensors` of PyTorch's C++);
+    otherwise it holds no more than that, or one item (`torch._utils._take_tensors`).
+    """
+    found: list[list[T]] = []
+    held = 0
+    for item in items:
+        size = int(bytes_of(item))
+        most = limit if first is None or len(found) > 1 else first
+        if not found or (held >= most if full_above else held + size > most):
+            found.append([])
+            held = 0
+        found[-1].append(item)
+        held += size
+    return found
+
+
+def flat(name: str, size_bytes: int, role: Role = Role.GRADIENT, dtype: DType = DType.UINT8) -> TensorSpec:
+    """A piece of memory of this size."""
+    return TensorSpec(name=name, shape=(-(-size_bytes // dtype.itemsize),), dtype=dtype, role=role)
+
+
+def bytes_of(bucket: Iterable[Gradient]) -> int:
+    """Bytes of all gradients together."""
+    return sum(int(gradient.spec.bytes) for gradient in bucket)
+
+
+def with_ops(graph: Graph, insertions: Insertions) -> Graph:
+    """The graph with what is put in."""
+    return replace(graph, priced=insertions.into(graph.priced))
+
+
+def on_tensors(
+    p: PricedOp, tensor: Callable[[TensorSpec], TensorSpec | None], costs: tuple[Cost, ...] | None = None,
+    *, in_attrs: bool = False, **changed: Any,
+) -> PricedOp:  # fmt: skip
+    """The op on other tensors, without those for which `tensor` gives None; at other costs, where these are given.
+
+    in_attrs: also those among its attributes, alone or in lists. changed: its other fields.
+    """
+
+    def each(specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+        return tuple(other for spec in specs if (other := tensor(spec)) is not None)
+
+    def within(value: Any) -> Any:
+        if isinstance(value, TensorSpec):
+            return tensor(value) or value
+        if isinstance(value, list | tuple) and any(isinstance(one, TensorSpec) for one in value):
+            return type(value)(each(value))
+        return value
+
+    op = p.op
+    if in_attrs:
+        changed["attrs"] = {name: within(value) for name, value in op.attrs.items()}
+    op = replace(op, inputs=each(op.inputs), outputs=each(op.outputs), **changed)
+    return replace(p, op=op, costs=p.costs if costs is None else costs)
+
+
+def renamed(p: PricedOp, names: Mapping[str, TensorSpec]) -> PricedOp:
+    """The op on other memory: tensors by the name of theirs, with the tensor whose memory takes its place."""
+
+    def other(spec: TensorSpec) -> TensorSpec:
+        place = names.get(spec.memory)
+        return spec if place is None else replace(spec, storage=place.memory, role=place.role)
+
+    known = any(spec.memory in names for spec in (*p.op.inputs, *p.op.outputs))
+    return on_tensors(p, other) if known else p
+
+
+def moved(p: PricedOp, names: Mapping[str, str], suffix: str = "", phase: Phase | None = None) -> PricedOp:
+    """The op on other memory, under another name."""
+
+    def other(spec: TensorSpec) -> TensorSpec:
+        if spec.memory not in names:
+            return spec
+        return replace(spec, name=names.get(spec.name, spec.name), storage=names[spec.memory])
+
+    return on_tensors(p, other, name=p.op.name + suffix, phase=phase or p.op.phase)
+
+
+def times(size: Any, share: Fraction | int) -> int:
+    """A share of a size, rounded up."""
+    return -(-int(size) * share.numerator // share.denominator)
+
+
+def scaled(costs: Iterable[Cost], share: Fraction | int) -> tuple[Cost, ...]:
+    """Of each cost a share, every size of it rounded up."""
+    return tuple(cost.map(lambda size: times(size, share)) for cost in costs)
+
+
+def flattened(spec: TensorSpec, numel: int, name: str = "") -> TensorSpec:
+    """Memory of its own for so many elements like those of a tensor."""
+    return replace(spec, name=name or spec.name, storage="", shape=(numel,), stride=None)
+
+
+# The blocks of a model, which checkpointing, sharding and pipelines take as a whole.
+
+
+def block_of(module: str) -> str:
+    """The block that a module or parameter belongs to: up to the first number in its path, else its first part.
+
+    >>> block_of("layer1.0.conv1"), block_of("transformer.h.11.attn"), block_of("head"), block_of("")
+    ('layer1.0', 'transformer.h.11', 'head', '')
+    """
+    parts = module.split(".")
+    number = next((i for i, part in enumerate(parts) if part.isdigit()), 0)
+    return ".".join(parts[: number + 1])
+
+
+def within(module: str, path: str) -> bool:
+    """Whether a module is this one or below it."""
+    return module == path or module.startswith(f"{path}.")
+
+
+def blocks_of(graph: Graph) -> list[str]:
+    """The blocks in the order in which forward comes to them; ops of the root itself belong to none."""
+    forward = (p.op.module for p in graph.priced if p.op.phase is Phase.FORWARD)
+    return [block for block in dict.fromkeys(map(block_of, forward)) if block]
+
+
+def repeated_blocks(graph: Graph) -> list[str]:
+    """Those with a number in their path, such as the layers of a stack; all, where there are none."""
+    found = blocks_of(graph)
+    numbered = [block for block in found if block.rpartition(".")[2].isdigit()]
+    return numbered or found
+
+
+def segments_of(graph: Graph) -> list[tuple[str, ...]]:
+    """The repeated blocks, those without parameters, such as activations and pools, with the one before them."""
+    owners = {block_of(spec.name.rpartition(".")[0]) for spec in graph.weights if spec.role is Role.WEIGHT}
+    found: list[tuple[str, ...]] = []
+    for block in repeated_blocks(graph):
+        if block in owners or not found:
+            found.append((block,))
+        else:
+            found[-1] = (*found[-1], block)
+    return found
+
+
+def known_modules(graph: Graph, paths: Iterable[str]) -> list[str]:
+    """The paths. Raises InputError for one in which forward has no op."""
+    modules = {p.op.module for p in graph.priced if p.op.phase is Phase.FORWARD}
+    listed = list(paths)
+    for path in listed:
+        if not any(within(module, path) for module in modules):
+            raise InputError(f"{graph.name}: no op of forward is in module {path!r}: blocks are {blocks_of(graph)}")
+    return listed
+
+
+# Which gradients and which of the optimizer's state belong to a parameter.
+
+
+def belonging_to(graph: Graph, weights: set[str]) -> set[str]:
+    """Memory of these parameters' gradients, and of what the optimizer has for them."""
+    return set(owners_of(graph, weights)) - weights
+
+
+def owners_of(graph: Graph, weights: set[str]) -> dict[str, str]:
+    """Memory of these parameters, their gradients and what the optimizer has for them, with the parameter's memory.
+
+    Gradients stand in the order of their parameters. State stands at a parameter's place in the lists that the
+    optimizer's ops take.
+    """
+    found = {memory: memory for memory in weights}
+    found |= {g.memory: weight.memory for weight, g in _with_gradients(graph) if weight.memory in weights}
+    _copies_into(graph, found)
+    known = -1
+    while known < len(found):
+        known = len(found)
+        for p in graph.priced:
+            if p.op.phase is Phase.OPTIMIZER:
+                for place in _places(p.op):
+                    owned = next((spec for spec in place if spec.memory in found), None)
+                    if owned is not None:
+                        alike = [spec.memory for spec in place if int(spec.numel) == int(owned.numel)]
+                        found |= dict.fromkeys(alike, found[owned.memory])
+    return found
+
+
+def copies_of(graph: Graph, memories: set[str], through: Callable[[PricedOp], bool]) -> dict[str, str]:
+    """Memory of these tensors and of what ops that pass `through` make of them, with the tensor's memory.
+
+    Such an op has one input and one output of its shape: a cast, a layout copy.
+    """
+    found = {memory: memory for memory in memories}
+    for p in graph.priced:
+        if len(p.op.inputs) == 1 and p.op.inputs[0].memory in found and through(p):
+            source, made = p.op.inputs[0], p.op.outputs[0]
+            if tuple(source.shape) == tuple(made.shape):
+                found.setdefault(made.memory, found[source.memory])
+    return found
+
+
+def _with_gradients(graph: Graph) -> Iterator[tuple[TensorSpec, TensorSpec]]:
+    """Parameters with their gradients; a frozen one has none."""
+    gradients = list(graph.gradients)
+    for spec in graph.weights:
+        if gradients and spec.role is Role.WEIGHT and tuple(spec.shape) == tuple(gradients[0].shape):
+            yield spec, gradients.pop(0)
+
+
+def _copies_into(graph: Graph, found: dict[str, str]) -> None:
+    """Takes in what backward copies into these gradients, or adds to them."""
+    standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
+    for p in reversed(graph.priced):
+        made = next((spec for spec in p.op.outputs if spec.memory in found), None)
+        if p.op.phase is Phase.BACKWARD and made is not None and made.memory not in standing and is_elementwise(p):
+            for spec in p.op.inputs:
+                if int(spec.numel) == int(made.numel) and spec.memory not in standing:
+                    found[spec.memory] = found[made.memory]
+
+
+def _places(op: Op) -> Iterator[list[TensorSpec]]:
+    """The tensors of an optimizer's op that stand at the same place of its lists; of one without lists all."""
+    lists: list[Sequence[TensorSpec]] = [
+        value for value in op.attrs.values()
+        if isinstance(value, list | tuple) and value and all(isinstance(spec, TensorSpec) for spec in value)
+    ]  # fmt: skip
+    if not lists:
+        yield [*op.inputs, *op.outputs]
+        return
+    length = max(map(len, lists))
+    whole = [one for one in (*lists, op.outputs) if len(one) == length]
+    yield from ([one[i] for one in whole] for i in range(length))
+
+
+# Which ops compute each token, or each row, on its own.
+
+
+#: Of the element-wise family by name, yet not element by element.
+_ACROSS = ("cum", "fft", "linalg", "tri", "cross", "renorm")
+_COPIES = ("_to_copy", "clone", "copy")
+_NORMS = ("layer_norm", "rms_norm")
+
+
+def is_elementwise(p: PricedOp) -> bool:
+    """Whether each element of the result rests on those at its own place: arithmetic, activations, dropout, copies."""
+    name = p.op.kind.rpartition(".")[2].rstrip("_")
+    if p.basis is not Basis.RULE or any(cost.gemms for cost in p.costs):
+        return False
+    if name in _COPIES:
+        return True
+    return p.timed_as is Family.ELEMENTWISE and not any(name.startswith(word) for word in _ACROSS)
+
+
+def is_tokenwise(p: PricedOp) -> bool:
+    """Whether each row along the last axis is computed on its own: also normalization and sums along that axis."""
+    name = p.op.kind.rpartition(".")[2]
+    if is_elementwise(p) or any(word in name for word in _NORMS):
+        return True
+    return p.timed_as is Family.REDUCTION and _along_last(p.op)
+
+
+def _along_last(op: Op) -> bool:
+    dim = op.attrs.get("dim")
+    dims = (dim,) if isinstance(dim, int) else tuple(dim or ())
+    last = len(op.inputs[0].shape) - 1 if op.inputs else 0
+    return bool(dims) and all(one in (-1, last) for one in dims) and len(dims) == 1

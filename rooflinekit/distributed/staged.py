@@ -1,0 +1,389 @@
+"""A step in a pipeline's stages: every device's queues over all pieces of the batch.
+
+A stage's CPU issues its tasks in their order and does not wait for its neighbours, its GPU does. Several kinds of
+devices in a stage go through each task together: the slowest sets the pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from types import MappingProxyType
+
+from rooflinekit.distributed.groups import BATCH, Groups
+from rooflinekit.distributed.pipeline import Slot, Task, balanced, pieces_under_way, run_pipeline
+from rooflinekit.distributed.prediction import TERMS, Share
+from rooflinekit.distributed.queues import (
+    Barrier,
+    DeviceQueues,
+    DeviceRun,
+    Item,
+    Links,
+    Message,
+    Work,
+    copied_s,
+    covered,
+    entry_s,
+    is_issued_anew,
+    items_of,
+    pace_of,
+    run_together,
+)
+from rooflinekit.distributed.rewriting import block_of, blocks_of, is_ours, on_tensors, scaled, times
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import EAGER, Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.model.collectives import CollectiveTiming
+from rooflinekit.step.energy import drawn_by
+from rooflinekit.step.entry import entry_of
+from rooflinekit.step.memory import USABLE_SHARE, MemoryUse
+from rooflinekit.step.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A stage on one kind of device."""
+
+    prediction: Prediction  # of a step of `parts` pieces
+    parts: int
+    piece: Graph  # of one piece
+    tasks: Tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What runs where."""
+
+    kinds: Sequence[Mapping[tuple[int, ...], Sequence[Chunk]]]  # by device: the numbers of each kind, and its chunks
+    queues: Sequence[Sequence[Task]]
+    pieces: int
+    hops: Sequence[CollectiveTiming]  # from each stage to the next one
+
+    def chunk(self, device: int, numbers: tuple[int, ...], stage: int) -> Chunk:
+        """Stage s is on device s mod the number of devices."""
+        return self.kinds[device][numbers][stage // len(self.kinds)]
+
+
+@dataclass(slots=True)
+class _Ran:
+    """All devices after the step."""
+
+    runs: list[dict[tuple[int, ...], DeviceRun]]
+    slots: list[list[Slot]]
+    messages: list[Message]
+
+
+def run_stages(plan: Plan) -> tuple[tuple[Share, ...], tuple[Message, ...], float]:
+    """Each device's share, what is sent, and how long the links are busy."""
+    real, ideal = _run(plan, free=False), _run(plan, free=True)
+    busy = covered([(m.start_s, m.end_s) for m in real.messages])
+    shares = [
+        _share(plan, device, numbers, real, ideal, busy) for device, kinds in enumerate(plan.kinds) for numbers in kinds
+    ]
+    return tuple(shares), tuple(sorted(real.messages, key=lambda m: m.start_s)), busy
+
+
+def _run(plan: Plan, *, free: bool) -> _Ran:
+    """The step, or the step with links that take no time."""
+    devices = [{n: DeviceQueues(pace_of(own[0].prediction)) for n, own in kinds.items()} for kinds in plan.kinds]
+    links = [Links(free=free) for _ in plan.kinds]
+    messages: list[Message] = []
+    for queues, kinds in zip(devices, plan.kinds, strict=True):
+        for numbers, own in kinds.items():
+            run_together([queues[numbers]], [start_of(own[0].prediction, own[0].parts, plan.pieces)[0]], Links())
+
+    def perform(device: int, task: Task, ready_s: float) -> Slot:
+        queues, sent = devices[device], len(links[device].messages)
+        start = max(ready_s, *(one.gpu for one in queues.values()))
+        for one in queues.values():
+            one.hold(ready_s)
+        items = [plan.chunk(device, numbers, task.stage).tasks.of(task, plan.pieces) for numbers in queues]
+        run_together(list(queues.values()), items, links[device])
+        messages.extend(_of(message, task) for message in links[device].messages[sent:])
+        return Slot(task=task, start_s=start, end_s=max(start, *(one.gpu for one in queues.values())))
+
+    onward = [0.0 if free else timing.total_s for timing in plan.hops]
+    slots, hops = run_pipeline(onward, plan.queues, perform)
+    messages.extend(_hop(hop, plan.hops) for hop in hops)
+    runs = []
+    for device, queues in enumerate(devices):
+        for k in range(len(plan.kinds[device][next(iter(queues))])):
+            sent = len(links[device].messages)
+            items = [plan.kinds[device][numbers][k].tasks.finish for numbers in queues]
+            run_together(list(queues.values()), items, links[device])
+            last = Task(stage=k * len(devices) + device, piece=plan.pieces - 1, backward=True)
+            messages.extend(_of(message, last) for message in links[device].messages[sent:])
+        runs.append({numbers: one.finished() for numbers, one in queues.items()})
+    return _Ran(runs=runs, slots=slots, messages=messages)
+
+
+def _of(message: Message, task: Task) -> Message:
+    """A collective inside a stage, with the task in its name."""
+    return replace(message, key=f"{message.key}, {task.piece}", group=f"{message.group}, stage {task.stage}")
+
+
+def _hop(hop: Slot, timings: Sequence[CollectiveTiming]) -> Message:
+    task = hop.task
+    link = task.stage - task.backward
+    return Message(
+        key=f"{'back ' if task.backward else ''}{task.piece}", group=f"pipe {link}", timing=timings[link],
+        start_s=hop.start_s, end_s=hop.end_s,
+    )  # fmt: skip
+
+
+def _share(
+    plan: Plan, device: int, numbers: tuple[int, ...], real: _Ran, ideal: _Ran, busy_s: float
+) -> Share:  # fmt: skip
+    """A device's share. Waits that it also has with links for nothing are its bubble; the rest is communication."""
+    run, free = real.runs[device][numbers], ideal.runs[device][numbers]
+    own, slots = plan.kinds[device][numbers], real.slots[device]
+    p = own[0].prediction
+    copied = sum(start_of(chunk.prediction, chunk.parts, plan.pieces)[1] for chunk in own[:1])
+    waits = run.exposed_s + run.straggling_s
+    exposed = min(max(0.0, waits - free.exposed_s - free.straggling_s), busy_s)
+    terms = dict.fromkeys(TERMS, 0.0)
+    for span in run.spans:
+        for name, seconds in span.timing.terms().items():
+            terms[name] += seconds
+    terms |= {
+        "input": copied, "contention": run.contention_s, "communication": exposed, "bubble": waits - exposed,
+        "offload": run.offload_s, "overhead": run.idle_s - run.offload_s - (copied if is_issued_anew(p) else 0.0),
+    }  # fmt: skip
+    named = tuple((_name(slot), slot.start_s, slot.end_s) for slot in slots)
+    return Share(
+        numbers=numbers, prediction=p, run=replace(run, spans=(), cpu=(), slots=named), terms=MappingProxyType(terms),
+        batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, slots, plan.pieces),
+        further=tuple(chunk.prediction for chunk in own[1:]),
+        kernels_j=drawn_by((span.timing for span in run.spans), p.machine),
+    )  # fmt: skip
+
+
+def _name(slot: Slot) -> str:
+    return f"{'backward' if slot.task.backward else 'forward'} {slot.task.piece}, stage {slot.task.stage}"
+
+
+def _memory(own: Sequence[Chunk], slots: Sequence[Slot], pieces: int) -> MemoryUse:
+    """All chunks' weights, inputs of all pieces, what each piece under way keeps, and beside them the chunk that needs
+    most while it computes.
+    """
+    uses = [chunk.prediction.memory for chunk in own]
+    inputs = sum((pieces - chunk.parts) * sum(int(spec.bytes) for spec in chunk.piece.inputs) for chunk in own)
+    kept = max(saved_bytes(chunk.piece) for chunk in own) * (pieces_under_way(slots) - 1)
+    standing = [use.weight_bytes + use.gradient_bytes + use.state_bytes for use in uses]
+    most = max(range(len(uses)), key=lambda i: uses[i].peak_bytes - standing[i])
+    further = sum(standing) - standing[most] + kept + inputs
+    peak, reserved = uses[most].peak_bytes + further, uses[most].reserved_bytes + further
+    return replace(
+        uses[most], peak_bytes=peak, reserved_bytes=reserved,
+        weight_bytes=sum(use.weight_bytes for use in uses), gradient_bytes=sum(use.gradient_bytes for use in uses),
+        state_bytes=sum(use.state_bytes for use in uses),
+        fits=reserved + uses[0].context_bytes <= uses[0].capacity * USABLE_SHARE,
+    )  # fmt: skip
+
+
+# What a device of a pipeline's stage runs: for each piece of the batch forward and backward, once the optimizer.
+#
+# A step of two pieces holds all that there is: the first piece, whose gradients are new, and a later one, which adds to
+# them. Copies agree on gradients in the last piece alone; weights that are shared out are gathered before the
+# first one.
+
+
+_Pairs = list[tuple[Op, Item]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """The items of each task of a stage, and of what follows the last one."""
+
+    first_forward: tuple[Item, ...]
+    forward: tuple[Item, ...]
+    first_backward: tuple[Item, ...]
+    backward: tuple[Item, ...]
+    last_backward: tuple[Item, ...]
+    finish: tuple[Item, ...]  # waits for what was sent, then the optimizer
+
+    def of(self, task: Task, pieces: int) -> tuple[Item, ...]:
+        """Those of a task, of so many pieces."""
+        if not task.backward:
+            return self.forward if task.piece else self.first_forward
+        if task.piece == pieces - 1:
+            return self.last_backward
+        return self.backward if task.piece else self.first_backward
+
+
+def tasks_of(p: Prediction, groups: Groups, *, first: bool, last: bool) -> Tasks:
+    """Of the prediction of a stage's step of one piece, or of two.
+
+    first, last: whether the stage is; others receive a piece before, or send it on after, which the CPU issues.
+    """
+    runs: list[tuple[Phase, _Pairs]] = []
+    for op, item in items_of(p, groups):
+        if not runs or runs[-1][0] is not op.phase:
+            runs.append((op.phase, []))
+        runs[-1][1].append((op, item))
+    forward, backward, steps = ([own for phase, own in runs if phase is wanted] for wanted in Phase)
+    plain = is_issued_anew(p)
+    hop = (Work(what="send or receive", cpu_s=p.host.dispatch_s("default")),) if plain else ()
+    enter = (Work(what="compiled graph", cpu_s=entry_s(p)),) if plain and p.execution.fused else ()
+    replay_s = entry_of(p.host, p.execution).replay_s if p.execution.fused else 0.0
+    again = (Work(what="CUDA graph", cpu_s=replay_s),) if plain and replay_s else ()
+
+    def forth(items: Iterable[Item]) -> tuple[Item, ...]:
+        return (*(() if first else hop), *enter, *items, *(() if last else hop))
+
+    def back(items: Iterable[Item]) -> tuple[Item, ...]:
+        return (*(() if last else hop), *again, *items, *(() if first else hop))
+
+    sent, waits = _until_the_waits(backward[-1] if backward else [])
+    return Tasks(
+        first_forward=forth(item for _, item in forward[0]) if forward else forth(()),
+        forward=forth(_alone(forward[-1] if forward else [])),
+        first_backward=back(_alone(backward[0] if backward else [])),
+        backward=back(_alone(sent)),
+        last_backward=back(item for _, item in sent),
+        finish=tuple(item for _, item in (*waits, *(pair for own in steps for pair in own))),
+    )  # fmt: skip
+
+
+def _until_the_waits(pairs: _Pairs) -> tuple[_Pairs, _Pairs]:
+    """A backward, and from the first wait for copies on what is done when all that was sent has come."""
+    waits = (i for i, (op, item) in enumerate(pairs) if isinstance(item, Barrier) and of_copies(op))
+    cut = next(waits, len(pairs))
+    return pairs[:cut], pairs[cut:]
+
+
+def _alone(pairs: _Pairs) -> list[Item]:
+    """Without what only a piece does whose gradients, or weights, go to other copies."""
+    return [item for op, item in pairs if not (EAGER in op.attrs or of_copies(op))]
+
+
+def of_copies(op: Op) -> bool:
+    """Whether it sends what copies agree on, or waits for it."""
+    return is_ours(op) and op.attrs.get("group") in ("data", "expert data")
+
+
+def start_of(p: Prediction, parts: int, pieces: int) -> tuple[list[Item], float]:
+    """What the CPU does before the first piece, inputs of all pieces copied at once, and the time of these copies.
+
+    parts: how many pieces the prediction has.
+    """
+    copied = copied_s(p) * pieces / parts
+    if not is_issued_anew(p):
+        return [], copied
+    host, calls = p.host, len(p.timeline.copies) / parts
+    waits = calls * (host.dispatch_s("default") + host.launch_latency + host.sync)
+    return [Work(what="step and inputs", cpu_s=host.step + waits + copied)], copied
+
+
+# A graph cut into stages at its blocks.
+
+
+def stage_of_blocks(predicted: Sequence[Prediction]) -> dict[str, int]:
+    """The stage of each block, such that the slowest stage is fastest.
+
+    predicted: the whole step on the device of each stage. Raises InputError for a model of fewer blocks than stages.
+    """
+    starts = balanced([list(_seconds(p).values()) for p in predicted])
+    blocks = blocks_of(predicted[0].graph)
+    return {block: max(k for k, start in enumerate(starts) if start <= i) for i, block in enumerate(blocks)}
+
+
+def _seconds(p: Prediction) -> dict[str, float]:
+    """Of each block, without the optimizer and what the step waits for before its first kernel."""
+    seconds = dict.fromkeys(blocks_of(p.graph), 0.0)
+    for k, span in enumerate(p.spans):
+        block = block_of(span.timing.kernel.module)
+        if block in seconds and span.timing.kernel.phase is not Phase.OPTIMIZER:
+            seconds[block] += span.timing.total_s + (span.waited_s if k else 0.0)
+    return seconds
+
+
+def stages_of(graph: Graph, stages: dict[str, int], parts: int) -> list[Graph]:
+    """What each stage runs. Ops of the root go with the op before them, the optimizer with its weights."""
+    if parts == 1:
+        return [graph]
+    now = 0
+    cut: list[list[PricedOp]] = [[] for _ in range(parts)]
+    for priced in graph.priced:
+        if priced.op.phase is Phase.OPTIMIZER:
+            continue
+        now = stages.get(block_of(priced.op.module), now)
+        cut[now].append(priced)
+    made = [{spec.memory for p in ops for spec in (*p.op.inputs, *p.op.outputs)} for ops in cut]
+    sizes = [sum(int(w.bytes) for w in graph.weights if w.memory in own and w.role is Role.WEIGHT) for own in made]
+    steps = [p for p in graph.priced if p.op.phase is Phase.OPTIMIZER]
+    split = {w.memory for w in graph.weights if w.role is Role.WEIGHT} | {spec.memory for spec in graph.gradients}
+    found = []
+    for ops, own, size in zip(cut, made, sizes, strict=True):
+        share = Fraction(size, max(1, sum(sizes)))
+        found.append(
+            replace(
+                graph,
+                priced=(*ops, *_steps(steps, share, split, own)),
+                inputs=tuple(spec for spec in graph.inputs if spec.memory in own),
+                weights=tuple(spec for spec in graph.weights if spec.memory in own),
+                gradients=tuple(
+                    spec for spec in graph.gradients
+                    if any(o.memory == spec.memory for p in ops if p.op.phase is Phase.BACKWARD for o in p.op.outputs)
+                ),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _steps(steps: Sequence[PricedOp], share: Fraction, split: Set[str], own: Set[str]) -> Iterator[PricedOp]:
+    """The optimizer's ops on a stage's own weights and gradients, by their share of those that an op is given.
+
+    split: memory of all weights and gradients; own: what the stage's ops use. States and scalars are not known by
+    stage: of them each op has as large a share, or all ops together that of the stage's weights.
+    """
+    for priced in steps:
+        known = [spec for spec in (*priced.op.inputs, *priced.op.outputs) if spec.memory in split]
+        if known:
+            kept = sum(int(spec.bytes) for spec in known if spec.memory in own)
+            share_of_op = Fraction(kept, sum(int(spec.bytes) for spec in known))
+        else:
+            share_of_op = share
+        if share_of_op:
+            yield _on_share(priced, share_of_op, split, own)
+
+
+def _on_share(p: PricedOp, share: Fraction, split: Set[str], own: Set[str]) -> PricedOp:
+    """An optimizer's op on a share of its work, without the weights and gradients of other stages."""
+
+    def part(spec: TensorSpec) -> TensorSpec | None:
+        if spec.memory in split:
+            return spec if spec.memory in own else None
+        return replace(spec, shape=(times(spec.numel, share),), stride=None) if spec.shape else spec
+
+    return on_tensors(p, part, scaled(p.costs, share))
+
+
+def crossing_bytes(stages: Sequence[Graph]) -> list[int]:
+    """Bytes that forward sends from each stage but the last to those after it; backward sends as many back."""
+    made: dict[str, int] = {}
+    used: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for k, stage in enumerate(stages):
+        for priced in stage.priced:
+            if priced.op.phase is Phase.FORWARD:
+                for spec in priced.op.inputs:
+                    if spec.memory in made:
+                        used[spec.memory] = k
+                for spec in priced.op.outputs:
+                    made.setdefault(spec.memory, k)
+                    sizes[spec.memory] = max(sizes.get(spec.memory, 0), int(spec.bytes))
+    return [
+        sum(sizes[memory] for memory, last in used.items() if made[memory] <= k < last) for k in range(len(stages) - 1)
+    ]
+
+
+def saved_bytes(stage: Graph) -> int:
+    """Bytes that forward makes, or is given by other stages, and backward reads: what a piece under way keeps."""
+    made: dict[str, int] = {}
+    for op in stage.ops:
+        for spec in (*op.inputs, *op.outputs) if op.phase is Phase.FORWARD else ():
+            made[spec.memory] = max(made.get(spec.memory, 0), int(spec.bytes))
+    standing = {spec.memory for spec in (*stage.weights, *stage.inputs)}
+    read = {i.memory for p in stage.priced if p.op.phase is Phase.BACKWARD for i in p.op.inputs}
+    return sum(size for memory, size in made.items() if memory in read and memory not in standing)

@@ -1,0 +1,561 @@
+"""Tensor parallelism as Megatron-LM does it: pairs of linear layers, the first cut by columns, the second by rows.
+
+Recognised by data, not by names: within a block, linear layers that read the same tensor (q, k and v; or gate and up)
+are cut by columns, up to the next one that reads another tensor and gives back the width that the first ones read.
+Everything between them, such as attention by heads, works on its part. After the second one outputs are reduced, after
+the first one's backward gradients of its input: twice a pair, four times a transformer's block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from rooflinekit.distributed.rewriting import (
+    Insertions,
+    belonging_to,
+    block_of,
+    collective,
+    copied,
+    copies_of,
+    end_of_backward,
+    is_ours,
+    is_tokenwise,
+    on_tensors,
+    renamed,
+    scaled,
+    times,
+    wait,
+    with_ops,
+)
+from rooflinekit.errors import InputError
+from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.sizes import ceil_div
+
+_PRODUCTS = ("aten.addmm", "aten.mm", "aten.linear")
+_CAST = "aten._to_copy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """A linear layer's forward op."""
+
+    place: int
+    weight: str  # memory
+    bias: str  # likewise; "" for none
+    source: str  # memory of what it reads
+    read: int  # elements of a row of that
+    written: int  # of a row of its output
+    rows: int
+    module: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Layers cut by columns, and the one cut by rows that takes what they give."""
+
+    columns: tuple[Linear, ...]
+    row: Linear
+
+
+def cut(graph: Graph, parts: int, *, reduces: bool = True) -> Graph:
+    """What each of so many devices runs; without the reductions, each op in its place, where they are not asked for.
+
+    Raises InputError without pairs of layers and for odd widths.
+    """
+    if parts == 1:
+        return graph
+    pairs = pairs_of(graph)
+    if not pairs:
+        raise InputError(f"{graph.name}: no pair of linear layers, such as attention or a feed-forward, to cut")
+    for pair in pairs:
+        if wrong := next((c for c in pair.columns if c.written % parts), None):
+            raise InputError(f"{wrong.module}: {wrong.written} columns cannot be cut for {parts} devices")
+    _check_heads(graph, pairs, parts)
+    whole = {linear.weight for pair in pairs for linear in (*pair.columns, pair.row)}
+    whole |= {linear.bias for pair in pairs for linear in pair.columns if linear.bias}
+    casts = casts_of(graph)
+    inner = _inner_modules(graph, pairs)
+    column = {linear.module for pair in pairs for linear in pair.columns}
+    rows = {pair.row.module for pair in pairs}
+    shrunk = _shrunk_memory(graph, pairs, inner, whole, casts)
+    sizes = [int(w.bytes) for w in graph.weights if w.role is Role.WEIGHT]
+    kept = sum(sizes) - sum(int(w.bytes) for w in graph.weights if w.memory in whole) * (parts - 1) / parts
+    step = Fraction(round(kept), max(1, sum(sizes)))
+    spans = _places(pairs)
+    priced = [_part(p, parts, inner, column, rows, shrunk, step, spans, casts) for p in enumerate(graph.priced)]
+    put = Insertions()
+    for k, pair in enumerate(pairs if reduces else ()):
+        _reductions(graph, pair, k, put)
+    return with_ops(
+        replace(
+            graph,
+            priced=tuple(priced),
+            weights=tuple(_thin(w, parts) if w.memory in whole else w for w in graph.weights),
+            gradients=tuple(_thin(g, parts) if g.memory in shrunk else g for g in graph.gradients),
+        ),
+        put,
+    )
+
+
+def _check_heads(graph: Graph, pairs: list[Pair], parts: int) -> None:
+    """Raises InputError where the heads of fused attention between the layers of a pair cannot be shared out."""
+    for first, last in _places(pairs):
+        for p in graph.priced[first:last]:
+            heads = int(p.op.inputs[0].shape[1]) if "scaled_dot_product" in p.op.kind else parts
+            if heads % parts:
+                raise InputError(f"{p.op.module}: {heads} heads cannot be cut for {parts} devices")
+
+
+def _places(pairs: list[Pair]) -> list[tuple[int, int]]:
+    """From the first op of a pair's columns to its row's."""
+    return [(pair.columns[0].place, pair.row.place) for pair in pairs]
+
+
+def pairs_of(graph: Graph) -> list[Pair]:
+    """The pairs of linear layers in the order of their forward ops."""
+    weights = {spec.memory: spec.memory for spec in graph.weights if spec.role is Role.WEIGHT} | casts_of(graph)
+    origins = _origins(graph)
+    found: list[Pair] = []
+    open_columns: list[Linear] = []
+    for i, priced in enumerate(graph.priced):
+        linear = linear_of(i, priced.op, weights)
+        if linear is None:
+            continue
+        linear = replace(linear, source=origins.get(linear.source, linear.source))
+        if open_columns and block_of(open_columns[0].module) != block_of(linear.module):
+            open_columns = []
+        if not open_columns or open_columns[0].source == linear.source:
+            open_columns.append(linear)
+        elif linear.written == open_columns[0].read:
+            found.append(Pair(columns=tuple(open_columns), row=linear))
+            open_columns = []
+        else:
+            open_columns = [linear]
+    return found
+
+
+def casts_of(graph: Graph) -> dict[str, str]:
+    """Memory of what autocast makes of parameters in forward, for each layer that reads one, with the parameter's."""
+    weights = {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT}
+    return {memory: origin for memory, origin in _origins(graph).items() if origin in weights and memory not in weights}
+
+
+def _origins(graph: Graph) -> dict[str, str]:
+    """Memory of what forward casts, and of the casts, with the memory that is cast."""
+    casts = [p.op for p in graph.priced if _is_cast(p)]
+    made = {op.outputs[0].memory for op in casts}
+    return copies_of(graph, {op.inputs[0].memory for op in casts} - made, _is_cast)
+
+
+def _is_cast(priced: PricedOp) -> bool:
+    return priced.op.phase is Phase.FORWARD and priced.op.kind == _CAST
+
+
+def linear_of(place: int, op: Op, weights: Mapping[str, str]) -> Linear | None:
+    """What is known of an op that is a linear layer's forward; None for another one.
+
+    weights: memory of parameters and of their casts, with the parameter's.
+    """
+    if op.phase is not Phase.FORWARD or op.kind not in _PRODUCTS:
+        return None
+    matrices = [spec for spec in op.inputs if len(spec.shape) == 2]
+    weight = next((spec for spec in matrices if spec.memory in weights), None)
+    source = next((spec for spec in op.inputs if len(spec.shape) >= 2 and spec.memory not in weights), None)
+    bias = next((spec for spec in op.inputs if len(spec.shape) == 1 and spec.memory in weights), None)
+    if weight is None or source is None:
+        return None
+    return Linear(
+        place=place, weight=weights[weight.memory], bias="" if bias is None else weights[bias.memory],
+        source=source.memory,
+        read=int(source.shape[-1]), module=op.module,
+        written=int(op.outputs[0].shape[-1]), rows=int(op.outputs[0].numel) // int(op.outputs[0].shape[-1]),
+    )  # fmt: skip
+
+
+def _inner_modules(graph: Graph, pairs: list[Pair]) -> set[str]:
+    """Modules of which all ops lie between the first and the last layer of a pair: their backward is cut too."""
+    spans = _places(pairs)
+    inside: set[str] = set()
+    outside: set[str] = set()
+    for i, priced in enumerate(graph.priced):
+        if priced.op.phase is Phase.FORWARD:
+            within = any(first < i < last for first, last in spans)
+            (inside if within else outside).add(priced.op.module)
+    return inside - outside
+
+
+def _shrunk_memory(
+    graph: Graph, pairs: list[Pair], inner: set[str], whole: set[str], casts: Mapping[str, str]
+) -> set[str]:
+    """Memory of which each device holds its part."""
+    spans = _places(pairs)
+    cast = {memory for memory, weight in casts.items() if weight in whole}
+    found = whole | cast
+    layers = {linear.module for pair in pairs for linear in (*pair.columns, pair.row)}
+    rows = {pair.row.weight for pair in pairs}
+    rows |= {memory for memory, weight in casts.items() if weight in rows}
+    for i, priced in enumerate(graph.priced):
+        op = priced.op
+        if op.phase is Phase.FORWARD:
+            # Views would name what the columns read, which is whole.
+            if priced.costs and any(first <= i < last for first, last in spans):
+                found |= {spec.memory for spec in op.outputs}
+        elif op.phase is Phase.BACKWARD and (
+            op.module in inner - layers or any(spec.memory in rows for spec in op.inputs)
+        ):
+            found |= {spec.memory for spec in op.outputs}
+    standing = ({spec.memory for spec in (*graph.inputs, *graph.weights)} | set(casts)) - whole - cast
+    return (found - standing) | belonging_to(graph, whole)
+
+
+def _part(
+    numbered: tuple[int, PricedOp], parts: int, inner: set[str], column: set[str], rows: set[str], shrunk: set[str],
+    step: Fraction, spans: list[tuple[int, int]], casts: Mapping[str, str],
+) -> PricedOp:  # fmt: skip
+    """An op as each device runs it."""
+    i, priced = numbered
+    op, costs = priced.op, priced.costs
+    between = any(first < i < last for first, last in spans)
+    if op.phase is Phase.OPTIMIZER:
+        costs = scaled(costs, step)
+    elif op.kind == _CAST and op.outputs[0].memory in casts:
+        if op.outputs[0].memory in shrunk:
+            costs = tuple(divided(cost, parts) for cost in costs)
+    elif op.module in column | rows and any(cost.gemms for cost in costs):
+        costs = tuple(_product(cost, op, parts, casts, by_column=op.module in column) for cost in costs)
+    elif (op.phase is Phase.FORWARD and between) or (
+        op.phase is Phase.BACKWARD
+        and (op.module in inner or (op.module in column and all(spec.memory in shrunk for spec in op.outputs)))
+    ):
+        costs = tuple(divided(cost, parts) for cost in costs)
+    changed: dict[str, Any] = {}
+    if op.attrs.get("group") in ("context", "ring") and "bytes" in op.attrs:  # keys of a device's heads
+        changed["attrs"] = {**op.attrs, "bytes": ceil_div(op.attrs["bytes"], parts)}
+    return on_tensors(priced, lambda spec: _thin(spec, parts) if spec.memory in shrunk else spec, costs, **changed)
+
+
+def _product(cost: Cost, op: Op, parts: int, casts: Mapping[str, str], *, by_column: bool) -> Cost:
+    """A layer's product. Forward cuts the columns that it writes, or the rows that it reads; backward the same ones."""
+    itemsize = op.outputs[0].dtype.itemsize
+    gemm = cost.gemms[0]
+    m, n, k = int(gemm.m), int(gemm.n), int(gemm.k)
+    first = op.inputs[0]
+    # A weight's gradient contracts over samples, and its first factor is the transposed gradient of the output.
+    reads_weight = any(spec.role is Role.WEIGHT or spec.memory in casts for spec in op.inputs)
+    of_weight = op.phase is Phase.BACKWARD and not reads_weight and first.stride
+    if op.phase is Phase.FORWARD:
+        m, n, k = (m, n // parts, k) if by_column else (m, n, k // parts)
+    elif of_weight and tuple(op.outputs[0].shape) == (m, n) and k not in (m, n):
+        m, n = (m // parts, n) if by_column else (m, n // parts)
+    else:
+        m, n, k = (m, n, k // parts) if by_column else (m, n // parts, k)
+    moved = int(gemm.batch) * itemsize
+    return replace(
+        cost,
+        gemms=(Gemm(batch=gemm.batch, m=m, n=n, k=max(1, k)),),
+        vector_flop=int(cost.vector_flop) // (parts if by_column else 1),
+        read_bytes=moved * (m * k + k * n),
+        write_bytes=moved * m * n,
+    )
+
+
+def divided(cost: Cost, parts: int) -> Cost:
+    """Work between the layers: a part of the heads, or of the columns."""
+    gemms = tuple(
+        replace(g, batch=int(g.batch) // parts) if int(g.batch) % parts == 0 else replace(g, n=-(-int(g.n) // parts))
+        for g in cost.gemms
+    )
+    thin = cost.map(lambda size: -(-int(size) // parts))
+    needed = tuple(replace(g, needed=None if g.needed is None else int(g.needed) // parts) for g in gemms)
+    return replace(thin, gemms=needed)
+
+
+def _thin(spec: TensorSpec, parts: int) -> TensorSpec:
+    """A tensor's part: along heads or columns, or where else it divides."""
+    order = [1, *range(len(spec.shape) - 1, -1, -1)] if len(spec.shape) > 2 else range(len(spec.shape) - 1, -1, -1)
+    axis = next((axis for axis in order if int(spec.shape[axis]) % parts == 0), None)
+    return spec if axis is None else divided_along(spec, axis, parts)
+
+
+def divided_along(spec: TensorSpec, axis: int, parts: int) -> TensorSpec:
+    """A tensor's part along an axis, rounded up."""
+    shape = tuple(ceil_div(int(size), parts) if k == axis else size for k, size in enumerate(spec.shape))
+    return replace(spec, shape=shape)
+
+
+def _reductions(graph: Graph, pair: Pair, k: int, put: Insertions) -> None:
+    """One after the row's forward, one after the columns' backward."""
+    out = graph.priced[pair.row.place].op.outputs[0]
+    sent: dict[str, Any] = {"group": "tensor", "blocking": True}
+    forward = collective(
+        f"pair {k}", "all-reduce", int(out.bytes), phase=Phase.FORWARD, module=pair.row.module, **sent
+    )  # fmt: skip
+    put.after[pair.row.place].append(forward)
+    modules = {linear.module for linear in pair.columns}
+    backward = [
+        i for i, p in enumerate(graph.priced) if p.op.phase is Phase.BACKWARD and p.op.module in modules and p.costs
+    ]
+    if backward:
+        size, module = pair.columns[0].rows * pair.columns[0].read * out.dtype.itemsize, pair.columns[0].module
+        reduce = collective(f"pair {k} back", "all-reduce", size, phase=Phase.BACKWARD, module=module, **sent)
+        put.after[backward[-1]].append(reduce)
+
+
+# Sequence parallelism as in Megatron-LM: between the pairs of a tensor group each device works on its tokens.
+#
+# V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), section 4.2.2. A pair's
+# all-reduce falls apart into the reduce-scatter after it and the all-gather before the next one, forward and backward:
+# as many bytes. Normalization, dropout and residual additions between them hold and compute 1/t. Gradients of what they
+# multiply with, and of the rows' biases, are sums over a device's tokens, and are added up at the end. What the columns
+# read is kept in parts and gathered once more for their weights' gradients, beside the backward of what follows them.
+#
+# Recognised by data: ops that compute each token on its own (`tokenwise`), on the way from a pair or to one. Other ops,
+# such as an embedding, a head or a loss, run whole on every device, on what is gathered for them.
+
+
+_STANDING = (Role.WEIGHT, Role.BUFFER, Role.STATE)
+
+
+def cut_by_tokens(graph: Graph, parts: int) -> Graph:
+    """What each device of a tensor group runs, with what lies between its pairs cut by tokens.
+
+    Raises InputError where `tensor.cut` does, for nothing between the pairs, and for lengths that do not divide.
+    """
+    pairs = pairs_of(graph)
+    region = _region_of(cut(graph, parts, reduces=False), pairs, parts)
+    if not region.members:
+        raise InputError(
+            f"{graph.name}: nothing between its pairs of linear layers computes each token on its own; leave out "
+            "sequence=True"
+        )
+    return region.rewritten()
+
+
+@dataclass(slots=True)
+class _Region:
+    """What is cut by tokens. Memory is named as in the graph."""
+
+    graph: Graph
+    parts: int
+    rows: frozenset[int]  # of pairs: how many tokens there are
+    places: dict[str, int] = field(default_factory=dict)  # of the last op that makes a memory
+    members: set[int] = field(default_factory=set)  # places of ops that work on a part
+    cut: set[str] = field(default_factory=set)  # memory that members make
+    partial: set[str] = field(default_factory=set)  # of which every device has a summand, all tokens
+    adders: set[int] = field(default_factory=set)  # places of ops that add up such summands
+    summed: set[str] = field(default_factory=set)  # of which every device has a summand, of its tokens: small
+
+    # --- tokens of a tensor ----------------------------------------------------------------------------------
+
+    def axis(self, spec: TensorSpec) -> int | None:
+        """The axis before the last up to which a tensor's sizes multiply to the number of tokens; None without one."""
+        found = (k for k in range(len(spec.shape) - 1) if prod(map(int, spec.shape[: k + 1])) in self.rows)
+        return None if spec.role in _STANDING else next(found, None)
+
+    def thin(self, spec: TensorSpec, module: str) -> TensorSpec:
+        """A device's part of a tensor. Raises InputError for a length that does not divide."""
+        axis = self.axis(spec)
+        if axis is None:
+            return spec
+        if int(spec.shape[axis]) % self.parts:
+            where = module or self.graph.name
+            raise InputError(
+                f"{where}: a sequence of {spec.shape[axis]} tokens cannot be cut for {self.parts} devices; choose "
+                "another length, or leave out sequence=True"
+            )
+        return divided_along(spec, axis, self.parts)
+
+    # --- what is cut -----------------------------------------------------------------------------------------
+
+    def sweep(self, phase: Phase) -> None:
+        """Takes in what follows from what is cut or waits to be summed."""
+        for i, p in enumerate(self.graph.priced):
+            if p.op.phase is not phase or not p.costs or is_ours(p.op) or i in self.members | self.adders:
+                continue
+            read = [spec.memory for spec in p.op.inputs if self.axis(spec) is not None]
+            if self.partial.issuperset(read) and len(read) > 1 and p.op.kind.startswith("aten.add"):
+                self.partial |= {spec.memory for spec in p.op.outputs}
+                self.adders.add(i)
+            elif not self.cut.isdisjoint(read) or not self.partial.isdisjoint(read):
+                self.take(i, p)
+
+    def take(self, i: int, p: PricedOp) -> bool:
+        """The op as a member, if it can be one."""
+        small = [spec for spec in p.op.outputs if self.axis(spec) is None]
+        if _sums_tokens(p, small) and any(spec.memory in self.cut for spec in p.op.inputs):
+            self.members.add(i)
+            self.summed |= {spec.memory for spec in small}
+        elif is_tokenwise(p) and len(small) < len(p.op.outputs) and not _reads_a_table(p):
+            self.members.add(i)
+            self.cut |= {spec.memory for spec in p.op.outputs} - {spec.memory for spec in small}
+            if p.op.phase is Phase.BACKWARD:
+                self.summed |= {spec.memory for spec in small}
+        return i in self.members
+
+    def reach_back(self, wanted: set[str]) -> None:
+        """Takes in what leads from one tensor to memory that a pair or a member reads."""
+        for i in reversed(range(len(self.graph.priced))):
+            p = self.graph.priced[i]
+            if p.op.phase is not Phase.FORWARD or not p.costs:
+                continue
+            read = [spec for spec in p.op.inputs if self.axis(spec) is not None]
+            one = len(read) == 1 and int(read[0].numel) <= int(p.op.outputs[0].numel)
+            if one and i not in self.members and any(spec.memory in wanted for spec in p.op.outputs):
+                self.take(i, p)
+            if i in self.members:
+                wanted |= {spec.memory for spec in read}
+
+    # --- what each device runs -------------------------------------------------------------------------------
+
+    def rewritten(self) -> Graph:
+        put = Insertions()
+        inside: dict[str, TensorSpec] = {}  # memory as members know it
+        outside: dict[Phase, dict[str, TensorSpec]] = {phase: {} for phase in Phase}  # and as others do
+        since: dict[str, int] = {}  # from which place on what is gathered is there
+        self._enter(put, inside)
+        self._leave(put, outside, since)
+        priced = tuple(
+            self._part(p, inside) if i in self.members
+            else self._other(p, inside, {m: s for m, s in outside[p.op.phase].items() if since[s.name] <= i})
+            for i, p in enumerate(self.graph.priced)
+        )  # fmt: skip
+        self._sum(put)
+        outputs = tuple(self.thin(spec, "") if spec.memory in self.cut else spec for spec in self.graph.outputs)
+        return with_ops(replace(self.graph, priced=priced, outputs=outputs), put)
+
+    def _other(self, p: PricedOp, inside: Mapping[str, TensorSpec], outside: Mapping[str, TensorSpec]) -> PricedOp:
+        """An op outside, on what is gathered; a view of what is not is one of a part."""
+        if p.costs:
+            return renamed(p, outside)
+
+        def other(spec: TensorSpec) -> TensorSpec:
+            scattered = spec.memory in self.partial and spec.memory in inside
+            if spec.memory in outside or not (scattered or spec.memory in self.cut):
+                return spec
+            flat = replace(spec, shape=(times(spec.numel, Fraction(1, self.parts)),), stride=None)
+            part = flat if self.axis(spec) is None else self.thin(spec, p.op.module)
+            return replace(part, storage=inside[spec.memory].memory) if scattered else part
+
+        return renamed(on_tensors(p, other), outside)
+
+    def _part(self, p: PricedOp, inside: dict[str, TensorSpec]) -> PricedOp:
+        costs = tuple(divided(cost, self.parts) for cost in p.costs)
+        return renamed(on_tensors(p, lambda spec: self.thin(spec, p.op.module), costs), inside)
+
+    def _send(
+        self, key: str, what: str, size: int, op: Op, given: Sequence[TensorSpec] = (),
+        made: Sequence[TensorSpec] = (), *, blocking: bool = True,
+    ) -> PricedOp:  # fmt: skip
+        """A collective of the tensor group, beside an op."""
+        return collective(
+            key, what, size, phase=op.phase, group="tensor", blocking=blocking, inputs=given, outputs=made,
+            module=op.module,
+        )  # fmt: skip
+
+    def _readers(self, *, members: bool) -> Iterator[tuple[int, TensorSpec]]:
+        """What members, or others, read, with the place; not views."""
+        for i, p in enumerate(self.graph.priced):
+            if p.costs and (i in self.members) is members and p.op.phase is not Phase.OPTIMIZER:
+                yield from ((i, spec) for spec in p.op.inputs)
+
+    def _enter(self, put: Insertions, inside: dict[str, TensorSpec]) -> None:
+        """What comes from outside: sums are scattered, what all have whole is split."""
+        others = {spec.memory for i, spec in self._readers(members=False) if i not in self.adders}
+        others |= {spec.memory for spec in self.graph.outputs}
+        for i, spec in self._readers(members=True):
+            memory, module = spec.memory, self.graph.priced[i].op.module
+            if memory in self.cut or memory in inside or self.axis(spec) is None:
+                continue
+            part = self.thin(replace(spec, name=f"{memory} part", storage=""), module)
+            inside[memory] = part
+            if memory in self.partial and memory not in others:
+                made = self.places[memory]
+                scatter = self._send(
+                    f"{memory} scattered", "reduce-scatter", int(spec.bytes), self.graph.priced[made].op, [spec], [part]
+                )
+                put.after[made].append(scatter)
+            else:
+                phase = self.graph.priced[i].op.phase
+                put.before[i].append(copied(f"split of {memory}", [self.thin(spec, module)], [part], phase, module))
+        for memory in sorted(self.partial & others, key=self.places.__getitem__):
+            made, size = self.places[memory], int(self._whole(memory).bytes)
+            put.after[made].append(self._send(f"{memory} summed", "all-reduce", size, self.graph.priced[made].op))
+
+    def _whole(self, memory: str) -> TensorSpec:
+        """What an op of the graph makes."""
+        return next(spec for spec in self.graph.priced[self.places[memory]].op.outputs if spec.memory == memory)
+
+    def _leave(self, put: Insertions, outside: dict[Phase, dict[str, TensorSpec]], since: dict[str, int]) -> None:
+        """What others read: gathered before the first of them; in backward again, beside what runs until then."""
+        backward = next((i for i, p in enumerate(self.graph.priced) if p.op.phase is Phase.BACKWARD), 0)
+        ahead = backward  # place after the last gradient that was gathered
+        for i, spec in self._readers(members=False):
+            op, memory = self.graph.priced[i].op, spec.memory
+            if memory not in self.cut or memory in outside[op.phase]:
+                continue
+            again = self.graph.priced[self.places[memory]].op.phase is not op.phase
+            name, made = f"{memory} gathered{' again' if again else ''}", self._whole(memory)
+            whole = outside[op.phase][memory] = replace(made, name=name, storage="")
+            part = self.thin(made, op.module)
+            since[name] = max(ahead, self.places[memory] + 1) if again else i
+            gather = self._send(name, "all-gather", int(made.bytes), op, [part], [whole], blocking=not again)
+            put.before[since[name]].append(gather)
+            if again:
+                put.before[i].append(wait([name], op.phase, "tensor", op.module))
+            elif op.phase is Phase.BACKWARD:
+                ahead = i
+
+    def _sum(self, put: Insertions) -> None:
+        """Gradients that rest on a device's tokens, all in one."""
+        small = set(self.summed)
+        for i, p in enumerate(self.graph.priced):
+            follows = any(spec.memory in small for spec in p.op.inputs)
+            if follows and p.op.phase is Phase.BACKWARD and i not in self.members:
+                small |= {spec.memory for spec in p.op.outputs}
+        found = {spec.memory: spec for spec in self.graph.gradients if spec.memory in small}
+        if found:
+            size = sum(int(spec.bytes) for spec in found.values())
+            put.before[end_of_backward(self.graph)].append(
+                collective("gradients of tokens", "all-reduce", size, phase=Phase.BACKWARD, group="tensor",
+                           blocking=True, inputs=list(found.values()))
+            )  # fmt: skip
+
+
+def _region_of(graph: Graph, pairs: Sequence[Pair], parts: int) -> _Region:
+    """`graph`: with its pairs cut, every op in its place."""
+    region = _Region(graph=graph, parts=parts, rows=frozenset(pair.row.rows for pair in pairs))
+    region.places = {spec.memory: i for i, p in enumerate(graph.priced) if p.costs for spec in p.op.outputs}
+    weights = {linear.weight for pair in pairs for linear in pair.columns}
+    weights |= {memory for memory, weight in casts_of(graph).items() if weight in weights}
+    region.partial = {graph.priced[pair.row.place].op.outputs[0].memory for pair in pairs}
+    for p in graph.priced:
+        multiplies = any(spec.memory in weights for spec in p.op.inputs) and any(cost.gemms for cost in p.costs)
+        if multiplies and p.op.phase is Phase.BACKWARD:
+            region.partial |= {spec.memory for spec in p.op.outputs}
+    sources = {linear.source for pair in pairs for linear in pair.columns}
+    known = -1
+    while known < len(region.members):
+        known = len(region.members)
+        region.sweep(Phase.FORWARD)
+        region.reach_back(set(sources))
+    region.sweep(Phase.BACKWARD)
+    return region
+
+
+def _sums_tokens(p: PricedOp, small: Sequence[TensorSpec]) -> bool:
+    """Whether an op of backward adds up all tokens: a gradient of what each of them is multiplied with, or added to."""
+    op = p.op
+    if op.phase is not Phase.BACKWARD or op.kind != "aten.sum" or len(small) != 1:
+        return False
+    return int(small[0].numel) == int(op.inputs[0].shape[-1])
+
+
+def _reads_a_table(p: PricedOp) -> bool:
+    """Whether it reads a weight that is no vector, such as learned positions."""
+    return any(spec.role is Role.WEIGHT and sum(int(size) > 1 for size in spec.shape) > 1 for spec in p.op.inputs)

@@ -1,0 +1,100 @@
+"""What makes a step fit: everything that is tried, and the fastest of what fits."""
+
+from dataclasses import replace
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.distributed import fitting
+from rooflinekit.errors import InputError, SizeError
+
+
+@pytest.fixture(scope="module")
+def tight(blocks: rk.Graph) -> object:
+    # 262144 samples: each of the blocks' four ReLU results alone has 262144 · 256 · 4 bytes = 256 MiB
+    device = rk.load_device("nvidia-rtx-3070")
+    memory = device.dram.model_copy(update={"capacity": 1.25 * 2**30})
+    return rk.fit_into(blocks, gpu=device.model_copy(update={"dram": memory}), batch=262144)
+
+
+def test_the_best_fits_and_is_as_fast_as_any(tight: object) -> None:
+    table = tight.table
+    assert not table[table["combination"] == "as it is"]["fits"].item()
+    fitting = table[table["fits"]]
+    assert tight.best.name in set(fitting["combination"])
+    assert tight.prediction.total_s <= 1.02 * fitting["total_s"].min()
+    assert tight.prediction.fits
+    assert table["total_s"].is_monotonic_increasing
+
+
+def test_every_row_is_a_prediction(tight: object, blocks: rk.Graph) -> None:
+    names = [trial.name for trial in tight.trials]
+    assert len(set(names)) == len(names)
+    assert {"accumulate 2", "checkpoint all blocks", "autocast bfloat16", "8-bit optimizer"} <= set(names)
+    parts = next(trial for trial in tight.trials if trial.name == "accumulate 2")
+    assert parts.prediction.savers == rk.Savers(accumulate=2)
+    assert tight.to_dict()["best"]["combination"] == tight.best.name
+    assert tight.best.name in str(tight).splitlines()[0]
+    assert "<table" in tight._repr_html_()
+
+
+def test_as_many_activations_are_saved_as_fit(tight: object) -> None:
+    fitting = [trial.prediction for trial in tight.trials if trial.prediction.fits]
+    chosen = [p for p in fitting if p.savers.save or p.savers.offload_activations]
+    assert chosen
+    full = {p.savers.accumulate: p for p in fitting if p.savers.checkpoint is True and not p.savers.save}
+    for p in chosen:
+        if p.savers.save and p.savers.accumulate in full:
+            least = full[p.savers.accumulate]
+            assert p.shares[0].memory.peak_bytes >= least.shares[0].memory.peak_bytes
+
+
+def test_what_fits_as_it_is_needs_nothing(blocks: rk.Graph) -> None:
+    found = rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=64)
+    assert found.best.name == "as it is"  # though an optimizer in 8 bits is a little faster
+    assert found.fastest.name != "as it is"
+    first = str(found).splitlines()[0]
+    assert first.startswith("chosen: as it is: ")
+    assert f"is within 2 % of the fastest that fits ({found.fastest.name}: " in first
+    assert first.endswith("), and it changes less")
+    assert all(trial.prediction.savers.accumulate == 1 for trial in found.trials)
+
+
+def test_a_graph_without_its_model_keeps_its_format(blocks: rk.Graph) -> None:
+    found = rk.fit_into(replace(blocks.at(batch=64), origin=None), gpu="nvidia-rtx-3070")
+    assert {trial.autocast for trial in found.trials} == {None}
+
+
+def test_where_to_is_said_once(blocks: rk.Graph) -> None:
+    with pytest.raises(InputError, match=r"^fit_into: expected gpu=… or cluster=…$"):
+        rk.fit_into(blocks, batch=8)
+
+
+def test_the_largest_batch_with_each_remedy_is_the_last_that_fits(blocks: rk.Graph) -> None:
+    device = rk.load_device("nvidia-rtx-3070")
+    small = device.model_copy(update={"dram": device.dram.model_copy(update={"capacity": 1.25 * 2**30})})
+    found = rk.fit_into(blocks, gpu=small, batch=4096, largest="batch")
+    alone = rk.predict(blocks.at(batch=4096), gpu=small).largest_batch()
+    table = found.table.set_index("combination")
+    assert table.loc["as it is", "largest_batch"] == alone
+    assert table.loc["checkpoint all blocks", "largest_batch"] > alone
+    assert table.loc["autocast bfloat16", "largest_batch"] > alone
+    assert f"batch ≤ {alone}" in str(found)
+
+
+def test_the_largest_batch_in_parts_is_a_multiple_of_them(tight: object, blocks: rk.Graph) -> None:
+    trial = next(t for t in tight.trials if t.name == "accumulate 2, 8-bit optimizer")
+    setting = trial.prediction.alone.setting
+    most = fitting._largest(trial, setting, "batch")
+
+    def fits(batch: int) -> bool:
+        return fitting.fits(blocks.at(batch=batch), setting, trial.prediction.strategy, trial.prediction.savers)
+
+    assert most % 2 == 0
+    assert fits(most)
+    assert not fits(most + 2)
+
+
+def test_a_size_that_the_step_does_not_have_is_named(blocks: rk.Graph) -> None:
+    with pytest.raises(SizeError, match="no size is named 'tokens'"):
+        rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=8, largest=("tokens",))

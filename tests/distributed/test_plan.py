@@ -1,0 +1,223 @@
+"""Laws of a decoder's training on many GPUs."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from overlaps import overlaps
+
+import rooflinekit as rk
+from rooflinekit.distributed.pipeline import Stage, gathered, least_s, pipelined
+from rooflinekit.distributed.records import recipe_of
+from rooflinekit.errors import InputError
+from rooflinekit.step.memory import USABLE_SHARE
+
+LLAMA = rk.Decoder(
+    name="llama", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000
+)  # fmt: skip
+CLUSTER = rk.load_cluster("a100-x8-hdr")
+
+
+def step(**layout: object) -> rk.TrainingStep:
+    gpus = int(layout.pop("gpus", 8))  # type: ignore[call-overload]
+    return rk.train(LLAMA, cluster=CLUSTER, gpus=gpus, batch=64, seq=2048, layout=rk.Layout(**layout))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {}, {"tensor": 2}, {"tensor": 2, "sequence": True}, {"pipeline": 2}, {"pipeline": 2, "chunks": 2},
+        {"context": 2}, {"sharding": "fsdp"}, {"sharding": "grad-op"}, {"sharding": "hybrid", "gpus": 16},
+        {"sharding": "ddp", "overlap": False}, {"tensor": 2, "pipeline": 2, "gpus": 16, "micro_batch": 2},
+    ],
+)  # fmt: skip
+def test_terms_add_up_and_utilization_is_its_formula(layout: dict[str, object]) -> None:
+    found = step(**dict(layout))
+    assert found.total_s == pytest.approx(sum(found.terms.values()))
+    assert min(found.terms.values()) > -1e-9 * found.total_s
+    low, high = found.interval()
+    assert low < found.total_s < high
+    # 6·N·tokens, N without the embedding's table; attention 12·layers·width·seq/2 a token
+    numbers = 8 * (2048 * 128 * (2 * 16 + 2 * 8) + 3 * 2048 * 8192) + 32000 * 2048
+    flop = 64 * 2048 * (6 * numbers + 12 * 8 * 2048 * 2048 / 2)
+    assert found.mfu == pytest.approx(flop / (found.total_s * found.gpus * found.peak_flops))
+    assert found.peak_flops == pytest.approx(312e12, rel=1e-3)
+
+
+def test_a_tensor_group_has_a_part_of_the_weights() -> None:
+    one, two = step(sharding="ddp"), step(tensor=2, sharding="ddp")
+    # gains of norms are whole on each
+    assert two.memory.weights == pytest.approx(one.memory.weights / 2, rel=0.001)
+
+
+def test_the_fullest_stage_is_named() -> None:
+    found = step(pipeline=4, gpus=16)
+    # 1F1B: the first of four stages keeps four micro-batches, the last one; a stage is 16 / 4 GPUs.
+    assert [one.activations for one in found.stages] == sorted((one.activations for one in found.stages), reverse=True)
+    assert found.fullest == 0
+    assert found.fullest_gpus == range(4)
+    assert found.memory is found.stages[0]
+    assert "fullest: GPUs 0 to 3, stage 1 of 4; 100% that it fits" in str(found)
+    assert found.to_dict()["fullest"] == {"stage": 0, "first_gpu": 0, "last_gpu": 3}
+
+
+def test_the_probability_is_a_half_at_the_end_of_memory() -> None:
+    memory = step().memory
+    ends = {
+        share: replace(memory, capacity=share * memory.least / USABLE_SHARE).probability for share in (0.5, 1.0, 2.0)
+    }
+    assert ends[1.0] == pytest.approx(0.5)
+    assert ends[0.5] < 1e-6 < 1 - 1e-6 < ends[2.0]
+
+
+def test_inputs_of_products_in_8_bits_are_kept_in_8_bits() -> None:
+    tokens, hidden, ffn = 2048, 2048, 8192
+    kept = [
+        rk.train(
+            LLAMA, cluster="h100-x8-cluster", gpus=8, batch=64, seq=tokens, layout=rk.Layout(),
+            recipe=recipe_of("megatron").with_changes(fp8=fp8),
+        ).memory.activations
+        for fp8 in (False, True)
+    ]  # fmt: skip
+    # a layer's two norms and its activation are a byte less a number; attention's result is kept in 16 bits for its own
+    # gradient, and in 8 for the output's product
+    layer = tokens * (2 * hidden + ffn - hidden)
+    assert kept[0] - kept[1] == 8 * layer + tokens * hidden  # and the norm before the loss
+
+
+def test_a_step_that_the_allocator_has_room_for_fits_though_it_would_reserve_more() -> None:
+    memory = step().memory
+    full = replace(memory, capacity=(memory.allocated * 1.03 + memory.context) / USABLE_SHARE)
+    assert full.reserved + full.context > full.capacity * USABLE_SHARE
+    assert full.fits
+    assert not replace(full, capacity=memory.allocated).fits
+
+
+def test_shards_of_the_optimizer() -> None:
+    whole, shared = step(sharding="ddp").memory, step(sharding="zero-1").memory
+    assert shared.optimizer == pytest.approx(whole.optimizer / 8)
+    assert shared.weights == whole.weights
+    assert step(sharding="fsdp").memory.allocated < shared.allocated
+    twice = step(sharding="zero-1", instances=2).memory  # each four of the eight GPUs have all of it
+    assert twice.optimizer == pytest.approx(whole.optimizer / 4)
+
+
+def test_more_bandwidth_is_never_slower() -> None:
+    assert CLUSTER.network is not None
+    network = CLUSTER.network.model_copy(update={"ports": 8})
+    fast = CLUSTER.model_copy(update={"network": network})
+    for layout in (rk.Layout(), rk.Layout(sharding="fsdp"), rk.Layout(pipeline=4)):
+        times = [
+            rk.train(LLAMA, cluster=c, gpus=32, batch=64, seq=2048, layout=layout).total_s for c in (CLUSTER, fast)
+        ]
+        assert times[1] <= times[0]
+
+
+@given(st.integers(1, 6), st.integers(1, 12), st.floats(0.1, 5), st.floats(0.1, 5))
+@settings(deadline=None, max_examples=30)
+def test_equal_stages_without_links_have_the_bubble_of_theory(p: int, m: int, f: float, b: float) -> None:
+    run = pipelined([Stage(forward_s=f, backward_s=b)] * p, m, 1, 0.0)
+    assert run.total_s == pytest.approx((m + p - 1) * (f + b))
+    assert least_s([Stage(forward_s=f, backward_s=b)] * p, m, 1) <= run.total_s * (1 + 1e-9)
+
+
+def test_virtual_stages_divide_the_bubble() -> None:
+    whole = pipelined([Stage(forward_s=2, backward_s=4)] * 4, 8, 1, 0.0)
+    cut = pipelined([Stage(forward_s=1, backward_s=2)] * 8, 8, 2, 0.0)
+    assert whole.total_s - whole.busy_s == pytest.approx(3 * 6)  # (p - 1)·(f + b)
+    assert cut.total_s - cut.busy_s == pytest.approx(3 * 3)  # a v-th of it
+
+
+def test_gathers_that_hide_cost_the_first_one_and_the_last_reduction() -> None:
+    blocks = [Stage(forward_s=4.0, backward_s=8.0)] * 3
+    run = gathered(blocks, [1.0] * 3, [2.0] * 3, pieces=1, progress=1.0, again=True)
+    assert run.total_s == pytest.approx(3 * 12 + 1 + 2)
+    stalled = gathered(blocks, [1.0] * 3, [2.0] * 3, pieces=1, progress=0.0, again=True)
+    assert stalled.total_s > run.total_s
+
+
+def test_layouts_that_cannot_be() -> None:
+    with pytest.raises(InputError, match="layout sharding: expected ddp, zero-1, grad-op, fsdp, hybrid; got 'zero-9'"):
+        rk.Layout(sharding="zero-9")
+    with pytest.raises(InputError, match="layout: fsdp gathers weights layer by layer; expected pipeline=1"):
+        rk.Layout(sharding="fsdp", pipeline=2)
+    with pytest.raises(InputError, match="layout instances: of the optimizer's state of zero-1; got sharding 'ddp'"):
+        rk.Layout(sharding="ddp", instances=2)
+    with pytest.raises(InputError, match="llama: heads 16 cannot be cut into 3 equal parts"):
+        rk.train(LLAMA, cluster=CLUSTER, gpus=3, batch=3, seq=64, layout=rk.Layout(tensor=3))
+    with pytest.raises(InputError, match="expected a multiple of 16 GPUs; got 8"):
+        step(tensor=8, pipeline=2)
+    with pytest.raises(InputError, match="batch: expected an integer of 1 or more; got 0"):
+        rk.train(LLAMA, cluster=CLUSTER, gpus=8, batch=0, seq=64)
+
+
+def test_the_search_finds_what_trying_all_finds() -> None:
+    from rooflinekit.api.train import place_of
+    from rooflinekit.distributed.described import Planner, candidates
+    from rooflinekit.distributed.records import recipe_of
+
+    small = LLAMA.with_changes(layers=2)
+    found = rk.search_layouts(small, cluster=CLUSTER, gpus=2, batch=4, seq=1024, keep=3)
+    place, recipe = place_of(CLUSTER, 2), recipe_of("megatron")
+    everything = []
+    for layout, recompute in candidates(small, place, 4, 1024):
+        own = recipe.with_changes(recompute=recompute)
+        everything.append(Planner(decoder=small, layout=layout, recipe=own, batch=4, seq=1024, place=place).step())
+    fitting = [one for one in everything if one.memory.fits]
+    assert found.best.total_s == pytest.approx(min(one.total_s for one in fitting))
+    assert found.front[-1].memory.allocated == pytest.approx(min(one.memory.allocated for one in fitting))
+    assert found.considered == len(everything)
+
+
+def test_activations_wait_on_the_host() -> None:
+    def at(layers: int, **layout: object) -> rk.TrainingStep:
+        recipe = recipe_of("megatron").with_changes(offload=layers)
+        return rk.train(
+            LLAMA, cluster=CLUSTER, gpus=8, batch=64, seq=2048, layout=rk.Layout(**layout), recipe=recipe  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    none, some = at(0), at(3)
+    layer = none.memory.activations - some.memory.activations  # of 8 layers' activations those of 3
+    ends = none.memory.activations - 8 * layer / 3
+    assert some.memory.host == pytest.approx(layer)
+    assert at(7).memory.activations - ends == pytest.approx(2 * layer / 3)  # one computes, one is on its way
+    # A layer's bytes over PCIe, each way, for each of 8 micro-batches; beside it the layer computes.
+    assert at(6).terms["offload"] == pytest.approx(2 * some.terms["offload"])
+    for layout in ({}, {"sharding": "fsdp"}, {"pipeline": 2, "chunks": 2}):
+        found, without = at(2, **layout), at(0, **layout)
+        assert found.total_s == pytest.approx(sum(found.terms.values()))
+        assert 0 < found.terms["offload"] <= (found.total_s - without.total_s) * 1.001 + 1e-3
+    with pytest.raises(InputError, match=r"^offload: 8 layers of 8 on a GPU: expected 7 or fewer"):
+        at(8)
+
+
+def test_the_drawn_search_has_a_key_and_axes_from_zero() -> None:
+    found = rk.search_layouts(LLAMA.with_changes(layers=2), cluster=CLUSTER, gpus=2, batch=4, seq=1024)
+    ax = rk.plot.layouts(found)
+    (capacity,) = (line for line in ax.lines if line.get_label() == "the GPU's memory")
+    assert capacity.get_xdata()[0] == 80  # GiB of an A100 of 80 GB
+    assert (ax.get_xlim()[0], ax.get_ylim()[0]) == (0, 0)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [  # type: ignore[union-attr]
+        "a layout", "none is faster with as little memory", "the GPU's memory",
+    ]  # fmt: skip
+    assert overlaps(ax) == []
+    inside = ax.get_window_extent()
+    assert ax.texts
+    for text in ax.texts:
+        box = text.get_window_extent()
+        assert inside.x0 <= box.x0
+        assert box.x1 <= inside.x1
+
+
+def test_deterministic_steps_have_a_larger_workspace_where_the_gpu_is_no_hopper() -> None:
+    # CUBLAS_WORKSPACE_CONFIG=:4096:8 is 8 x 4 MiB for each of the threads of forward and backward, 2 x 4 MiB without.
+    for cluster, more in (("a100-x8-hdr", 2 * (32 - 8)), ("h100-x8-cluster", 0)):
+        peaks = [
+            rk.train(
+                LLAMA, cluster=cluster, gpus=8, batch=64, seq=2048,
+                recipe=recipe_of("megatron").with_changes(deterministic=deterministic),
+            ).stages[0].allocated
+            for deterministic in (False, True)
+        ]  # fmt: skip
+        assert peaks[1] - peaks[0] == more * 2**20
