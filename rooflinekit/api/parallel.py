@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rooflinekit.api.keywords import with_named
 from rooflinekit.api.predict import in_base
-from rooflinekit.calibrate.fitting.files import constants_for
-from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.calibrate.fitting.files import constants_for, load_links
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
