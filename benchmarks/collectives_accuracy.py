@@ -109,7 +109,7 @@ def _naive(group: Group) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    from rooflinekit.calibrate.links.fits import load_links
+    from rooflinekit.calibrate.fitting.files import load_links
 
     _FREE = load_links()
     main(Path(sys.argv[1]))

@@ -25,8 +25,7 @@ import pandas as pd
 from small_batches import _BATCH, _DTYPES, _LIKE, slower_host
 
 import rooflinekit as rk
-from rooflinekit.calibrate.fitting.files import constants_for
-from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.calibrate.fitting.files import constants_for, load_links
 from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.planning import plan
 from rooflinekit.hardware.cluster import Members, PcieLinks

@@ -37,7 +37,8 @@ from scipy.optimize import least_squares
 
 import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
-from rooflinekit.calibrate.fitting.energy_fits import ENERGY_CONSTANTS, stated_power, write_power
+from rooflinekit.calibrate.fitting.constants import ENERGY_CONSTANTS
+from rooflinekit.calibrate.fitting.files import stated_power, write_power
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.model.energy import Load, PowerLaw, clocks, drawn_j
 from rooflinekit.model.machine import Machine, PowerConstants

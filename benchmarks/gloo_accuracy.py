@@ -14,7 +14,7 @@ import numpy as np
 
 from rooflinekit.calibrate.bench.collectives import Groups
 from rooflinekit.calibrate.bench.plan import Case
-from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.calibrate.fitting.files import load_links
 from rooflinekit.calibrate.links.fitting import Measured, campaign_of, fit_links, groups_of
 from rooflinekit.calibrate.local_hardware.hardware import specification
 from rooflinekit.hardware.device import Device

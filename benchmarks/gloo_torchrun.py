@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.calibrate.fitting.files import load_links
 from rooflinekit.calibrate.links.fitting import processes_of
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.collectives import route_of, time_collective

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from page import run
 
-from rooflinekit.calibrate.links.fits import LINK_CONSTANTS, load_links
+from rooflinekit.calibrate.fitting.constants import LINK_CONSTANTS
+from rooflinekit.calibrate.fitting.files import load_links
 
 
 def table() -> str:

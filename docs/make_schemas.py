@@ -19,9 +19,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rooflinekit.calibrate.bench import plan
-from rooflinekit.calibrate.fitting import energy_fits
 from rooflinekit.calibrate.fitting import files as fits
-from rooflinekit.calibrate.links import fits as link_fits
 from rooflinekit.cli.options import DOCUMENTS
 from rooflinekit.files import write_text
 from rooflinekit.hardware import prices
@@ -33,8 +31,8 @@ FOLDER = Path(__file__).parent / "schemas"
 Schema = dict[str, Any]
 #: Kinds of YAML files, and the records that they become.
 FILES: dict[str, type[BaseModel]] = {
-    "device": Device, "host": Host, "cluster": Cluster, "plan": plan._File, "fit": fits._File, "links": link_fits._File,
-    "energy": energy_fits._File, "prices": prices.PriceTable,
+    "device": Device, "host": Host, "cluster": Cluster, "plan": plan._File, "fit": fits.GpuFile, "links": fits.LinkFile,
+    "energy": fits.EnergyFile, "prices": prices.PriceTable,
 }  # fmt: skip
 
 TEXT: Schema = {"type": "string"}

@@ -22,8 +22,7 @@ from command_line import Run
 import rooflinekit as rk
 from rooflinekit.calibrate.bench import plan, record_file
 from rooflinekit.calibrate.campaigns import files as campaign_files
-from rooflinekit.calibrate.fitting.files import load_fit
-from rooflinekit.calibrate.links import fits as link_fits
+from rooflinekit.calibrate.fitting.files import load_fit, load_links
 from rooflinekit.calibrate.links import fitting as link_fitting
 from rooflinekit.errors import RooflinekitError, TargetError
 from rooflinekit.hardware.specs import load_cluster, load_device, load_host
@@ -112,7 +111,7 @@ def formats() -> dict[str, tuple[str, str, Callable[[Path], Any]]]:
         "cluster": (shipped("gpu_specs/clusters/dgx-a100.yaml"), ".yaml", lambda f: load_cluster(f).device_names),
         "plan": (shipped("calibration/plans/quick.yaml"), ".yaml", lambda f: plan.load_plan(str(f), "cuda")),
         "fit": (fit, ".yaml", lambda f: load_fit(f, load_device("nvidia-t4"))),
-        "links": (shipped("calibration/fits/links.yaml"), ".yaml", link_fits.load_links),
+        "links": (shipped("calibration/fits/links.yaml"), ".yaml", load_links),
         "campaign": (CAMPAIGN, ".csv", summarized),
         "link campaign": (LINKS, ".csv", link_fitting.read_link_campaign),
         "record": (record(), ".jsonl", summarized),

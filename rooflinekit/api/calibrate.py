@@ -54,7 +54,6 @@ def calibrate(
     from rooflinekit.calibrate.fitting import refit
     from rooflinekit.calibrate.hosts import draft as host_draft
     from rooflinekit.calibrate.hosts import own as own_host
-    from rooflinekit.calibrate.links import fits as link_fits
     from rooflinekit.calibrate.links import fitting as link_own
 
     head = session.head_of(plan, device.name, timer.environment())
@@ -73,7 +72,7 @@ def calibrate(
     found = None
     if campaigns or not costs:
         found = refit.fit_own(campaigns, device, fits.load_constants(architecture=fits.architecture_of(device)))
-    links = link_own.own_links(recorded, device, link_fits.load_links())
+    links = link_own.own_links(recorded, device, fits.load_links())
     return session.Calibrated(
         outcome=outcome, recorded=recorded, campaigns=campaigns, fit=found, costs=costs, host=host, links=links
     )

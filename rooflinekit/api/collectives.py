@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.calibrate.fitting.files import load_links
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.specs import load_cluster, members_of
 from rooflinekit.ir.arguments import checked

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rooflinekit.api.keywords import with_named
 from rooflinekit.api.predict import in_base
-from rooflinekit.calibrate.fitting.files import constants_for
-from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.calibrate.fitting.files import constants_for, load_links
 from rooflinekit.distributed.groups import Setting, setting_of
 from rooflinekit.distributed.planning import plan
 from rooflinekit.distributed.prediction import ParallelPrediction

@@ -126,7 +126,6 @@ def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
     """Writes tables, constants and the host beside the samples; the files by what they hold."""
     from rooflinekit.calibrate.bench import session
     from rooflinekit.calibrate.fitting import files as fits
-    from rooflinekit.calibrate.links import fits as link_fits
     from rooflinekit.calibrate.links import fitting as link_own
     from rooflinekit.files import write_text
     from rooflinekit.hardware.yaml_file import spec_text
@@ -144,7 +143,7 @@ def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
     if result.links is not None:
         links = file.with_suffix(".links.yaml")
         heading = f"Link constants of {name}. Made by `rooflinekit calibrate` from {file}."
-        link_fits.write_links(link_own.own_constants(result.links), links, name, heading)
+        fits.write_links(link_own.own_constants(result.links), links, name, heading)
         found["links"] = [links]
     if result.host is not None:
         host = file.with_name(f"{file.stem}-host.yaml")

@@ -41,8 +41,8 @@ def fit(
         )
     from rooflinekit.api import calibrate as calibration_workflows
     from rooflinekit.api import collectives as collective_workflows
+    from rooflinekit.calibrate.fitting import files as fits
     from rooflinekit.calibrate.fitting import folder as fit_folder
-    from rooflinekit.calibrate.links import fits as link_fits
 
     folder = out or fit_folder.default_folder()
     if not check:
@@ -52,11 +52,11 @@ def fit(
             advance("links")
         links = collective_workflows.fit_links(campaigns)
         found = calibration_workflows.fit(campaigns, progress=advance)
-    file = folder / f"{link_fits.LINKS}.yaml"
+    file = folder / f"{fits.LINKS}.yaml"
     if check:
         difference = fit_folder.first_difference(found, folder)
         if links is not None and not difference:
-            difference = link_fits.links_difference(links.constants, file)
+            difference = fit_folder.links_difference(links.constants, file)
         if as_json:
             print_json("fit", documents.refitted(found, folder, difference=difference, removed=()))
         else:
@@ -67,7 +67,7 @@ def fit(
     removed = fit_folder.write_folder(found, folder, _command(campaigns))
     if links is not None:
         head = f"Link constants: collectives of any cluster.\nMade by `{_command(campaigns)}`."
-        link_fits.write_links(links.constants, file, link_fits.LINKS, head)
+        fits.write_links(links.constants, file, fits.LINKS, head)
     if as_json:
         print_json("fit", documents.refitted(found, folder, difference=None, removed=removed))
         return

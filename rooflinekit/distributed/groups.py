@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.calibrate.fitting.files import constants_for
-from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.calibrate.fitting.files import constants_for, load_links
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from round_numbers import constants
 
-from rooflinekit.calibrate.fitting.energy_fits import ENERGY_CONSTANTS, load_power
-from rooflinekit.calibrate.fitting.files import constants_for
+from rooflinekit.calibrate.fitting.constants import ENERGY_CONSTANTS
+from rooflinekit.calibrate.fitting.files import constants_for, load_power
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import devices, load_device

@@ -1,4 +1,4 @@
-"""The constants of the time model: unit, meaning, the value before any measurement, and what may vary between GPUs."""
+"""The constants of kernels, of collectives and of power: unit, meaning, the value before measurements."""
 
 from __future__ import annotations
 
@@ -214,6 +214,95 @@ CONSTANTS: dict[str, Description] = {
                      0.7, 0.2, "weight gradients of one pixel take 7 to 9 µs an image beside their work (MI100)"),
     "library_call": _d("s", "what MIOpen's timer adds to a call of the library of products; no part of predictions",
                        5e-5, 1e-6, 5e-4, 0.5, 0.4, _FITTED),
+}  # fmt: skip
+
+
+# Of collectives.
+
+
+#: Of a kind of link, or of a generation of GPUs. `between`: how far those may be from each other, in log units.
+LINK_CONSTANTS: dict[str, Description] = {
+    "share": _d("1", "bandwidth that a long message gets, of the link's in one direction",
+                0.8, 0.002, 1.0, 0.3, 0.15, _FITTED),
+    "ceiling": _d("byte/s", "rate of a long message through the host's memory, where the link would allow more",
+                  12e9, 1e8, 1e12, 0.7, 1.0, f"{_FITTED}: what NCCL's source takes PCIe 3 for (graph/topo.h)"),
+    "hop": _d("s", "from one device to the next, of an empty message", 1e-6, 1e-8, 1e-3, 0.7, 0.5, _FITTED),
+    "chunk": _d("s", "what a piece of a message costs on its way through the devices, beside its bytes",
+                5e-6, 1e-9, 1e-3, 0.7, 0.5, _FITTED),
+    "start": _d("s", "the kernel's start and end, and the gap before it", 5e-6, 1e-6, 1e-3, 0.5, 0.4, _FITTED),
+    "peer_start": _d("s", "more of it where every device sends to every other one",
+                     2e-6, 1e-8, 2e-5, 0.7, 0.3, _FITTED),
+    "copy_share": _d("1", "rate at which a rank's own part is copied, of DRAM bandwidth",
+                     0.3, 0.001, 1.0, 0.5, 0.3, _FITTED),
+    "nvls_start": _d("s", "latency of adding up in the switch", 1.5e-5, 1e-6, 2e-4, 0.7, 0.0, _FITTED),
+    "nvls_share": _d("1", "bandwidth while the switch adds up, of the link's in one direction",
+                     0.65, 0.2, 1.0, 0.3, 0.0, _FITTED),
+}  # fmt: skip
+
+LINK_PARTS = ("share", "hop", "chunk")
+HOST_PARTS = ("ceiling", "hop", "chunk")  # of those through the host's memory, where the ceiling hides the share
+DEVICE_PARTS = ("start", "peer_start", "copy_share")
+
+#: Kinds of links whose bandwidth a datasheet does not say so that kinds could be compared: how far they may be off.
+_FAR = {"pcie-host": 1.5, "pcie-sockets": 2.0, "loopback": 2.0}
+
+
+def between(name: str, of: str) -> float:
+    """How far a kind of link, or a generation of devices, may be from the others in this constant, in log units."""
+    if of in _FAR or of == "cpu":
+        return max(LINK_CONSTANTS[name].between, _FAR.get(of, 2.0))
+    return LINK_CONSTANTS[name].between
+
+
+#: What no campaign measures of collectives, by "NAME OF-WHAT": value, standard error relative to it, source.
+STATED: dict[str, tuple[float, float, str]] = {
+    "share ethernet": (0.75, 0.2, f"{_STATED}: TCP of one stream"),
+    "hop ethernet": (1.0e-5, 0.7, f"{_STATED}: NCCL's proxy thread and two copies, beside the network's own latency"),
+    "chunk ethernet": (2.0e-5, 0.7, _STATED),
+    "share infiniband": (
+        0.90,
+        0.1,
+        f"{_STATED}: 45 of 50 GB/s, as nccl-tests are reported to reach",
+    ),
+    "hop infiniband": (4.0e-6, 0.7, f"{_STATED}: NCCL's proxy thread, beside the network's own latency"),
+    "chunk infiniband": (8.0e-6, 0.7, _STATED),
+    "share loopback": (0.05, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
+    "hop loopback": (2.5e-5, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
+    "chunk loopback": (1.0e-5, 1.0, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
+    "copy_share cpu": (0.02, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
+    "start cpu": (3.0e-5, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
+}
+
+
+# Of what a board draws.
+
+
+_IDLE = f"{_STATED}: about what nvidia-smi shows of T4, A10, A100 and H100 that idle with their memory at full clock"
+_PINS = "O'Connor et al., Fine-Grained DRAM, MICRO 2017: HBM2 3.9 pJ/bit, GDDR5 14 pJ/bit; and the controller"
+_VOLTAGE = "Guerreiro et al., GPGPU Power Modeling for Multi-domain Voltage-Frequency Scaling, HPCA 2018: voltage is "
+_VOLTAGE += "flat at low clocks, then rises with them"
+
+#: Made by `benchmarks/energy_accuracy.py`, the same for all GPUs.
+ENERGY_CONSTANTS: dict[str, Description] = {
+    "stand_by": _d("1", "share of the board's power that it draws while nothing runs, beside its memory's interface",
+                   0.11, 0.02, 0.4, 0.2, 0.0, _IDLE),
+    "hbm_interface": _d("J/byte", "power of stacked memory's interface by the bandwidth that it offers, used or not",
+                        10e-12, 1e-12, 50e-12, 0.4, 0.0, _IDLE),
+    "gddr_interface": _d("J/byte", "the same of memory beside the chip", 68e-12, 5e-12, 200e-12, 0.3, 0.0, _IDLE),
+    "sm_energy": _d("J/cycle", "an SM's clocks and schedulers while they issue or fetch, in a 16 nm process",
+                    0.5e-9, 0.02e-9, 5e-9, 0.7, 0.0, _STATED),
+    "cache_energy": _d("J/byte", "a byte through the last-level cache and to the SM, in a 16 nm process",
+                       100e-12, 5e-12, 600e-12, 0.7, 0.0, _STATED),
+    "hbm_energy": _d("J/byte", "a byte through stacked DRAM", 45e-12, 10e-12, 200e-12, 0.3, 0.0, _PINS),
+    "gddr_energy": _d("J/byte", "the same of memory beside the chip", 110e-12, 20e-12, 400e-12, 0.3, 0.0, _PINS),
+    "voltage_floor": _d("1", "lowest voltage of the SMs, of that at the full clock",
+                        0.65, 0.4, 1.0, 0.15, 0.0, _VOLTAGE),
+    "voltage_slope": _d("1", "by how much of itself voltage falls as the clock falls by all of itself",
+                        0.6, 0.05, 1.0, 0.3, 0.0, _VOLTAGE),
+    "held_share": _d("1", "mean watts of a board that its limit holds down, of the limit: controllers keep a distance",
+                     0.95, 0.8, 1.0, 0.04, 0.0, _STATED),
+    "clock_floor": _d("1", "lowest clock of the SMs under load, of the boost", 0.12, 0.05, 0.5, 0.1,
+                      0.0, "nvidia-smi -q -d SUPPORTED_CLOCKS: 135 MHz (V100), 210 MHz (A100, A40, H100)"),
 }  # fmt: skip
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.calibrate.fitting.document import parts_of
-from rooflinekit.calibrate.fitting.files import PRIORS, write_fit
+from rooflinekit.calibrate.fitting.files import PRIORS, parts_of, write_fit
 from rooflinekit.calibrate.fitting.refit import Refit
 from rooflinekit.errors import CampaignError, OutputError, SpecError
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping
+from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.machine import Calibration
 
 TOLERANCE = 0.005  # by which a value or a spread of two fits may differ
 ERROR_TOLERANCE = 0.05  # by which a standard error may
 CORRELATION_TOLERANCE = 0.05  # by which a correlation may, absolutely
+LINK_TOLERANCE = 0.01  # by which a value of links may, or a tenth of its standard error where that is more
+LINK_ERROR_TOLERANCE = 0.1  # by which a standard error or a spread of links may
 
 _MARK = "# Constants of "  # how each file made here begins
 _OTHERS = "# Made by `python "  # how benchmarks go on, which make constants too
@@ -78,7 +80,7 @@ def first_difference(found: Refit, folder: Path) -> str:
     for name, calibration in made.items():
         if name not in there:
             return f"{folder / name}.yaml is missing"
-        difference = _difference(calibration, there[name])
+        difference = _difference(_numbers_of(calibration), there[name], _tolerance)
         if difference:
             return f"{there[name]}: {difference}"
     left = sorted(set(there) - set(made))
@@ -107,12 +109,19 @@ def _fits(folder: Path) -> list[Path]:
     return sorted(file for file in folder.glob("*.yaml") if file.is_file() and made(file))
 
 
-def _difference(calibration: Calibration, file: Path) -> str:
-    wanted = _numbers(
-        {name: {"value": c.value, "stderr": c.stderr} for name, c in calibration.constants.items()},
-        {name: parts_of(s) for name, s in calibration.spreads.items()},
-        calibration.correlations,
-    )
+def links_difference(links: LinkConstants, file: Path) -> str:
+    """The first number by which a file of links differs from a fit, in words; "" where none does."""
+
+    def tolerance(key: str, value: float) -> float:
+        constant = links.constants.get(key)
+        share = LINK_ERROR_TOLERANCE if constant is None else max(LINK_TOLERANCE, 0.1 * constant.stderr)
+        return share * value
+
+    difference = _difference(_numbers_of(links), file, tolerance)
+    return f"{file}: {difference}" if difference else ""
+
+
+def _difference(wanted: Mapping[str, float], file: Path, tolerance: Callable[[str, float], float]) -> str:
     document = read_mapping(file, str(file))
     try:
         actual = _numbers(document["constants"], document["spreads"], document.get("correlations", {}))
@@ -123,7 +132,7 @@ def _difference(calibration: Calibration, file: Path) -> str:
             return f"{key} is missing; the campaigns give {wanted[key]:.4g}"
         if key not in wanted:
             return f"{key} is {actual[key]:.4g}; the campaigns do not tell it"
-        if abs(wanted[key] - actual[key]) > _tolerance(key, wanted[key]):
+        if abs(wanted[key] - actual[key]) > tolerance(key, wanted[key]):
             return f"{key} is {actual[key]:.4g}; the campaigns give {wanted[key]:.4g}"
     return ""
 
@@ -132,6 +141,14 @@ def _tolerance(key: str, value: float) -> float:
     if key.startswith(_CORRELATION):
         return CORRELATION_TOLERANCE
     return value * (ERROR_TOLERANCE if key.startswith(_ERROR) else TOLERANCE)
+
+
+def _numbers_of(fit: Calibration | LinkConstants) -> dict[str, float]:
+    return _numbers(
+        {name: {"value": c.value, "stderr": c.stderr} for name, c in fit.constants.items()},
+        {name: parts_of(s) for name, s in fit.spreads.items()},
+        fit.correlations if isinstance(fit, Calibration) else {},
+    )
 
 
 def _numbers(

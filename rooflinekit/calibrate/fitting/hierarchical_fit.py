@@ -8,12 +8,13 @@ loss that grows linearly for outliers. Standard errors come from the curvature a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import TypeAlias
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES, Stage
 from rooflinekit.calibrate.fitting.observations import Observations
@@ -23,7 +24,11 @@ from rooflinekit.model.machine import Machine
 
 Key = tuple[str, str]  # ("", constant): shared; (GPU, constant): own; ("host NAME", part) and ("op", OP): the harness
 
+Errors: TypeAlias = list[Floats | None]
+
 _OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an outlier
+_ITERATIONS, _GAIN = 40, 1e-6  # of the search at most; the share of squares below which it ends
+_DAMPING = 1e-3  # where it begins, of the curvature
 _STEP = 1e-3  # of finite differences, in log units
 _EQUAL_WEIGHT = 100  # measurements that a group counts as, however many it has; of few at most as many
 _PRIOR_WEIGHT = 1 / _OUTLIER  # one sigma of a prior weighs as much as an error at the outlier's edge
@@ -76,7 +81,7 @@ class Solution:
         for name, about in CONSTANTS.items():
             shared = self.estimates.get(("", name))
             log = (np.log(about.start) if shared is None else shared.log) + self.deviation(name, gpu, relatives)
-            found[name] = float(np.clip(np.exp(log), about.low, about.high))
+            found[name] = min(max(float(np.exp(log)), about.low), about.high)
         return found
 
     def deviation(self, name: str, gpu: str, relatives: Sequence[str] = ()) -> float:
@@ -95,10 +100,11 @@ class Solution:
                 own = self.estimates.get((f"host {host}", f"dispatch:{op}"))
                 found[f"dispatch:{op}"] = shared.value * (own.value if own else 1.0)
         for part, (start, _) in _HARNESS.items():
+            if mine := self.estimates.get((f"host {host}", part)):
+                found[part] = mine.value
+                continue
             known = [e.log for (kind, name), e in self.estimates.items() if kind.startswith("host ") and name == part]
-            mean = float(np.mean(known)) if known else float(np.log(start))
-            mine = self.estimates.get((f"host {host}", part))
-            found[part] = float(np.exp(mine.log if mine else mean))
+            found[part] = float(np.exp(np.mean(known))) if known else start
         return found
 
 
@@ -157,19 +163,11 @@ class Problem:
         low, high = self._bounds(start)
         near = self.near.estimates if self.near else {}
         first = np.array([near[key].log if key in near else own for key, own in zip(self.keys, start, strict=True)])
-        found = least_squares(
-            self._residuals,
-            np.clip(first, low + _STEP, high - _STEP),
-            jac=self._jacobian,
-            bounds=(low, high),
-            x_scale=0.2,
-            max_nfev=40,
-            ftol=1e-6,
-            xtol=1e-6,
-        )
+        x = np.clip(first, low + _STEP, high - _STEP)
+        x, residuals, jacobian = least_squares(self._residuals, self._jacobian, x, low, high)
         # Residuals are in units of the outlier's edge; their scatter scales what the data says, not what the prior
         # says.
-        data, jacobian = found.fun[: -len(start)], found.jac[: -len(start)]
+        data, jacobian = residuals[: -len(start)], jacobian[: -len(start)]
         scatter = max(1e-3, float(data @ data) / max(1, len(data) - len(start)))
         information = jacobian.T @ jacobian / scatter + np.diag(1 / np.square(self.spread))
         covariance = np.linalg.inv(information)
@@ -180,7 +178,7 @@ class Problem:
         for key, i in places.items():
             shared = places.get(("", key[1]), i)
             self.known.estimates[key] = Estimate(
-                log=float(found.x[i]),
+                log=float(x[i]),
                 stderr=float(np.sqrt(covariance[i, i])),
                 covariance=float(covariance[i, shared]) if shared != i else 0.0,
             )
@@ -230,21 +228,28 @@ class Problem:
         tried = {key: Estimate(log=float(log), stderr=0.0) for key, log in zip(self.keys, x, strict=True)}
         return Solution(estimates={**self.known.estimates, **tried})
 
-    def _errors(self, x: Floats, touched: Callable[[Observations], bool] = lambda _: True) -> list[Floats | None]:
-        """Weighted, robust errors by group; None for the groups that are not asked for."""
-        solution = self._solution(x)
-        asked = [o for o in self.observations if touched(o)]
-        machines = {gpu: self.machines[gpu].with_values(solution.values(gpu)) for gpu in {o.gpu for o in asked}}
-        harnesses = {host: solution.harness(host) for host in {o.host for o in asked}}
-        found: list[Floats | None] = []
-        for o in self.observations:
-            if not touched(o):
-                found.append(None)
-                continue
-            error = (np.log(o.predict(machines[o.gpu], harnesses[o.host])) - np.log(o.seconds)) / _OUTLIER
-            robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
-            weight = _EQUAL_WEIGHT / len(o)
-            found.append(robust * np.sqrt(min(1.0, weight) if self.by_count else weight))
+    def _on_gpus(self, solution: Solution, gpu: str = "") -> list[Floats | None]:
+        """Seconds on the device of all observations, or of one GPU's; None for the others."""
+        asked = [o.gpu for o in self.observations if gpu in ("", o.gpu)]
+        machines = {name: self.machines[name].with_values(solution.values(name)) for name in dict.fromkeys(asked)}
+        return [o.on_gpu(machines[o.gpu]) if o.gpu in machines else None for o in self.observations]
+
+    def _errors(self, on_gpus: Sequence[Floats | None], solution: Solution, host: str = "") -> Errors:
+        """Weighted, robust errors by observations; None where there are no seconds on the device, or of other hosts."""
+        hosts = {
+            o.host for o, s in zip(self.observations, on_gpus, strict=True) if s is not None and host in ("", o.host)
+        }
+        harnesses = {name: solution.harness(name) for name in hosts}
+        return [
+            None if seconds is None or o.host not in hosts else self._error(o, o.timed(seconds, harnesses[o.host]))
+            for o, seconds in zip(self.observations, on_gpus, strict=True)
+        ]
+
+    def _error(self, o: Observations, predicted: Floats) -> Floats:
+        error = (np.log(predicted) - np.log(o.seconds)) / _OUTLIER
+        robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
+        weight = _EQUAL_WEIGHT / len(o)
+        found: Floats = robust * np.sqrt(min(1.0, weight) if self.by_count else weight)
         return found
 
     def _priors(self, x: Floats) -> Floats:
@@ -252,30 +257,77 @@ class Problem:
         return distance * float(np.sqrt(_PRIOR_WEIGHT))
 
     def _residuals(self, x: Floats) -> Floats:
-        return np.concatenate([*(e for e in self._errors(x) if e is not None), self._priors(x)])
+        solution = self._solution(x)
+        errors = self._errors(self._on_gpus(solution), solution)
+        return np.concatenate([*(e for e in errors if e is not None), self._priors(x)])
+
+    def _own_of_all(self) -> dict[str, list[int]]:
+        """Constants that every GPU has of its own, and the places of these."""
+        own: dict[str, list[int]] = defaultdict(list)
+        for i, (kind, name) in enumerate(self.keys):
+            if kind in self.machines:
+                own[name].append(i)
+        count = len({o.gpu for o in self.observations})
+        return {name: places for name, places in own.items() if len(places) == count}
 
     def _jacobian(self, x: Floats) -> Floats:
-        """Finite differences; a GPU's own constant is tried on that GPU's measurements alone."""
-        base = [error for error in self._errors(x) if error is not None]
+        """Finite differences; a GPU's own constant is tried on that GPU's measurements alone.
+
+        A constant that all GPUs have of their own changes by as much with the shared one. What the way of timing adds
+        does not change the seconds on the device.
+        """
+        here = self._solution(x)
+        on_gpus = self._on_gpus(here)
+        base = self._errors(on_gpus, here)
         offsets = np.cumsum([0, *(len(o) for o in self.observations)])
         jacobian = np.zeros((offsets[-1] + len(x), len(x)))
+        own = self._own_of_all()
         for i, key in enumerate(self.keys):
+            jacobian[offsets[-1] + i, i] = np.sqrt(_PRIOR_WEIGHT) / self.spread[i]
+            if key[0] == "" and key[1] in own:
+                continue
             moved = x.copy()
             moved[i] += _STEP
-            for j, error in enumerate(self._errors(moved, _touched(key))):
-                if error is not None:
-                    jacobian[offsets[j] : offsets[j + 1], i] = (error - base[j]) / _STEP
-            jacobian[offsets[-1] + i, i] = np.sqrt(_PRIOR_WEIGHT) / self.spread[i]
+            tried = self._solution(moved)
+            if key[0] in ("", *self.machines):
+                errors = self._errors(self._on_gpus(tried, key[0]), tried)
+            else:
+                errors = self._errors(on_gpus, tried, key[0].removeprefix("host ") if key[0] != "op" else "")
+            for j, (error, before) in enumerate(zip(errors, base, strict=True)):
+                if error is not None and before is not None:
+                    jacobian[offsets[j] : offsets[j + 1], i] = (error - before) / _STEP
+        for i, (kind, name) in enumerate(self.keys):
+            if kind == "" and name in own:
+                jacobian[: offsets[-1], i] = jacobian[: offsets[-1], own[name]].sum(axis=1)
         return jacobian
 
 
-def _touched(key: Key) -> Callable[[Observations], bool]:
-    kind, name = key
-    if kind == "":
-        return lambda _: True
-    if kind == "op":
-        return lambda o: o.op == name and o.timing == "event"
-    if kind.startswith("host "):
-        _, _, op = name.partition("dispatch:")
-        return lambda o: f"host {o.host}" == kind and op in ("", o.op)
-    return lambda o: o.gpu == kind
+def least_squares(
+    residuals: Callable[[Floats], Floats], jacobian: Callable[[Floats], Floats], x: Floats, low: Floats, high: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """The point between bounds with the least squares, its residuals, their derivatives (Levenberg-Marquardt).
+
+    Normal equations will do, as every parameter has a prior.
+    """
+    here, damping = residuals(x), _DAMPING
+    slopes = jacobian(x)
+    for _ in range(_ITERATIONS):
+        gradient, curvature = slopes.T @ here, slopes.T @ slopes
+        free = ~(((x <= low) & (gradient > 0)) | ((x >= high) & (gradient < 0)))
+        before = float(here @ here)
+        while True:
+            square = curvature[np.ix_(free, free)] + damping * np.diag(np.diag(curvature)[free])
+            tried = x.copy()
+            tried[free] = np.clip(x[free] - np.linalg.solve(square, gradient[free]), low[free], high[free])
+            there = residuals(tried)
+            gained = before - float(there @ there)
+            if gained > 0 or damping > 1 / _DAMPING:
+                break
+            damping *= 10
+        if gained <= 0:
+            break
+        x, here, damping = tried, there, damping / 10
+        slopes = jacobian(x)
+        if gained < _GAIN * before:
+            break
+    return x, here, slopes

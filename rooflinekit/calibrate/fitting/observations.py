@@ -81,7 +81,7 @@ class Candidates:
         return np.bincount(self.row, weights=values * self.first, minlength=count).astype(float)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observations:
     """Measurements of one op on one GPU, timed in one way on one host."""
 
@@ -109,27 +109,34 @@ class Observations:
         return known[1]
 
     def predict(self, machine: Machine, harness: Mapping[str, float]) -> Floats:
-        """Seconds as this way of timing would measure them.
+        """Seconds as this way of timing would measure them; `harness` as for `timed`."""
+        return self.timed(self.on_gpu(machine), harness)
 
-        harness: `dispatch` and `after`, the CPU's seconds before the launch and from there to the closing event;
-        `dispatch:OP`, how much more the op takes than an addition; `backend`, what a library does around a kernel;
-        `slow` and `awake`: by how much a board that wakes up is slower, and seconds after which it no longer is.
-        """
+    def on_gpu(self, machine: Machine) -> Floats:
+        """Seconds on the device, with the gap before the kernel where this way of timing sees it."""
         gap = _GAPS.get(self.timing)
         values = {**machine.values, "kernel_gap": machine.values[gap] if gap else 0.0}
         values |= {"untuned_bf16": 1.0} if self.tuned else {}
         burst = machine.burst or self.timing == "rested"
         gapped = replace(machine, values=values, calls=self.calls, warm_calls=self.warm_calls, burst=burst)
         found = self.candidates(machine)
-        best = found.fastest(time_work(found.work, gapped, explained=False).total_s, len(self))
+        return found.fastest(time_work(found.work, gapped, explained=False).total_s, len(self))
+
+    def timed(self, seconds: Floats, harness: Mapping[str, float]) -> Floats:
+        """What this way of timing makes of seconds on the device.
+
+        harness: `dispatch` and `after`, the CPU's seconds before the launch and from there to the closing event;
+        `dispatch:OP`, how much more the op takes than an addition; `backend`, what a library does around a kernel;
+        `slow` and `awake`: by how much a board that wakes up is slower, and seconds after which it no longer is.
+        """
         if self.timing == "event":
             before = harness["dispatch"] * harness.get(f"dispatch:{self.op}", 1.0)
-            best = before + np.maximum(best, harness["after"])
-        elif self.timing == "backend":
-            best = best + harness["backend"]
-        elif self.timing == "alone":
-            best = best * harness["slow"] ** _asleep(best * harness["slow"] / harness["awake"])
-        return best
+            return before + np.maximum(seconds, harness["after"])
+        if self.timing == "backend":
+            return seconds + harness["backend"]
+        if self.timing == "alone":
+            return seconds * harness["slow"] ** _asleep(seconds * harness["slow"] / harness["awake"])
+        return seconds
 
     def by_first(self, machine: Machine, what: Callable[[KernelBatch, Times], Floats]) -> Floats:
         """Of each measurement the sum of something over its kernels, each by the first of its algorithms."""

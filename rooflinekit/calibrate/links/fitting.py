@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Recorded
 from rooflinekit.calibrate.campaigns.campaign import read_rows
-from rooflinekit.calibrate.links.fits import (
+from rooflinekit.calibrate.fitting.constants import (
     DEVICE_PARTS,
     HOST_PARTS,
     LINK_CONSTANTS,

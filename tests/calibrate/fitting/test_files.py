@@ -44,6 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     made.mkdir()
     write(made, PRIORS)
     write(made, OWN)
+    (made / "energy.yaml").write_text((fits.data_dir("calibration") / "fits" / "energy.yaml").read_text())
     monkeypatch.setattr(fits, "data_dir", lambda name: tmp_path)
     load_constants.cache_clear()
     yield made

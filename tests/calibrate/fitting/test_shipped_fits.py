@@ -8,13 +8,19 @@ import pytest
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign, load_campaigns
 from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES
-from rooflinekit.calibrate.fitting.energy_fits import ENERGY
-from rooflinekit.calibrate.fitting.files import CPUS, PRIORS, architecture_of, constants_for, load_constants
+from rooflinekit.calibrate.fitting.files import (
+    CPUS,
+    ENERGY,
+    LINKS,
+    PRIORS,
+    architecture_of,
+    constants_for,
+    load_constants,
+)
 from rooflinekit.calibrate.fitting.folder import default_campaigns
 from rooflinekit.calibrate.fitting.hierarchical_fit import fit
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import machines_of
-from rooflinekit.calibrate.links.fits import LINKS
 from rooflinekit.hardware.specs import data_dir, device_names, load_device
 from rooflinekit.model.families import ALL, MIOPEN_EMULATED
 from rooflinekit.model.kernel_batch import KernelBatch, Products

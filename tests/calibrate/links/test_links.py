@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from rooflinekit.calibrate.bench.plan import Case
-from rooflinekit.calibrate.fitting.folder import default_campaigns, default_folder
-from rooflinekit.calibrate.links.fits import LINK_CONSTANTS, STATED, links_difference, load_links, write_links
+from rooflinekit.calibrate.fitting.constants import LINK_CONSTANTS, STATED
+from rooflinekit.calibrate.fitting.files import load_links, write_links
+from rooflinekit.calibrate.fitting.folder import default_campaigns, default_folder, links_difference
 from rooflinekit.calibrate.links.fitting import (
     COLUMNS,
     LinkCampaign,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from several import PARAMETER_BYTES, chain, slow_cluster, step
 
 import rooflinekit as rk
-from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.calibrate.fitting.files import load_links
 from rooflinekit.distributed.queues import covered
 from rooflinekit.study.compare.scaling import (
     dram_bytes_of_a_device,
