@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from rooflinekit.api.trace_store import Shape, TraceStore, cache_folder
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input, mode_of
@@ -46,20 +47,26 @@ def inputs_of(model: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Se
     return usual_inputs(model)
 
 
-def usual_inputs(target: str) -> tuple[Input, ...]:
+def usual_inputs(target: str, *, kept: bool = False) -> tuple[Input, ...]:
     """What a target is called with where nobody says: images of the library's own size, or token ids.
 
-    Their sizes "batch" and "seq" are open. () where the library does not say. Raises TargetError for what is no target.
+    Their sizes "batch" and "seq" are open. () where the library does not say. kept: whether the answer is kept for the
+    next command, which then need not load the library. Raises TargetError for what is no target.
     """
     if language_model(target):  # without importing torch
         return (Input("batch", "seq", dtype=DType.INT64),)
+    folder = cache_folder() if kept else None
+    shape = _shape_of(target) if folder is None else TraceStore(folder).usual_shape(target, _shape_of)
+    dtype = DType.INT64 if "seq" in shape else DType.FLOAT32
+    return (Input(*shape, dtype=dtype),) if shape else ()
+
+
+def _shape_of(target: str) -> Shape:
     from rooflinekit.tracing.targets import load_target, usual_shape
 
     if ":" not in target:
         load_target(target)  # says what a target is
-    shape = usual_shape(target)
-    dtype = DType.INT64 if "seq" in shape else DType.FLOAT32
-    return (Input(*shape, dtype=dtype),) if shape else ()
+    return usual_shape(target)
 
 
 def further_inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import platform
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -28,9 +28,12 @@ from rooflinekit.ir.graph import Graph
 
 FOLDER = "ROOFLINEKIT_CACHE_DIR"  # the variable that names another folder; empty for none
 MOST_BYTES = 256 << 20  # of all traces together: the ones that were used longest ago go first
-_SUFFIX = ".graph"
+_SUFFIX, _SHAPE = ".graph", ".shape"
 _MOST_FILE = 64 << 20
 _MOST_LIST = 32 << 20  # of what a trace rests on, unpacked
+_MOST_SHAPE = 4096
+
+Shape = tuple[str | int, ...]  # of an input: names of open sizes, and numbers
 
 
 def cache_folder() -> Path | None:
@@ -88,6 +91,27 @@ class TraceStore:
             return [str(error)]
         return reasons
 
+    def usual_shape(self, target: str, ask: Callable[[str], Shape]) -> Shape:
+        """What `ask` says of a library's model, kept while this library and those of a trace's key are as they are.
+
+        Nothing else decides on it, as an installed package says what it consists of.
+        """
+        library = target.partition(":")[0]
+        record = _record(library, f"{library}/__init__.py")  # one that is installed to be edited lists none of its own
+        if record is None:
+            return ask(target)
+        key = digest(json.dumps([surroundings(), record, target]).encode(errors="surrogateescape"))
+        path = self.folder / f"{key}{_SHAPE}"
+        with contextlib.suppress(OSError, OutputError, ValueError):
+            if _is_mine(self.folder):
+                return _checked_shape(json.loads(read_bytes(path, OutputError, _MOST_SHAPE)))
+        found = ask(target)
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if _is_mine(self.folder):
+                self._write(path, json.dumps(found).encode())
+        return found
+
     def kept(self) -> Iterator[Kept]:
         """What is in the folder, the latest used first."""
         found = []
@@ -103,7 +127,7 @@ class TraceStore:
     def clear(self) -> int:
         """Removes all traces, and says how many."""
         paths = list(self.folder.glob(f"*{_SUFFIX}"))
-        for path in paths:
+        for path in (*paths, *self.folder.glob(f"*{_SHAPE}")):
             path.unlink(missing_ok=True)
         return len(paths)
 
@@ -218,9 +242,22 @@ def _start_files() -> list[str]:
 
 def _records() -> list[str]:
     """Of known libraries, fingerprints of what their packages list as installed."""
-    found = []
-    for name in dict.fromkeys(KNOWN.values()):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            package = metadata.distribution(name)
-            found.append(f"{name} {digest((package.read_text('RECORD') or package.version).encode())}")
-    return found
+    found = {name: _record(name) for name in dict.fromkeys(KNOWN.values())}
+    return [f"{name} {record}" for name, record in found.items() if record is not None]
+
+
+def _record(name: str, file: str = "") -> str | None:
+    """A fingerprint of what this package lists as installed; None where there is none, or it does not list the file."""
+    try:
+        package = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    listed = package.read_text("RECORD") or package.version
+    return digest(listed.encode()) if file in listed else None
+
+
+def _checked_shape(found: Any) -> Shape:
+    """Raises ValueError for what is none."""
+    if not isinstance(found, list) or not all(type(size) in (str, int) for size in found):
+        raise ValueError("no shape")
+    return tuple(found)

@@ -164,7 +164,7 @@ def _workload(
     from rooflinekit.ir.sizes import check_dims, check_names
 
     args, kwargs = inputs_of(input or [])
-    args = args if input or not target else usual_inputs(target)
+    args = args if input or not target else usual_inputs(target, kept=cache)
     targets, named = inputs_of(loss_target or [])
     if named:
         raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")

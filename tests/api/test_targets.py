@@ -154,3 +154,25 @@ def test_the_second_command_loads_neither_torch_nor_what_formulas_and_tables_nee
 
 def test_a_store_without_a_folder_has_nothing(tmp_path: Path) -> None:
     assert TraceStore(tmp_path / "none").load("key") is None
+
+
+def test_what_a_library_s_model_is_called_with_is_asked_once(tmp_path: Path) -> None:
+    store, asked = TraceStore(tmp_path / "cache"), []
+
+    def ask(target: str) -> tuple[str | int, ...]:
+        asked.append(target)
+        return "batch", 3, 224, 224
+
+    for _ in range(2):
+        assert store.usual_shape("timm:resnet50", ask) == ("batch", 3, 224, 224)
+    assert asked == ["timm:resnet50"]
+    (kept,) = store.folder.iterdir()
+    for damaged in (b"", b"{}", b"[1, true]", b"[" * 5000):
+        kept.write_bytes(damaged)
+        assert store.usual_shape("timm:resnet50", ask) == ("batch", 3, 224, 224)
+    assert len(asked) == 5
+    for _ in range(2):  # no package tells whether it is as it was
+        store.usual_shape("net.py:Net", ask)
+    assert len(asked) == 7
+    store.clear()
+    assert not list(store.folder.iterdir())
