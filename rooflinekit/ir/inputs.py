@@ -86,6 +86,9 @@ def _number(word: str) -> int | str:
 
 def _size(size: object) -> int | str:
     if isinstance(size, str):
+        if "," in size:  # as the command line takes it
+            parts = tuple(_number(part.strip()) for part in size.split(","))
+            raise InputError(f"sizes are arguments of their own: Input{shown(parts)}, not Input({size!r})")
         if not size.isidentifier():
             raise InputError(f"size {size!r} is no name: expected letters, digits and underscores, such as 'batch'")
         return size

@@ -54,6 +54,7 @@ def test_the_repr_of_an_input_builds_it(described):
         ((2.0,), "expected a size as a positive integer or a name; got 2.0"),
         ((None,), "expected a size as a positive integer or a name; got None"),
         (((2, 3),), "sizes are arguments of their own: Input(2, 3), not Input((2, 3))"),
+        (("batch,3",), "sizes are arguments of their own: Input('batch', 3), not Input('batch,3')"),
         (("2x",), "size '2x' is no name: expected letters, digits and underscores, such as 'batch'"),
         (("",), "size '' is no name: expected letters, digits and underscores, such as 'batch'"),
         (("batch size",), "size 'batch size' is no name: expected letters, digits and underscores, such as 'batch'"),
