@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -505,33 +506,44 @@ class readable_errors:  # noqa: N801  a context manager; of a generator's StopIt
             raise _told(self._model, self._recorder, error) from error
 
 
+_SHAPES = re.compile(r"(got \(|must be Tensor, not )(tuple|list|torch\.Size)\b")
+_MISSING = re.compile(r"forward\(\) missing \d+ required positional arguments?: '(\w+)'")
+
+
+def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
+    """What to do about an error that says this in its first line, where that is known."""
+    if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
+        given = f"say what it is, such as {recorder.assumed.asked}" if recorder.assumed.asked else "make it an argument"
+        return (
+            f" by the model's Python code, and a trace has none: {given}; or give the tensor that it comes from "
+            "itself in the place of its sizes"
+        )
+    if isinstance(error, DynamicOutputShapeException):
+        return (
+            "; the size of its result depends on the numbers in a tensor, and a trace has none: "
+            "trace the part before and after, or put an operator of known size in its place"
+        )
+    if isinstance(error, RuntimeError) and "Expected target size" in said:
+        return (
+            "; cross_entropy takes the classes from the second dimension: of logits [batch, tokens, classes] it is "
+            "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
+        )
+    if not isinstance(error, TypeError):
+        return ""
+    if "missing 1 required positional argument: 'target'" in said:
+        return "; name what the loss compares with: targets=(Input('batch', dtype='int64'),), or --target batch:int64"
+    if found := _MISSING.search(said):
+        return f"; give it by its shape or as a tensor: Input(8, 3, 32, 32), {found[1]}=Input(…), or --input 8,3,32,32"
+    return "; the shape of a tensor is written Input(8, 3, 32, 32), not (8, 3, 32, 32)" if _SHAPES.search(said) else ""
+
+
 def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -> TraceError:
     where = place_of(error)
     calls = recorder.calls
     inside = f" in module {calls.last!r}" if calls.last else f" in {calls.around}" if calls.around else ""
-    advice = ""
-    if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
-        said = f"say what it is, such as {recorder.assumed.asked}" if recorder.assumed.asked else "make it an argument"
-        advice = (
-            f" by the model's Python code, and a trace has none: {said}; or give the tensor that it comes from "
-            "itself in the place of its sizes"
-        )
-    if isinstance(error, DynamicOutputShapeException):
-        advice = (
-            "; the size of its result depends on the numbers in a tensor, and a trace has none: "
-            "trace the part before and after, or put an operator of known size in its place"
-        )
-    if isinstance(error, RuntimeError) and str(error).startswith("Expected target size"):
-        advice = (
-            "; cross_entropy takes the classes from the second dimension: of logits [batch, tokens, classes] it is "
-            "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
-        )
-    if isinstance(error, TypeError) and "missing 1 required positional argument: 'target'" in str(error):
-        advice = "; name what the loss compares with: targets=(Input('batch', dtype='int64'),), or --target batch:int64"
-    if isinstance(error, TypeError) and "(tuple, FakeTensor" in str(error):
-        advice = "; the shape of a tensor is written Input(8, 3, 32, 32), not (8, 3, 32, 32)"
     unknown = isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
     reason = NO_NUMBERS if unknown else _first_line(error)
+    advice = _advice(recorder, error, reason)
     place = "" if where == UNKNOWN else f" ({where})"
     message = f"{name_of(model, 'the model')} could not be traced{inside}{place}: {reason}{advice}"
     return TraceError(message, where=where, reason=reason)
@@ -541,7 +553,7 @@ def _first_line(error: BaseException) -> str:
     """What an error says, in a line; its kind where it says nothing, or only a word."""
     kind = type(error).__name__
     try:
-        said = str(error).strip().splitlines()
+        said = str(error).strip().replace(", but expected one of:", "").splitlines()
     except Exception:  # the error's own text is the model's code too
         said = []
     if not said:

@@ -146,6 +146,11 @@ def test_a_model_by_name() -> None:
         (lambda: rk.predict(NET, X, batch=4), "gpu is missing: name one, such as gpu='nvidia-l4'"),
         (lambda: rk.predict(rk.trace(NET, X), batch=4), "gpu is missing"),
         (lambda: rk.Input((8, 3, 32, 32)), r"sizes are arguments of their own: Input\(8, 3, 32, 32\), not"),
+        (lambda: rk.predict(NET, gpu="l4"), r"give it by its shape or as a tensor: Input\(8, 3, 32, 32\), input=Input"),
+        (
+            lambda: rk.predict(NET, [8, 3, 32, 32], gpu="l4"),
+            r"; the shape of a tensor is written Input\(8, 3, 32, 32\)",
+        ),
         (lambda: rk.trace(rk.trace(NET, X)), "this Graph is traced already"),
         (lambda: rk.predict(rk.trace(NET, X), "l4", batch=4, dtype="bf16"), "dtype='bf16' belongs to the trace"),
         (lambda: rk.predict(rk.trace(NET, X), "l4", batch=4, mode="train"), "mode='train' belongs to the trace"),
