@@ -29,7 +29,8 @@ from functools import lru_cache
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.machine import Constant, Spread, deviations
+from rooflinekit.model.estimate import around, deviations
+from rooflinekit.model.machine import Constant, Spread
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-recv")
 UNSEEN = "unseen"
@@ -129,8 +130,7 @@ class CollectiveTiming:
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Seconds between which a share `level` of measurements should lie."""
-        width = math.exp(deviations(level) * self.spread)
-        return self.total_s / width, self.total_s * width
+        return around(self.total_s, deviations(level) * self.spread)
 
 
 def time_collective(
@@ -266,7 +266,6 @@ def _timing(
     transfers = [wire / constants.rate(link, share) for link, wire in sent]
     feeding = [2 * (constants.link("chunk", link) * t) ** 0.5 for (link, _), t in zip(sent, transfers, strict=True)]
     slowest = max(range(len(sent)), key=lambda i: transfers[i] + feeding[i])
-    spread = constants.spread(sent[slowest][0])
     return CollectiveTiming(
         collective=collective,
         algorithm=algorithm,
@@ -279,7 +278,7 @@ def _timing(
         pipeline_s=feeding[slowest],
         copy_s=_copied(collective, size, route.ranks) * max(_copy_time(device, constants) for device in route.devices),
         wire_bytes=sent[slowest][1],
-        spread=math.hypot(spread.random, spread.systematic),
+        spread=constants.spread(sent[slowest][0]).whole,
     )
 
 
@@ -311,11 +310,10 @@ def time_copy(
             rate = min(rate, host_rate)
     else:
         rate = constants.rate(link)
-    spread = constants.spread(link)
     return CollectiveTiming(
         collective="send-recv", algorithm="copy", size_bytes=size_bytes, ranks=route.ranks, route=route,
         start_s=max(constants.device("start", device) for device in route.devices),
-        transfer_s=size_bytes / rate, wire_bytes=size_bytes, spread=math.hypot(spread.random, spread.systematic),
+        transfer_s=size_bytes / rate, wire_bytes=size_bytes, spread=constants.spread(link).whole,
     )  # fmt: skip
 
 

@@ -123,6 +123,11 @@ class Load:
             overlap=machine.values["overlap"],
         )
 
+    @classmethod
+    def timed(cls, work: KernelBatch, machine: Machine, times: Times) -> Load:
+        """The load of kernels that take these times."""
+        return cls.of(work, machine, **{name: getattr(times, name) for name in ("ideal_s", *SECONDS)})
+
     @property
     def total_s(self) -> Floats:
         """Time on the device."""
@@ -320,31 +325,32 @@ def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
     return found
 
 
-def is_held(machine: Machine) -> bool:
-    """Whether a limit of the machine, or its board's own, makes kernels slower than the time model has them."""
-    law = PowerLaw.of(machine)
-    return law is not None and (machine.is_limited or held_back(law, machine))
+def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Times, Load | None]:
+    """The times of kernels at the board's own limit, those under the machine's, and the load at the former.
 
-
-def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Times, Floats | None]:
-    """The times of kernels at the board's own limit, those under the machine's, and the watts of each above idle.
-
-    What a limit adds to arithmetic counts as the first cause, "power". No watts where no law of the board is known.
+    What a limit adds to arithmetic counts as the first cause, "power". No load where no limit changes a time.
     """
     law = PowerLaw.of(machine)
-    if law is None or not len(work):
+    if law is None or not len(work) or not (machine.is_limited or held_back(law, machine)):
         return times, times, None
-    load = Load.of(work, machine, ideal_s=times.ideal_s, **{name: getattr(times, name) for name in SECONDS})
+    load = Load.timed(work, machine, times)
     if held_back(law, machine):
         plain = np.bincount(work.products.kernel, minlength=len(work)) == 0
         load = _held(law, load, machine, plain)
         times = replace(times, **load.seconds)
+    if not machine.is_limited:
+        return times, times, load
     own, found = clocks(law, load, machine)
-    limited, limit_w = times, law.board_w
-    if machine.is_limited:
-        slowed = load.at(found / own)
-        causes_s = np.concatenate((times.causes_s[:1] + slowed.compute_s - load.compute_s, times.causes_s[1:]))
-        limited = replace(times, **slowed.seconds, causes_s=causes_s)
-        load, limit_w = slowed, machine.power_limit or limit_w
-    drawn = sum(drawn_j(law, load, found, limit_w).values(), np.zeros(len(work)))
-    return times, limited, drawn / np.maximum(load.total_s, 1e-30)
+    slowed = load.at(found / own)
+    causes_s = np.concatenate((times.causes_s[:1] + slowed.compute_s - load.compute_s, times.causes_s[1:]))
+    return times, replace(times, **slowed.seconds, causes_s=causes_s), load
+
+
+def drawn_under_limit(law: PowerLaw, load: Load, machine: Machine) -> dict[str, Floats]:
+    """Joules of kernels by part, beside the idling board, under the machine's limits.
+
+    load: at the clock that the board gives them by itself.
+    """
+    own, clock = clocks(law, load, machine)
+    limit_w = law.board_w if machine.power_limit is None else machine.power_limit
+    return drawn_j(law, load.at(clock / own) if machine.is_limited else load, clock, limit_w)

@@ -10,7 +10,7 @@ room for another.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -155,6 +155,21 @@ class Allocator:
         del free[bisect_left(free, (block.size, block.address))]
 
 
+def reserved_bytes(program: Iterable[int], sizes: Sequence[int] | Mapping[int, int], limit: float) -> int | None:
+    """The most bytes in segments at once, see `Blocks.program`; None where the limit leaves no room for them."""
+    allocator = Allocator(limit)
+    blocks: dict[int, Block | None] = {}
+    try:
+        for i in program:
+            if i >= 0:
+                blocks[i] = allocator.take(sizes[i])
+            else:
+                allocator.give_back(blocks.pop(-1 - i))
+    except OutOfMemoryError:
+        return None
+    return allocator.peak_reserved
+
+
 # The caching allocator at many points at once: the same calls in the same order, each point with sizes of its own.
 #
 # What `allocator.Allocator` keeps in sorted lists lies here in columns [places, points]: every point has its free
@@ -177,6 +192,9 @@ def reserved_at(
     program: see `Blocks.program`. sizes: of its blocks, a number for each point or one for all. limits: one a point.
     """
     order, count = list(program), len(limits)
+    if count == 1:
+        found = reserved_bytes(order, {i: int(size[0]) for i, size in sizes.items()}, limits[0])
+        return np.array([found or 0]), np.array([found is None])
     same = next((n for n, i in enumerate(order) if i < 0 or len(sizes[i]) > 1), len(order))
     most, failed = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
     for start in range(0, count, _TOGETHER):

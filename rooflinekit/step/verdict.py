@@ -9,9 +9,10 @@ from typing import Any
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
+from rooflinekit.step.allocator import reserved_bytes
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.memory import USABLE_SHARE, MemoryUse, blocks_of, reserved_bytes
+from rooflinekit.step.memory import USABLE_SHARE, MemoryUse, blocks_of
 from rooflinekit.units import format_quantity
 
 #: Stated standard deviations, as shares: of blocks (peaks of single GPUs are within 3.4 % of measured ones in

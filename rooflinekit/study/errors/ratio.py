@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rooflinekit.ir.cost import Cost
+from rooflinekit.model.estimate import deviations
 from rooflinekit.model.families import residuals_of
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import Machine, deviations
+from rooflinekit.model.machine import Machine
 from rooflinekit.step.bounds import by_host
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.components import (
