@@ -130,10 +130,13 @@ def by_miopen(device: Device, math: Math) -> str:
     return MIOPEN_EMULATED if math.value in device.emulated else MIOPEN_FAMILY
 
 
-def of_the_step(kernels: Iterable[Kernel]) -> float:
-    """What all kernels of a step are off together, beside their families: standard deviation of the logarithm."""
+def of_the_step(kernels: Iterable[Kernel], forward: float = OF_THE_DAY) -> float:
+    """What all kernels of a step are off together, beside their families: standard deviation of the logarithm.
+
+    forward: that of a step without a backward pass.
+    """
     learns = any(kernel.phase is Phase.BACKWARD for kernel in kernels)
-    return math.hypot(OF_THE_DAY, OF_A_BACKWARD_PASS) if learns else OF_THE_DAY
+    return math.hypot(forward, OF_A_BACKWARD_PASS) if learns else forward
 
 
 def stated_family(kernel: Kernel) -> str:

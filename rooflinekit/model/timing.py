@@ -11,6 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
@@ -222,7 +223,7 @@ def load_of(timings: Sequence[Timing], machine: Machine) -> Load:
     """The load of these kernels, at the clock that the board gives them by itself."""
     own = [timing.unlimited or timing for timing in timings]
     columns = {name: np.array([getattr(timing, name) for timing in own], dtype=float) for name in ("ideal_s", *SECONDS)}
-    return Load.of(work_of([timing.kernel for timing in own]), machine, **columns)
+    return Load.of(work_of([timing.kernel for timing in own]), machine, SimpleNamespace(**columns))
 
 
 def estimate_of_timings(timings: Sequence[Timing], machine: Machine) -> Estimate:
@@ -250,16 +251,10 @@ class PointTimes:
 
     kernel_s: Floats  # [distinct kernels, points] time on the device
     gpu: Estimate  # of all kernels together, with joules beside the idling board's
-    compute_s: Floats  # of it at the roof of arithmetic: the parts of `Timing.parts`
-    memory_s: Floats  # of it waiting for traffic
+    compute_s: Floats  # of it at the roof of arithmetic, as in `Timing.parts`: what is neither this nor
+    memory_s: Floats  # waiting for traffic is latency
     candidates: tuple[Kernel, ...]  # the distinct kernels by each algorithm that may run
     runs: Floats  # [candidates, points] how many of each run
-
-    @property
-    def latency_s(self) -> Floats:
-        """Of it at neither roof."""
-        found: Floats = self.gpu.seconds - self.compute_s - self.memory_s
-        return found
 
     @property
     def bytes(self) -> Floats:
@@ -326,7 +321,7 @@ class PointKernels:
 
     def _drawn_j(self, law: PowerLaw, timed: Timed, machine: Machine) -> Floats:
         load = None if self._points.count == 1 else timed.load  # see `rooflinekit.step.energy.kernels_j_of`
-        load = Load.timed(timed.candidates.work, machine, timed.own) if load is None else load
+        load = Load.of(timed.candidates.work, machine, timed.own) if load is None else load
         return sum(drawn_under_limit(law, load, machine).values(), np.zeros(load.busy_s.size))
 
     # --- which are alike -------------------------------------------------------------------------------------------

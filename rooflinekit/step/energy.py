@@ -32,6 +32,7 @@ class Drawn:
     parts_j: Mapping[str, float]  # they add up: idle, and what kernels draw beside it
     board_w: float  # the limit of the board, or of all of them
     spread: float  # standard deviation of ln(watts)
+    gpus: int = 1
 
     @property
     def joules(self) -> float:
@@ -59,6 +60,13 @@ class Drawn:
         low_s, high_s = (max(bound, 1e-6 * self.total_s) for bound in time_interval)
         watts = away(self.mean_w, self.power_interval(level))
         return around(self.joules, watts, away(self.total_s, (low_s, high_s)))
+
+    def line(self, time_interval: tuple[float, float]) -> str:
+        """It in a line; the interval is that of 90 %."""
+        joules, low, high = (format_quantity(j, "J") for j in (self.joules, *self.interval(time_interval)))
+        each = f", {format_quantity(self.mean_w / self.gpus, 'W')} a GPU" if self.gpus > 1 else ""
+        parts = ", ".join(f"{name} {j / self.joules:.0%}" for name, j in self.parts_j.items() if self.joules)
+        return f"energy: {joules} ({low} to {high}), {format_quantity(self.mean_w, 'W')} on average{each}: {parts}"
 
     def to_dict(self, time_interval: tuple[float, float]) -> dict[str, Any]:
         """Everything but the kernels, ready for JSON; intervals are those of 90 %."""
@@ -167,8 +175,6 @@ def limit_note(machine: Machine) -> tuple[str, ...]:
 class TeamEnergy(Drawn):
     """Joules and watts of several GPUs together."""
 
-    gpus: int
-
     @property
     def mean_w_per_gpu(self) -> float:
         """Mean watts of one of them."""
@@ -177,13 +183,6 @@ class TeamEnergy(Drawn):
     def to_dict(self, time_interval: tuple[float, float]) -> dict[str, Any]:
         """As that of `Drawn`, with how many GPUs it is of."""
         return {**Drawn.to_dict(self, time_interval), "gpus": self.gpus}
-
-    def line(self, time_interval: tuple[float, float]) -> str:
-        """It in a line; the interval is that of 90 %."""
-        joules, low, high = (format_quantity(j, "J") for j in (self.joules, *self.interval(time_interval)))
-        each = f", {format_quantity(self.mean_w_per_gpu, 'W')} a GPU" if self.gpus > 1 else ""
-        parts = ", ".join(f"{name} {j / self.joules:.0%}" for name, j in self.parts_j.items() if self.joules)
-        return f"energy: {joules} ({low} to {high}), {format_quantity(self.mean_w, 'W')} on average{each}: {parts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +28,7 @@ from rooflinekit.step.bounds import bounds, host_note, unmeasured, unmeasured_no
 from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, input_pipeline_of, issues_for, issuing, unrecorded
 from rooflinekit.step.execution import Execution, check_release
+from rooflinekit.step.labels import REGIME_TERMS, parted
 from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table, slower_note
 from rooflinekit.step.timeline import Span, Timeline, schedule
@@ -121,11 +121,15 @@ class Prediction(Draws):
 
         power, waves, tiles and rate: see `Timing.underuse_parts`.
         """
-        found: dict[str, float] = defaultdict(float)
+        return dict(self._underuse)
+
+    @cached_property
+    def _underuse(self) -> dict[str, float]:
+        found = dict.fromkeys(UNDERUSE, 0.0)
         for timing in self.timings:
             for name, seconds in timing.underuse_parts().items():
                 found[name] += seconds
-        return {name: found[name] for name in UNDERUSE}
+        return found
 
     @cached_property
     def _utilization(self) -> tuple[float, float]:
@@ -163,11 +167,8 @@ class Prediction(Draws):
         compute: FLOP at peak, and at the clock that power sustains. memory: traffic. latency: kernels that reach
         neither roof, and their starts. overhead: the device has nothing to execute.
         """
-        seconds: dict[Bound, float] = {"compute": 0.0, "memory": 0.0, "latency": 0.0}
-        for timing in self.timings:
-            for name, part in timing.parts().items():
-                seconds[name] += part
-        seconds["overhead"] = sum(self._terms[name] for name in _WAITS)
+        terms = parted(self._terms, self._underuse)
+        seconds = {regime: sum(terms[name] for name in names) for regime, names in REGIME_TERMS.items()}
         total = sum(seconds.values())
         return MappingProxyType({name: part / total if total else 0.0 for name, part in seconds.items()})
 

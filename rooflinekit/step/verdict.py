@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -58,12 +58,7 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Every number, in bytes, ready for JSON."""
-        levels = {
-            name: {"bytes": level.bytes, "low_bytes": level.low_bytes, "high_bytes": level.high_bytes}
-            for name, level in (("allocated", self.allocated), ("reserved", self.reserved), ("process", self.process))
-        }
-        sizes = {"least_bytes": self.least_bytes, "usable_bytes": self.usable_bytes}
-        return {**levels, **sizes, "probability": self.probability}
+        return asdict(self)
 
 
 def verdict_of(m: MemoryUse, graph: Graph, device: Device, execution: Execution, deviations: float) -> Verdict:

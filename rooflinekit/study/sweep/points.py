@@ -219,12 +219,16 @@ class _Step:
         gpu_s = self._column(times.gpu.seconds)
         idle_s, input_s = (self._column(seconds) for seconds in (timeline.idle_s, timeline.input_s))
         total_s = gpu_s + idle_s + input_s
-        parts = np.stack([times.compute_s, times.memory_s, times.latency_s, idle_s + input_s])
+        latency_s = gpu_s - times.compute_s - times.memory_s
+        parts = np.stack([times.compute_s, times.memory_s, latency_s, idle_s + input_s])
         cpu_s = self._column(timeline.cpu_s)
         low_s, high_s = bounds(
             total_s, cpu_s, gpu_s + input_s, np.sqrt(times.gpu.variance),
             setting.host.spread, _FACTOR, in_series=machine.device.kind == "cpu",
         )  # fmt: skip
+        law = PowerLaw.of(machine)
+        idle_w = np.full(total_s.shape, np.nan if law is None else law.idle_w)
+        energy_j = (0.0 if law is None else times.gpu.joules) + idle_w * total_s
         table: Table = {
             "total_s": total_s,
             "low_s": low_s,
@@ -232,13 +236,9 @@ class _Step:
             "gpu_s": gpu_s,
             "cpu_s": cpu_s,
             "regime": np.argmax(parts / total_s, axis=0).astype(np.int8),
+            "energy_j": energy_j,
+            "power_w": np.divide(energy_j, total_s, out=idle_w, where=total_s > 0),
         }
-        law = PowerLaw.of(machine)
-        if times.gpu.joules is not None and law is not None:
-            table["energy_j"] = times.gpu.joules + law.idle_w * total_s
-            table["power_w"] = np.divide(table["energy_j"], total_s, out=np.zeros_like(total_s), where=total_s > 0)
-        else:
-            table["energy_j"], table["power_w"] = (np.full(total_s.shape, np.nan) for _ in range(2))
         if self.with_parts:
             table |= {f"{name}_s": seconds for name, seconds in zip(REGIMES, parts, strict=True)}
             flop = self.graph.summed(lambda cost: cost.flop)
