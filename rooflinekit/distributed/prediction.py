@@ -14,7 +14,7 @@ from rooflinekit.distributed.records import Layout, Recipe, Savers, Strategy
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir import notebook
-from rooflinekit.model.estimate import around, deviations
+from rooflinekit.model.estimate import Estimate, around, deviations
 from rooflinekit.model.families import of_the_step
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
@@ -431,9 +431,13 @@ class TrainingStep(Draws):
         total = self.total_s
         sent = sum(self.terms.get(name, 0.0) for name in SENT) / total
         host = self.terms.get("overhead", 0.0) / total
-        parts = ((1 - sent - host) * self.deviation, sent * self.link_deviation, host * self.host_deviation)
-        load = (1 - sent - host) * _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
-        return around(total, *(deviations(level) * one for one in (*parts, load, SOURCES["decoder training"])))
+        load = _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
+        shares = {
+            "kernels": (1 - sent - host) * self.deviation, "links": sent * self.link_deviation,
+            "host": host * self.host_deviation, "experts": (1 - sent - host) * load,
+            "program": SOURCES["decoder training"],
+        }  # fmt: skip
+        return (total * Estimate(seconds=1.0, shared=shares)).interval(level)
 
     @property
     def accuracy(self) -> Accuracy | None:

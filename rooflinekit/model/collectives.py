@@ -29,7 +29,7 @@ from functools import lru_cache
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.estimate import around, deviations
+from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.machine import Constant, Spread
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-recv")
@@ -128,9 +128,14 @@ class CollectiveTiming:
         """Byte/s as nccl-tests prints it, which a perfect ring would have at its links' rate."""
         return self.algorithm_bandwidth * _ring_factor(self.collective, self.ranks)
 
+    @property
+    def estimate(self) -> Estimate:
+        """Its seconds; all collectives over one kind of link are off together."""
+        return Estimate(seconds=self.total_s, shared={"links": self.spread * self.total_s})
+
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Seconds between which a share `level` of measurements should lie."""
-        return around(self.total_s, deviations(level) * self.spread)
+        return self.estimate.interval(level)
 
 
 def time_collective(
