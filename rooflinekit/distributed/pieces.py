@@ -22,7 +22,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
-from rooflinekit.model.families import OF_THE_DAY, residuals_of, shared_variance
+from rooflinekit.model.families import OF_THE_DAY, estimate_of, residuals_of
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
@@ -264,12 +264,8 @@ def _part_of(module: str) -> str:
 
 def deviation_of(timings: list[Timing], machine: Machine) -> float:
     """The standard deviation of the logarithm of their sum: families are off together, kernels on their own."""
-    spreads = machine.constants.spreads
-    together = [(residuals_of(timing.kernel, machine), "", timing.total_s) for timing in timings]
-    alone = sum(spreads[family].random_variance(seconds) for family, _, seconds in together)
-    total = sum(seconds for _, _, seconds in together)
-    shared = shared_variance(together, spreads, OF_THE_DAY)
-    return float((alone + shared) ** 0.5 / total) if total else 0.0
+    shapes = ((residuals_of(timing.kernel, machine), "", timing.total_s, 1) for timing in timings)
+    return float(estimate_of(shapes, machine.constants.spreads, OF_THE_DAY).deviation)
 
 
 def _weights(graph: Graph) -> tuple[dict[str, int], int]:

@@ -14,8 +14,9 @@ from rooflinekit.distributed.records import Layout, Recipe, Savers, Strategy
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir import notebook
+from rooflinekit.model.estimate import Estimate, around, deviations
 from rooflinekit.model.families import of_the_step
-from rooflinekit.model.machine import Machine, deviations
+from rooflinekit.model.machine import Machine
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
 from rooflinekit.step.energy import Draws, Member, TeamEnergy, energy_together
@@ -245,10 +246,8 @@ class ParallelPrediction(Draws):
         spread = max((message.timing.spread for message in self.messages), default=0.0)
         slower = math.exp(width * spread)
         low, high = (math.log(self._with_links(factor) / self.total_s) for factor in (1 / slower, slower))
-        parts = (computing, width * SOURCES["several GPUs"] if self.gpus > 1 else 0.0)
-        return (
-            self.total_s * math.exp(-math.hypot(*parts, low)), self.total_s * math.exp(math.hypot(*parts, high))
-        )  # fmt: skip
+        others = width * SOURCES["several GPUs"] if self.gpus > 1 else 0.0
+        return around(self.total_s, computing, others, (low, high))
 
     def _with_links(self, slower: float) -> float:
         """Seconds of the step with links that are slower by a factor."""
@@ -432,10 +431,13 @@ class TrainingStep(Draws):
         total = self.total_s
         sent = sum(self.terms.get(name, 0.0) for name in SENT) / total
         host = self.terms.get("overhead", 0.0) / total
-        parts = ((1 - sent - host) * self.deviation, sent * self.link_deviation, host * self.host_deviation)
-        load = (1 - sent - host) * _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
-        width = math.exp(deviations(level) * math.hypot(*parts, load, SOURCES["decoder training"]))
-        return total / width, total * width
+        load = _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
+        shares = {
+            "kernels": (1 - sent - host) * self.deviation, "links": sent * self.link_deviation,
+            "host": host * self.host_deviation, "experts": (1 - sent - host) * load,
+            "program": SOURCES["decoder training"],
+        }  # fmt: skip
+        return (total * Estimate(seconds=1.0, shared=shares)).interval(level)
 
     @property
     def accuracy(self) -> Accuracy | None:

@@ -63,25 +63,39 @@ class Points:
 
         Raises TooLargeError where int64 might not hold one.
         """
-        names = tuple(self.sizes)
-        distinct = tuple(dict.fromkeys(expressions))
-        logarithms = [e for e in distinct if has_logarithm(e)]
-        plain = tuple(e for e in distinct if not has_logarithm(e))
-        run = _compiled(plain, names)
-        if max((abs(float(v)) for v in run(*(float(c.max()) for c in self.sizes.values()))), default=0.0) >= _SAFE / 4:
-            raise TooLargeError
-        values = run(*self.sizes.values())
-        found: dict[sympy.Expr, Column] = {e: self.column(v) for e, v in zip(plain, values, strict=True)}
-        if logarithms:  # exact in sympy alone: one point at a time
-            rows = [evaluator({n: int(c[i]) for n, c in self.sizes.items()}) for i in range(self.count)]
-            found |= {e: self.column([at(e) for at in rows]) for e in logarithms}
+        found = {e: self.column(values) for e, values in _values(expressions, self.sizes).items()}
         return lambda size: found[size] if is_formula(size) else size
 
 
-@lru_cache(maxsize=32)
-def _compiled(expressions: tuple[sympy.Expr, ...], names: tuple[str, ...]) -> Callable[..., list[Any]]:
+_Method: TypeAlias = Callable[["Column", Any], Any]
 
-    return compiled(expressions, names)
+
+def _arithmetic(do: Callable[[Any, Any], Any], bound: Callable[[float, float], float]) -> _Method:
+    """An operator of columns, and what no whole number in its result is further from 0 than."""
+
+    def method(self: Column, other: Any) -> Any:
+        if isinstance(other, Column):
+            return self._made(do(self.values, other.values), bound(self.bound, other.bound))
+        if not isinstance(other, int | float):
+            return NotImplemented
+        if abs(other) >= _SAFE and isinstance(other, int):
+            raise TooLargeError
+        return self._made(do(self.values, other), bound(self.bound, abs(other)))
+
+    return method
+
+
+def _comparison(how: Callable[[Any, Any], Any]) -> _Method:
+    """A comparison of columns, which the pilot answers."""
+
+    def method(self: Column, other: Any) -> Any:
+        if other is self:
+            return how(0, 0)
+        if isinstance(other, Column):
+            return self.points.decide(how(self.values, other.values))
+        return self.points.decide(how(self.values, other)) if isinstance(other, int | float) else NotImplemented
+
+    return method
 
 
 class Column:
@@ -104,73 +118,27 @@ class Column:
             raise TooLargeError
         return Column(self.points, values, bound)
 
-    def _with(self, other: Any, do: Callable[[Any, Any], Any], bound: Callable[[float, float], float]) -> Any:
-        if isinstance(other, Column):
-            return self._made(do(self.values, other.values), bound(self.bound, other.bound))
-        if not isinstance(other, int | float):
-            return NotImplemented
-        if abs(other) >= _SAFE and isinstance(other, int):
-            raise TooLargeError
-        return self._made(do(self.values, other), bound(self.bound, abs(other)))
-
-    def __add__(self, other: Any) -> Any:
-        return self._with(other, operator.add, operator.add)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Any:
-        return self._with(other, operator.sub, operator.add)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._with(other, lambda a, b: b - a, operator.add)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._with(other, operator.mul, operator.mul)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._with(other, operator.floordiv, lambda a, b: a)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return self._with(other, lambda a, b: b // a, lambda a, b: b)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._with(other, operator.mod, lambda a, b: b)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._with(other, operator.truediv, lambda a, b: 0.0)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._with(other, lambda a, b: b / a, lambda a, b: 0.0)
+    __add__ = __radd__ = _arithmetic(operator.add, operator.add)
+    __sub__ = _arithmetic(operator.sub, operator.add)
+    __rsub__ = _arithmetic(lambda a, b: b - a, operator.add)
+    __mul__ = __rmul__ = _arithmetic(operator.mul, operator.mul)
+    __floordiv__ = _arithmetic(operator.floordiv, lambda a, b: a)
+    __rfloordiv__ = _arithmetic(lambda a, b: b // a, lambda a, b: b)
+    __mod__ = _arithmetic(operator.mod, lambda a, b: b)
+    __truediv__ = _arithmetic(operator.truediv, lambda a, b: 0.0)
+    __rtruediv__ = _arithmetic(lambda a, b: b / a, lambda a, b: 0.0)
 
     def __neg__(self) -> Column:
         return self._made(-self.values, self.bound)
 
     # --- answers of the pilot ----------------------------------------------------------------------------------------
 
-    def _compared(self, other: Any, how: Callable[[Any, Any], Any]) -> Any:
-        if isinstance(other, Column):
-            return self.points.decide(how(self.values, other.values))
-        return self.points.decide(how(self.values, other)) if isinstance(other, int | float) else NotImplemented
-
-    def __eq__(self, other: object) -> Any:
-        return True if other is self else self._compared(other, operator.eq)
-
-    def __ne__(self, other: object) -> Any:
-        return False if other is self else self._compared(other, operator.ne)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._compared(other, operator.lt)
-
-    def __le__(self, other: Any) -> Any:
-        return self._compared(other, operator.le)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._compared(other, operator.gt)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._compared(other, operator.ge)
+    __eq__ = _comparison(operator.eq)
+    __ne__ = _comparison(operator.ne)
+    __lt__ = _comparison(operator.lt)
+    __le__ = _comparison(operator.le)
+    __gt__ = _comparison(operator.gt)
+    __ge__ = _comparison(operator.ge)
 
     def __bool__(self) -> bool:
         return self.points.decide(self.values != 0)
@@ -247,13 +215,11 @@ def bound_of(number: Number) -> float:
 # Formulas at thousands of sizes at once, in exact integers.
 
 
-#: Beyond this int64 might not hold a result, or a step on the way to it.
-_VECTORIZED_SAFE = 2.0**60
-
 _floor_div = sympy.Function("floor_div")
 
 
-def compiled(expressions: Sequence[sympy.Expr], names: Sequence[str]) -> Callable[..., list[Any]]:
+@lru_cache(maxsize=32)
+def _compiled(expressions: tuple[sympy.Expr, ...], names: tuple[str, ...]) -> Callable[..., list[Any]]:
     """One function of the named sizes that gives every expression, for integers or arrays of them.
 
     Divisions become integer divisions, so that no value passes through a floating-point number.
@@ -271,6 +237,29 @@ def compiled(expressions: Sequence[sympy.Expr], names: Sequence[str]) -> Callabl
         return [value // denominator for value, denominator in zip(run(*values), denominators, strict=True)]
 
     return evaluate
+
+
+def _values(
+    expressions: Iterable[sympy.Expr], columns: Mapping[str, NDArray[Any]], *, of_any_size: bool = False
+) -> dict[sympy.Expr, NDArray[Any]]:
+    """Each expression at these sizes. Where int64 might not hold one, Python's integers or TooLargeError."""
+    distinct = tuple(dict.fromkeys(expressions))
+    # exact in sympy alone: one point at a time
+    logarithms = [e for e in distinct if has_logarithm(e)]
+    others = tuple(e for e in distinct if not has_logarithm(e))
+    run = _compiled(others, tuple(columns))
+    bounds = run(*(float(column.max(initial=1)) for column in columns.values()))
+    given = list(columns.values())
+    if max((abs(float(bound)) for bound in bounds), default=0.0) >= _SAFE / 4:
+        if not of_any_size:
+            raise TooLargeError
+        given = [column.astype(object) for column in given]
+    found = dict(zip(others, run(*given), strict=True))
+    if logarithms:
+        count = len(given[0]) if given else 1
+        rows = [evaluator({name: int(column[i]) for name, column in columns.items()}) for i in range(count)]
+        found |= {e: np.array([at(e) for at in rows]) for e in logarithms}
+    return found
 
 
 def _floored(argument: sympy.Expr) -> sympy.Expr:
@@ -292,18 +281,9 @@ def evaluated(expressions: Mapping[str, sympy.Expr], dims: Mapping[str, Any]) ->
         )
     length = lengths.pop() if lengths else 1
     columns = {name: np.broadcast_to(array, length) for name, array in arrays.items()}
-    formulas = [sympy.sympify(e) for e in expressions.values()]
-    if any(map(has_logarithm, formulas)):
-        # A logarithm is exact in sympy alone: one row at a time.
-        rows = [evaluator({n: int(column[i]) for n, column in columns.items()}) for i in range(length)]
-        exactly = {name: np.array([at(f) for at in rows]) for name, f in zip(expressions, formulas, strict=True)}
-        return {**columns, **exactly}
-    run = compiled(formulas, list(columns))
-    bound = run(*(float(column.max()) if length else 1.0 for column in columns.values()))
-    exact = max([abs(float(value)) for value in bound], default=0.0) < _VECTORIZED_SAFE
-    values = run(*(column if exact else column.astype(object) for column in columns.values()))
-    found = {name: np.broadcast_to(value, length) for name, value in zip(expressions, values, strict=True)}
-    return {**columns, **found}
+    formulas = {name: sympy.sympify(e) for name, e in expressions.items()}
+    values = _values(formulas.values(), columns, of_any_size=True)
+    return {**columns, **{name: np.broadcast_to(values[e], length) for name, e in formulas.items()}}
 
 
 def _array(name: str, value: Any) -> np.ndarray[Any, Any]:

@@ -29,7 +29,8 @@ from functools import lru_cache
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.machine import Constant, Spread, deviations
+from rooflinekit.model.estimate import Estimate
+from rooflinekit.model.machine import Constant, Spread
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-recv")
 UNSEEN = "unseen"
@@ -127,10 +128,14 @@ class CollectiveTiming:
         """Byte/s as nccl-tests prints it, which a perfect ring would have at its links' rate."""
         return self.algorithm_bandwidth * _ring_factor(self.collective, self.ranks)
 
+    @property
+    def estimate(self) -> Estimate:
+        """Its seconds; all collectives over one kind of link are off together."""
+        return Estimate(seconds=self.total_s, shared={"links": self.spread * self.total_s})
+
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Seconds between which a share `level` of measurements should lie."""
-        width = math.exp(deviations(level) * self.spread)
-        return self.total_s / width, self.total_s * width
+        return self.estimate.interval(level)
 
 
 def time_collective(
@@ -266,7 +271,6 @@ def _timing(
     transfers = [wire / constants.rate(link, share) for link, wire in sent]
     feeding = [2 * (constants.link("chunk", link) * t) ** 0.5 for (link, _), t in zip(sent, transfers, strict=True)]
     slowest = max(range(len(sent)), key=lambda i: transfers[i] + feeding[i])
-    spread = constants.spread(sent[slowest][0])
     return CollectiveTiming(
         collective=collective,
         algorithm=algorithm,
@@ -279,7 +283,7 @@ def _timing(
         pipeline_s=feeding[slowest],
         copy_s=_copied(collective, size, route.ranks) * max(_copy_time(device, constants) for device in route.devices),
         wire_bytes=sent[slowest][1],
-        spread=math.hypot(spread.random, spread.systematic),
+        spread=constants.spread(sent[slowest][0]).whole,
     )
 
 
@@ -311,11 +315,10 @@ def time_copy(
             rate = min(rate, host_rate)
     else:
         rate = constants.rate(link)
-    spread = constants.spread(link)
     return CollectiveTiming(
         collective="send-recv", algorithm="copy", size_bytes=size_bytes, ranks=route.ranks, route=route,
         start_s=max(constants.device("start", device) for device in route.devices),
-        transfer_s=size_bytes / rate, wire_bytes=size_bytes, spread=math.hypot(spread.random, spread.systematic),
+        transfer_s=size_bytes / rate, wire_bytes=size_bytes, spread=constants.spread(link).whole,
     )  # fmt: skip
 
 

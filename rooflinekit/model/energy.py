@@ -18,14 +18,14 @@ these numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.sizes import finite, shown
-from rooflinekit.model.kernel_batch import Floats, KernelBatch
+from rooflinekit.model.kernel_batch import Columns, Floats, KernelBatch
 from rooflinekit.model.machine import Machine, board_share, flop_energy, process, simt_energy
 from rooflinekit.model.memory_system import passed_bytes
 from rooflinekit.model.roofline import Times
@@ -84,7 +84,7 @@ class PowerLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(Columns):
     """Kernels as columns: their seconds, and what they move and compute."""
 
     compute_s: Floats
@@ -101,21 +101,15 @@ class Load:
     overlap: float
 
     @classmethod
-    def of(
-        cls, work: KernelBatch, machine: Machine, *, ideal_s: Floats, compute_s: Floats, memory_s: Floats,
-        busy_s: Floats, launch_s: Floats,
-    ) -> Load:  # fmt: skip
-        """The load of kernels as columns, with their times."""
+    def of(cls, work: KernelBatch, machine: Machine, times: Any) -> Load:
+        """The load of kernels; times: what has columns of their ideal_s and of SECONDS."""
         products_j = _products_j(work, machine)
-        dram, cache = passed_bytes(work, memory_s, machine) if len(work) else (np.zeros(0), np.zeros(0))
+        dram, cache = passed_bytes(work, times.memory_s, machine) if len(work) else (np.zeros(0), np.zeros(0))
         return cls(
-            compute_s=compute_s,
-            memory_s=memory_s,
-            busy_s=busy_s,
-            launch_s=launch_s,
-            active_s=np.minimum(ideal_s + memory_s, busy_s),
-            clocked_s=np.maximum(launch_s - work.starts * machine.values["kernel_gap"], 0.0),
-            passing_s=np.minimum(cache / machine.l2_bandwidth, memory_s),
+            **{name: getattr(times, name) for name in SECONDS},
+            active_s=np.minimum(times.ideal_s + times.memory_s, times.busy_s),
+            clocked_s=np.maximum(times.launch_s - work.starts * machine.values["kernel_gap"], 0.0),
+            passing_s=np.minimum(cache / machine.l2_bandwidth, times.memory_s),
             dram_bytes=dram,
             cache_bytes=cache,
             arithmetic_j=products_j + _cuda_cores_j(work, machine),
@@ -132,11 +126,6 @@ class Load:
     def seconds(self) -> dict[str, Floats]:
         """What of the times the clock changes."""
         return {name: getattr(self, name) for name in SECONDS}
-
-    def where(self, chosen: Any) -> Load:
-        """Some of the kernels."""
-        columns = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "overlap"}
-        return replace(self, **columns)
 
     def at(self, r: Any) -> Load:
         """The same at this share of its clock: a number each, or [..., kernels].
@@ -320,31 +309,32 @@ def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
     return found
 
 
-def is_held(machine: Machine) -> bool:
-    """Whether a limit of the machine, or its board's own, makes kernels slower than the time model has them."""
-    law = PowerLaw.of(machine)
-    return law is not None and (machine.is_limited or held_back(law, machine))
+def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Times, Load | None]:
+    """The times of kernels at the board's own limit, those under the machine's, and the load at the former.
 
-
-def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Times, Floats | None]:
-    """The times of kernels at the board's own limit, those under the machine's, and the watts of each above idle.
-
-    What a limit adds to arithmetic counts as the first cause, "power". No watts where no law of the board is known.
+    What a limit adds to arithmetic counts as the first cause, "power". No load where no limit changes a time.
     """
     law = PowerLaw.of(machine)
-    if law is None or not len(work):
+    if law is None or not len(work) or not (machine.is_limited or held_back(law, machine)):
         return times, times, None
-    load = Load.of(work, machine, ideal_s=times.ideal_s, **{name: getattr(times, name) for name in SECONDS})
+    load = Load.of(work, machine, times)
     if held_back(law, machine):
         plain = np.bincount(work.products.kernel, minlength=len(work)) == 0
         load = _held(law, load, machine, plain)
         times = replace(times, **load.seconds)
+    if not machine.is_limited:
+        return times, times, load
     own, found = clocks(law, load, machine)
-    limited, limit_w = times, law.board_w
-    if machine.is_limited:
-        slowed = load.at(found / own)
-        causes_s = np.concatenate((times.causes_s[:1] + slowed.compute_s - load.compute_s, times.causes_s[1:]))
-        limited = replace(times, **slowed.seconds, causes_s=causes_s)
-        load, limit_w = slowed, machine.power_limit or limit_w
-    drawn = sum(drawn_j(law, load, found, limit_w).values(), np.zeros(len(work)))
-    return times, limited, drawn / np.maximum(load.total_s, 1e-30)
+    slowed = load.at(found / own)
+    causes_s = np.concatenate((times.causes_s[:1] + slowed.compute_s - load.compute_s, times.causes_s[1:]))
+    return times, replace(times, **slowed.seconds, causes_s=causes_s), load
+
+
+def drawn_under_limit(law: PowerLaw, load: Load, machine: Machine) -> dict[str, Floats]:
+    """Joules of kernels by part, beside the idling board, under the machine's limits.
+
+    load: at the clock that the board gives them by itself.
+    """
+    own, clock = clocks(law, load, machine)
+    limit_w = law.board_w if machine.power_limit is None else machine.power_limit
+    return drawn_j(law, load.at(clock / own) if machine.is_limited else load, clock, limit_w)

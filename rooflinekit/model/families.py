@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Family, Math, Phase
 from rooflinekit.model.algorithms import MIOPEN
+from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine, Spread
@@ -129,10 +130,13 @@ def by_miopen(device: Device, math: Math) -> str:
     return MIOPEN_EMULATED if math.value in device.emulated else MIOPEN_FAMILY
 
 
-def of_the_step(kernels: Iterable[Kernel]) -> float:
-    """What all kernels of a step are off together, beside their families: standard deviation of the logarithm."""
+def of_the_step(kernels: Iterable[Kernel], forward: float = OF_THE_DAY) -> float:
+    """What all kernels of a step are off together, beside their families: standard deviation of the logarithm.
+
+    forward: that of a step without a backward pass.
+    """
     learns = any(kernel.phase is Phase.BACKWARD for kernel in kernels)
-    return math.hypot(OF_THE_DAY, OF_A_BACKWARD_PASS) if learns else OF_THE_DAY
+    return math.hypot(forward, OF_A_BACKWARD_PASS) if learns else forward
 
 
 def stated_family(kernel: Kernel) -> str:
@@ -173,18 +177,24 @@ def unmodelled(kernel: Kernel) -> str:
     return "sums" if kernel.blocks.count or kernel.accesses or kernel.column else ""
 
 
-def shared_variance(kernels: Iterable[tuple[str, str, Any]], spreads: Mapping[str, Spread], of_all: float) -> Any:
-    """s², numbers or arrays, of what kernels are off together: of each its family, what is unmodelled of it, its time.
+def estimate_of(
+    shapes: Iterable[tuple[str, str, Any, Any]], spreads: Mapping[str, Spread], of_all: float, *, starts_s: Any = 0.0,
+    joules: Any = None,
+) -> Estimate:  # fmt: skip
+    """The time of kernels, numbers or arrays: of each shape its family, what is unmodelled of it, seconds and number.
 
-    of_all: what all of them are off together, see `of_the_step`.
+    of_all: what all of them are off together, see `of_the_step`. starts_s: by how much their starts are. Kernels of one
+    shape, the same in every layer, are off by one amount; shapes by their own.
     """
-    families, others = defaultdict[str, Any](float), defaultdict[str, Any](float)
-    for family, other, seconds in kernels:
-        families[family] = families[family] + seconds
-        others[other] = others[other] + seconds
-    found = (of_all * sum(families.values())) ** 2
-    found = found + sum((seconds * spreads[family].systematic) ** 2 for family, seconds in families.items())
-    return found + sum((seconds * UNMODELLED.get(other, 0.0)) ** 2 for other, seconds in others.items())
+    found, together, own = 0.0, defaultdict[str, Any](float), 0.0
+    for family, other, seconds, count in shapes:
+        found = found + seconds
+        together[family] = together[family] + seconds * spreads[family].systematic
+        if other:
+            together[other] = together[other] + seconds * UNMODELLED[other]
+        own = own + spreads[family].random_variance(seconds, count)
+    shared = {**together, "step": of_all * found, "starts": starts_s}
+    return Estimate(seconds=found, shared=shared, own=own, joules=joules)
 
 
 def plain(family: str) -> str:

@@ -21,8 +21,28 @@ T = TypeVar("T")
 _ONCE = ("passes", "threads", "links", "starts", "streamed")  # columns that are 1 where nothing is said
 
 
+class Columns:
+    """A record of arrays of one length, and of what is the same for all of their rows."""
+
+    __slots__ = ()
+
+    def with_columns(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Self:
+        """With each array changed."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return type(self)(**{n: change(v) if isinstance(v, np.ndarray) else v for n, v in values.items()})
+
+    def where(self, chosen: Any) -> Self:
+        """Some of the rows."""
+        return self.with_columns(lambda column: column[chosen])
+
+    def and_also(self, others: Self) -> Self:
+        """Both."""
+        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
+        return type(self)(**{name: np.concatenate((getattr(self, name), getattr(others, name))) for name in names})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Products:
+class Products(Columns):
     """Matrix products, each `batch` times [m, k] × [k, n]; `kernel` is the row of `KernelBatch` that it belongs to."""
 
     kernel: NDArray[np.int64]
@@ -90,18 +110,9 @@ class Products:
         """A value of each product's algorithm."""
         return np.array([value(one) for one in self.algorithms])[self.algorithm]
 
-    def with_columns(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Products:
-        """With each column changed."""
-        columns = {f.name: change(getattr(self, f.name)) for f in fields(self) if f.name != "algorithms"}
-        return Products(algorithms=self.algorithms, **columns)
-
-    def where(self, chosen: NDArray[Any]) -> Products:
-        """The products that are chosen, of the same kernels."""
-        return self.with_columns(lambda column: column[chosen])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recent:
+class Recent(Columns):
     """Reads of what a kernel before has touched; `kernel` is the row of `KernelBatch` that they belong to."""
 
     kernel: NDArray[np.int64]
@@ -116,11 +127,6 @@ class Recent:
         sizes, distances = (np.broadcast_to(np.asarray(v, dtype=float), index.shape) for v in (bytes, distance))
         around = np.broadcast_to(np.asarray(cyclic, dtype=bool), index.shape)
         return cls(kernel=index, bytes=sizes, distance=distances, cyclic=around)
-
-    def and_also(self, others: Recent) -> Recent:
-        """Both."""
-        both = {f.name: (getattr(self, f.name), getattr(others, f.name)) for f in fields(self)}
-        return Recent(**{name: np.concatenate(pair) for name, pair in both.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

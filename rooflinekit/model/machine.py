@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
-from statistics import NormalDist
+from math import hypot
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Math
-from rooflinekit.ir.sizes import finite, shown
 
 CAMPAIGNS_OF = "calibration/campaigns: "  # in the source of a constant, before the GPUs
 
@@ -43,22 +42,14 @@ class Spread:
     systematic: float  # of all kernels of the family on a GPU together
     short_s: float = 0.0  # that each is off besides, however long it takes: why short ones are less certain
 
+    @property
+    def whole(self) -> float:
+        """Of a single one."""
+        return hypot(self.random, self.systematic)
+
     def random_variance(self, seconds: Any, count: Any = 1) -> Any:
         """s², numbers or arrays: the random error of so many equal kernels that take `seconds` together."""
         return (seconds * self.random) ** 2 + (count * self.short_s) ** 2
-
-
-def deviations(level: float) -> float:
-    """How many standard deviations of a normal distribution hold a share `level` of it.
-
-    Raises ValueError for a level outside (0, 1).
-
-    >>> round(deviations(0.9), 3)
-    1.645
-    """
-    if not (finite(level) and 0 < level < 1):
-        raise ValueError(f"level: expected a probability between 0 and 1; got {shown(level)}")
-    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,13 @@ which tiles of many waves exceed by far; where that is above the least without a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.model.kernel_batch import Floats, Products
+from rooflinekit.model.kernel_batch import Columns, Floats, Products
 from rooflinekit.model.machine import Machine, held_s
 from rooflinekit.model.memory_system import combined
 
@@ -33,21 +32,13 @@ THIN = ((2, 64), (64, 2), (4, 32), (32, 4), (8, 32), (32, 8))  # of CUDA cores, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Columns):
     """What limits each product, in FLOP/s."""
 
     on_tensor_core: NDArray[np.bool_]  # which unit does it: the tensor core, or the CUDA cores
     peak: Floats  # of that unit at the clock that the board runs at
     issued: Floats  # by tiles without loss, on an SM whose product line has not halved its units
     limit: Floats  # what the board's power sustains
-
-    def with_columns(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Rates:
-        """With each column changed."""
-        return Rates(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
-
-    def where(self, chosen: NDArray[Any]) -> Rates:
-        """The rates of some of the products."""
-        return self.with_columns(lambda column: column[chosen])
 
 
 #: Tiles of the CUDA cores and of the tensor core, each as two columns [tiles, 1].
@@ -208,6 +199,12 @@ class Fill:
     extra_start_s: Floats  # the kernel that adds them up
 
     @classmethod
+    def unsplit(cls, compute_s: Floats, without_s: Floats) -> Fill:
+        """Of products whose k no blocks share; without_s: as above, or one column for all causes."""
+        zeros, several = np.zeros(compute_s.size), np.broadcast_to(without_s, (len(CAUSES), compute_s.size))
+        return cls(compute_s=compute_s, without_s=several, extra_bytes=zeros, extra_start_s=zeros)
+
+    @classmethod
     def empty(cls, count: int) -> Fill:
         """Zeros, to be filled in."""
         zeros = np.zeros((3 + len(CAUSES), count))
@@ -236,7 +233,7 @@ def tiled(products: Products, rates: Rates, traffic_s: Floats, tensor_core: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
+class _Options(Columns):
     """Products with tiles and splits that come into question: columns."""
 
     product: _Ints
@@ -246,16 +243,6 @@ class _Options:
     compute_s: Floats
     tiled_s: Floats  # the same where the board's power is no limit
     extra_bytes: Floats
-
-    def where(self, chosen: _Ints) -> _Options:
-        """Some of them."""
-        return _Options(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
-
-    def and_also(self, others: _Options) -> _Options:
-        """Both."""
-        return _Options(
-            **{f.name: np.concatenate((getattr(self, f.name), getattr(others, f.name))) for f in fields(self)}
-        )
 
     def least(self, count: int) -> _Options:
         """The one of each product that takes least; of equals that without the limit; of equals the first tile."""

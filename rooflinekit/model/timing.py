@@ -1,19 +1,30 @@
-"""What one kernel takes on a machine, and which of its parts the time goes to."""
+"""What kernels take on a machine, and which of their parts the time goes to: one prediction's, or a million's at once.
+
+Every kernel stands as columns for each algorithm that may run it. Columns hold a number for each point of a sweep, and
+a prediction is a sweep of one point.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Math
-from rooflinekit.model.energy import SECONDS, Load, is_held, limited_times
+from rooflinekit.ir.points import Column, Number, Points, values_of
+from rooflinekit.model.energy import SECONDS, Load, PowerLaw, drawn_under_limit, limited_times
+from rooflinekit.model.estimate import Estimate
+from rooflinekit.model.families import estimate_of, of_the_step, residuals_of, stated_family, unmodelled
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.kernel_batch import work_of
+from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.roofline import Times, choices_of, exposed_share, time_work
 from rooflinekit.model.tiling import CAUSES
@@ -97,42 +108,94 @@ class Timing:
         return {**dict.fromkeys(CAUSES, 0.0), **parts, "rate": max(0.0, rest)}  # below 0 by rounding alone
 
 
-def time_kernels(
-    kernels: Sequence[Kernel], machine: Machine, memo: dict[Hashable, Any] | None = None
-) -> tuple[Timing, ...]:
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Kernels by each algorithm that may run, as columns."""
+
+    kernels: tuple[Kernel, ...]
+    owner: list[int]  # whose each is: those of one kernel lie together
+    work: KernelBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Candidates with their times: [candidates · points]."""
+
+    candidates: Candidates
+    own: Times  # at the board's own limit
+    times: Times  # under the machine's
+    load: Load | None  # at the board's own limit; None where no limit changes a time
+    runs: NDArray[np.bool_]  # [candidates, points] which algorithm of each kernel runs
+
+
+class Timeable:
+    """Kernels made ready for any machine."""
+
+    def __init__(self, kernels: Sequence[Kernel], points: int = 1) -> None:
+        self._kernels, self._points = kernels, points
+        self._known: dict[Hashable, Candidates] = {}
+
+    def on(self, machine: Machine, *, causes: int = len(CAUSES)) -> Timed:
+        """Their times under the machine's limits; of several algorithms the fastest one runs.
+
+        causes: how many of CAUSES are told apart. Raises FormatError for arithmetic that the device does not have.
+        """
+        candidates = self._candidates(machine)
+        free = time_work(candidates.work, machine, causes=causes)
+        own, times, load = limited_times(candidates.work, free, machine)
+        # libraries choose without regard to a limit of power
+        total_s = free.total_s.reshape(len(candidates.owner), self._points)
+        runs = _fastest(total_s, candidates.owner, len(self._kernels))
+        return Timed(candidates=candidates, own=own, times=times, load=load, runs=runs)
+
+    def _candidates(self, machine: Machine) -> Candidates:
+        choices = [choices_of(kernel, machine) for kernel in self._kernels]
+        key = tuple(tuple(map(id, choice)) for choice in choices)
+        if key not in self._known:
+            kernels = tuple(kernel for choice in choices for kernel in choice)
+            owner = [i for i, choice in enumerate(choices) for _ in choice]
+            self._known[key] = Candidates(kernels, owner, work_of(kernels, self._points))
+        return self._known[key]
+
+
+def _fastest(total_s: Floats, owner: Sequence[int], count: int) -> NDArray[np.bool_]:
+    """Which candidate of each kernel runs: [candidates, points]; the first of equals."""
+    runs = np.ones(total_s.shape, dtype=bool)
+    if len(owner) > count:
+        starts = np.searchsorted(owner, np.arange(count)).tolist()
+        for start, end in zip(starts, [*starts[1:], len(owner)], strict=True):
+            if end - start > 1:
+                best = np.argmin(total_s[start:end], axis=0)
+                runs[start:end] = best == np.arange(end - start)[:, None]
+    return runs
+
+
+def time_kernels(kernels: Sequence[Kernel], machine: Machine, ready: Timeable | None = None) -> tuple[Timing, ...]:
     """The time of each kernel under the machine's limits. Where there are several algorithms, the fastest one runs.
 
-    memo: of these very kernels, what holds on other machines too.
+    ready: these very kernels, from which what holds on other machines too is taken.
 
     Raises FormatError for arithmetic that the device does not have.
     """
+    timed = (ready or Timeable(kernels)).on(machine)
+    rows = np.flatnonzero(timed.runs[:, 0])
+    chosen = [timed.candidates.kernels[row] for row in rows]
 
     @functools.cache
     def rate(math: Math, tensor_core: bool) -> Rate:
         return machine.matrix_rate(math, tensor_core=tensor_core)
 
-    memo = {} if memo is None else memo
-    chosen = tuple(choices_of(kernel, machine) for kernel in kernels)
-    key = tuple(tuple(map(id, choice)) for choice in chosen)
-    if key not in memo:
-        candidates = [kernel for choice in chosen for kernel in choice]
-        owner = [i for i, choice in enumerate(chosen) for _ in choice]
-        memo[key] = candidates, owner, work_of(candidates)
-    candidates, owner, work = memo[key]
-    free = own = times = time_work(work, machine)
-    if is_held(machine):
-        own, times, _ = limited_times(work, free, machine)
-    total = free.total_s  # libraries choose without regard to a limit of power
-    best: dict[int, int] = {}
-    for row, i in enumerate(owner):
-        if i not in best or total[row] < total[best[i]]:
-            best[i] = row
+    # tf32 stands for "fp32 tensors, tf32 allowed": without the unit there is nothing to report.
+    notes = [
+        rate(kernel.math, kernel.tensor_core).emulated if kernel.cost.gemms and kernel.math is not Math.TF32 else ""
+        for kernel in chosen
+    ]
     overlap = float(machine.values["overlap"])
-    found = [_timing(candidates[row], own, row, rate, overlap) for row in best.values()]
-    if not machine.is_limited or times is own:
-        return tuple(found)
-    rows = enumerate(best.values())
-    return tuple(replace(_timing(candidates[row], times, row, rate, overlap), unlimited=found[i]) for i, row in rows)
+    own = _timings(chosen, timed.own, rows, notes, overlap)
+    if not machine.is_limited or timed.times is timed.own:
+        return own
+    limited = _timings(chosen, timed.times, rows, notes, overlap)
+    return tuple(replace(under, unlimited=free) for under, free in zip(limited, own, strict=True))
 
 
 def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
@@ -140,23 +203,19 @@ def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
     return time_kernels((kernel,), machine)[0]
 
 
-_Rates = Callable[[Math, bool], Rate]  # that of an arithmetic, and whether the tensor core may do it
+_COLUMNS = ("ideal_s", "compute_s", "memory_s", "launch_s", "busy_s", "alone_s")
 
 
-def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates, overlap: float) -> Timing:
-    # tf32 stands for "fp32 tensors, tf32 allowed": without the unit there is nothing to report.
-    reported = kernel.cost.gemms and kernel.math is not Math.TF32
-    return Timing(
-        kernel=kernel,
-        ideal_s=float(times.ideal_s[row]),
-        compute_s=float(times.compute_s[row]),
-        memory_s=float(times.memory_s[row]),
-        launch_s=float(times.launch_s[row]),
-        busy_s=float(times.busy_s[row]),
-        alone_s=float(times.alone_s[row]),
-        causes_s=tuple(times.causes_s[:, row].tolist()),
-        note=rate(kernel.math, kernel.tensor_core).emulated if reported else "",
-        overlap=overlap,
+def _timings(
+    kernels: Sequence[Kernel], times: Times, rows: NDArray[np.intp], notes: Sequence[str], overlap: float
+) -> tuple[Timing, ...]:
+    columns = [getattr(times, name)[rows].tolist() for name in _COLUMNS]
+    causes = map(tuple, times.causes_s[:, rows].T.tolist())
+    return tuple(
+        Timing(
+            kernel=kernel, causes_s=causes_s, note=note, overlap=overlap, **dict(zip(_COLUMNS, seconds, strict=True))
+        )
+        for kernel, causes_s, note, *seconds in zip(kernels, causes, notes, *columns, strict=True)
     )
 
 
@@ -164,4 +223,195 @@ def load_of(timings: Sequence[Timing], machine: Machine) -> Load:
     """The load of these kernels, at the clock that the board gives them by itself."""
     own = [timing.unlimited or timing for timing in timings]
     columns = {name: np.array([getattr(timing, name) for timing in own], dtype=float) for name in ("ideal_s", *SECONDS)}
-    return Load.of(work_of([timing.kernel for timing in own]), machine, **columns)
+    return Load.of(work_of([timing.kernel for timing in own]), machine, SimpleNamespace(**columns))
+
+
+def estimate_of_timings(timings: Sequence[Timing], machine: Machine) -> Estimate:
+    """The time of all kernels of a step, with what it may be off by; see `Prediction.interval`."""
+    seconds: dict[tuple[str, str, str, Cost], float] = defaultdict(float)
+    counts: Counter[tuple[str, str, str, Cost]] = Counter()
+    for timing in timings:
+        kernel = timing.kernel
+        shape = residuals_of(kernel, machine), unmodelled(kernel), kernel.kind, kernel.cost
+        seconds[shape] += timing.total_s
+        counts[shape] += 1
+    return estimate_of(
+        ((*shape[:2], seconds[shape], counts[shape]) for shape in seconds), machine.constants.spreads,
+        of_the_step(timing.kernel for timing in timings),
+        starts_s=machine.start_spread * sum(timing.launch_s for timing in timings),
+    )  # fmt: skip
+
+
+# A step's kernels at many points at once, each distinct kernel once.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointTimes:
+    """Seconds of a step's kernels on a machine: [points], or [distinct kernels, points]."""
+
+    kernel_s: Floats  # [distinct kernels, points] time on the device
+    gpu: Estimate  # of all kernels together, with joules beside the idling board's
+    compute_s: Floats  # of it at the roof of arithmetic, as in `Timing.parts`: what is neither this nor
+    memory_s: Floats  # waiting for traffic is latency
+    candidates: tuple[Kernel, ...]  # the distinct kernels by each algorithm that may run
+    runs: Floats  # [candidates, points] how many of each run
+
+    @property
+    def bytes(self) -> Floats:
+        """Compulsory traffic of the kernels that run."""
+        moved = (n * np.asarray(values_of(kernel.bytes)) for kernel, n in zip(self.candidates, self.runs, strict=True))
+        return sum(moved, start=np.zeros(self.compute_s.shape))
+
+
+class PointKernels:
+    """The kernels of a step, whose sizes are columns, made ready for any machine.
+
+    Crosses out the points at which kernels of different shapes, as they are at the pilot, come to be of one.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], points: Points) -> None:
+        self._points, self._same, self._of_the_step = points, _Interned(), of_the_step(kernels)
+        keys = [self._timing_key(kernel) for kernel in kernels]
+        places = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        first = {key: kernel for kernel, key in zip(reversed(kernels), reversed(keys), strict=True)}
+        distinct = [first[key] for key in places]
+        self.rows = [places[key] for key in keys]  # the distinct kernel of each
+        self._counts = np.bincount(np.array(self.rows, dtype=np.int64), minlength=len(distinct)).astype(float)
+        self._ready = Timeable(distinct, points.count)
+        candidates = [c for kernel in distinct for c in (kernel, *kernel.alternatives)]
+        self._shape_of = dict(zip(map(id, candidates), self._grouped(candidates), strict=True))
+
+    def time(self, machine: Machine, board: Machine) -> PointTimes:
+        """Their times on a machine. Raises FormatError for arithmetic that it does not have.
+
+        board: the machine as it is before an execution changes the gap between kernels, by which the joules of a single
+        prediction are told.
+        """
+        timed = self._ready.on(machine, causes=1)
+        times, owner, candidates = timed.times, timed.candidates.owner, timed.candidates.kernels
+        exposed = exposed_share(times.compute_s, times.busy_s - times.alone_s, machine.values["overlap"])
+
+        def run(column: Floats) -> Floats:
+            """Of the algorithms that run: [candidates, points]."""
+            shaped = column.reshape(timed.runs.shape)
+            return shaped if timed.runs.all() else np.where(timed.runs, shaped, 0.0)
+
+        total_s, weight = run(times.total_s), self._counts[owner]
+        joules, law = None, PowerLaw.of(machine)
+        if law is not None:
+            joules = weight @ run(self._drawn_j(law, timed, board if self._points.count == 1 else machine))
+        belongs = np.zeros((len(self._heads), len(owner)))
+        belongs[[self._shape_of[id(kernel)] for kernel in candidates], np.arange(len(owner))] = weight
+        shapes = zip(
+            (residuals_of(kernel, machine) for kernel in self._heads), map(unmodelled, self._heads), belongs @ total_s,
+            belongs @ (total_s > 0), strict=True,
+        )  # fmt: skip
+        return PointTimes(
+            kernel_s=np.add.reduceat(total_s, np.searchsorted(owner, np.arange(self._counts.size))),
+            gpu=estimate_of(
+                shapes, machine.constants.spreads, self._of_the_step,
+                starts_s=machine.start_spread * (weight @ run(times.launch_s)),
+                joules=joules,
+            ),
+            compute_s=weight @ run(exposed * (times.ideal_s + times.causes_s[0])),
+            memory_s=weight @ run(times.busy_s - exposed * times.compute_s),
+            candidates=candidates,
+            runs=weight[:, None] * (total_s > 0),
+        )  # fmt: skip
+
+    def _drawn_j(self, law: PowerLaw, timed: Timed, machine: Machine) -> Floats:
+        load = None if self._points.count == 1 else timed.load  # see `rooflinekit.step.energy.kernels_j_of`
+        load = Load.of(timed.candidates.work, machine, timed.own) if load is None else load
+        return sum(drawn_under_limit(law, load, machine).values(), np.zeros(load.busy_s.size))
+
+    # --- which are alike -------------------------------------------------------------------------------------------
+
+    def _timing_key(self, kernel: Kernel) -> Hashable:
+        """Equal for kernels that take the same time on any machine, and are of one shape."""
+        rows, same = kernel.rows, self._same
+        return (
+            self._shape_key(kernel), kernel.math, kernel.family, kernel.algorithm, kernel.pointwise, kernel.direction,
+            same(kernel.padded), same(kernel.alone), kernel.raises,
+            *map(same, (rows.count, rows.length, rows.passes, rows.held_bytes, rows.threads, kernel.reread_bytes)),
+            *map(same, (kernel.column, kernel.blocks.count, kernel.blocks.loads, kernel.blocks.bytes, kernel.accesses)),
+            rows.worked, kernel.streamed,
+            *((same(part.bytes), same(part.distance)) for part in kernel.recent),
+            *(map(same, _chain_numbers(kernel))),
+            *map(self._timing_key, kernel.alternatives),
+        )  # fmt: skip
+
+    def _shape_key(self, kernel: Kernel) -> tuple[Hashable, ...]:
+        return (*_family(kernel), *_outline(kernel.cost), *map(self._same, _numbers(kernel.cost)))
+
+    def _grouped(self, candidates: Sequence[Kernel]) -> list[int]:
+        """The shape of each candidate, counted from 0."""
+        keys = [self._shape_key(kernel) for kernel in candidates]
+        first = {key: kernel for kernel, key in zip(reversed(candidates), reversed(keys), strict=True)}
+        alike: dict[Hashable, list[tuple[Hashable, ...]]] = defaultdict(list)
+        for key, kernel in first.items():
+            alike[(*_family(kernel), *_outline(kernel.cost))].append(key)
+        head: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
+        for group in alike.values():
+            for key, same in zip(group, self._coinciding([first[key].cost for key in group]), strict=True):
+                head[key] = group[same]
+        numbered = {key: i for i, key in enumerate(dict.fromkeys(head[key] for key in keys))}
+        self._heads = [first[key] for key in numbered]
+        return [numbered[head[key]] for key in keys]
+
+    def _coinciding(self, costs: Sequence[Cost]) -> list[int]:
+        """For each cost the first that equals it at the pilot; where others do, points are crossed out."""
+        if self._points.count == 1:  # where equal numbers make equal keys
+            return list(range(len(costs)))
+        digests = np.stack([self._digest(cost) for cost in costs])
+        ordered = np.sort(digests, axis=0)
+        if not (ordered[1:] == ordered[:-1]).any():
+            return list(range(len(costs)))
+        pattern = np.array([np.argmax(digests == digest, axis=0) for digest in digests])
+        at_pilot: NDArray[np.int64] = pattern[:, self._points.pilot]
+        self._points.alike &= (pattern == at_pilot[:, None]).all(axis=0)
+        return [int(i) for i in at_pilot]
+
+    def _digest(self, cost: Cost) -> NDArray[np.uint64]:
+        """64 bits of all its numbers, at each point."""
+        found = np.zeros(self._points.count, dtype=np.uint64)
+        for number in _numbers(cost):
+            found = (found ^ np.asarray(values_of(number)).astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+            found ^= found >> np.uint64(29)
+        return found
+
+
+class _Interned:
+    """Numbers for columns, equal for columns of the same values."""
+
+    def __init__(self) -> None:
+        self._by_values: dict[bytes, int] = {}
+        self._by_column: dict[int, tuple[Column, int]] = {}  # with the column, so that its id stays its own
+
+    def __call__(self, number: Number) -> Hashable:
+        if not isinstance(number, Column):
+            return number  # type: ignore[no-any-return]
+        if id(number) not in self._by_column:
+            code = self._by_values.setdefault(number.values.tobytes(), len(self._by_values))
+            self._by_column[id(number)] = (number, code)
+        return "column", self._by_column[id(number)][1]
+
+
+def _numbers(cost: Cost) -> Iterator[Number]:
+    for gemm in cost.gemms:
+        yield from (gemm.batch, gemm.m, gemm.n, gemm.k, *(() if gemm.needed is None else (gemm.needed,)))
+    yield from (cost.vector_flop, cost.special_flop, cost.read_bytes, cost.write_bytes)
+
+
+def _family(kernel: Kernel) -> tuple[Hashable, ...]:
+    """What decides the family of its residuals on any machine, what is unmodelled of it, and its kind."""
+    return (stated_family(kernel), unmodelled(kernel), kernel.kind)
+
+
+def _chain_numbers(kernel: Kernel) -> tuple[Number, ...]:
+    chain = kernel.chain
+    return () if chain is None else (chain.links, chain.starts, chain.barriers)
+
+
+def _outline(cost: Cost) -> tuple[Hashable, ...]:
+    """What of a cost is no number."""
+    return (cost.label, *(gemm.needed is None for gemm in cost.gemms))

@@ -23,7 +23,7 @@ import numpy as np
 from rooflinekit.ir.op import Math
 from rooflinekit.model.kernel_batch import Floats, Products
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.tiling import CAUSES, Fill, Rates, tiled
+from rooflinekit.model.tiling import Fill, Rates, tiled
 
 # Fused attention: two products with a softmax between them, whose scores never leave the SM.
 
@@ -63,13 +63,7 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     free_s = np.where(p.m <= _QUERIES, few, waves)
     asked = p.m / (np.ceil(p.m / queries) * queries) * (keys / padded) * (p.executed / seen) * (size / depth)
     exact_s = blocks * (start + np.maximum(2 * queries * padded * seen * depth / per_sm * asked, fetch * seen))
-    zeros = np.zeros(p.m.size)
-    return Fill(
-        compute_s=free_s,
-        without_s=np.stack([free_s, np.minimum(free_s, shared), np.minimum(free_s, exact_s)]),
-        extra_bytes=zeros,
-        extra_start_s=zeros,
-    )
+    return Fill.unsplit(free_s, np.stack([free_s, np.minimum(free_s, shared), np.minimum(free_s, exact_s)]))
 
 
 def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
@@ -164,8 +158,7 @@ def _in_threads(p: Products, rates: Rates, machine: Machine) -> Fill:
     cycles = cycles * np.where(p.told(lambda one: one.fills.cuda_cores), p.padded, 1.0)
     lanes = machine.sm_count * machine.device.lanes_per_sm
     compute_s = np.where(all_channels, np.maximum(outputs, lanes), outputs) * cycles / lanes / machine.clock
-    zeros, same = np.zeros(p.m.size), np.tile(compute_s, (len(CAUSES), 1))
-    return Fill(compute_s=compute_s, without_s=same, extra_bytes=zeros, extra_start_s=zeros)
+    return Fill.unsplit(compute_s, compute_s)
 
 
 def _persistent(p: Products, rates: Rates, machine: Machine) -> Fill:
@@ -176,7 +169,4 @@ def _persistent(p: Products, rates: Rates, machine: Machine) -> Fill:
     itemsize = np.where(rates.on_tensor_core, HALF_BYTES, 2 * HALF_BYTES)
     fetch_s = itemsize * p.m * p.k * p.batch / (FETCHED * machine.clock)
     free_s = np.maximum(p.flop / np.minimum(rates.issued, rates.peak), fetch_s)
-    zeros, same = np.zeros(p.m.size), np.tile(free_s, (len(CAUSES), 1))
-    return Fill(
-        compute_s=np.maximum(free_s, p.flop / rates.limit), without_s=same, extra_bytes=zeros, extra_start_s=zeros
-    )
+    return Fill.unsplit(np.maximum(free_s, p.flop / rates.limit), free_s)

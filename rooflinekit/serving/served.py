@@ -12,7 +12,8 @@ from rooflinekit.errors import CapacityError, InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir import notebook
 from rooflinekit.ir.sizes import shown, whole
-from rooflinekit.model.machine import Machine, deviations
+from rooflinekit.model.estimate import deviations
+from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine import EnginePool, Installed, ServingMemory, gpus_of
 from rooflinekit.serving.formats import Options

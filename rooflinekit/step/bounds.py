@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.cost import Cost
-from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, unmodelled
+from rooflinekit.model.estimate import around, away
+from rooflinekit.model.families import residuals_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing
 
@@ -34,13 +34,9 @@ def bounds(
     """
     positive = np.asarray(total_s) > 0
     whole = np.where(positive, total_s, 1.0)
-    kernels = deviations * np.asarray(kernels_s) / whole
-    slower = np.exp(deviations * spread)
-    faster_host, slower_host = (
-        np.hypot(kernels, by_host(whole, cpu_s, gpu_s, s, in_series=in_series)) for s in (1 / slower, slower)
-    )
-    low, high = (np.where(positive, bound, 0.0) for bound in (whole / np.exp(faster_host), whole * np.exp(slower_host)))
-    return low, high
+    slower = math.exp(deviations * spread)
+    hosts = tuple(by_host(whole, cpu_s, gpu_s, s, in_series=in_series) for s in (1 / slower, slower))
+    return around(np.where(positive, total_s, 0.0), deviations * np.asarray(kernels_s) / whole, hosts)
 
 
 def by_host(total_s: Numbers, cpu_s: Numbers, gpu_s: Numbers, s: Numbers, *, in_series: bool) -> Any:
@@ -65,25 +61,6 @@ def host_note(host: Host, whole: tuple[float, float], gpu: tuple[float, float]) 
         "one (--host NAME), time yours (`rooflinekit measure --host-only`), or use torch.compile, a CUDA graph or a "
         "larger batch"
     )
-
-
-def kernels_spread_s(timings: Sequence[Timing], machine: Machine) -> float:
-    """One standard deviation of the time of all kernels, see `Prediction.interval`."""
-    together: list[tuple[str, str, float]] = []
-    shapes: dict[tuple[str, str, str, Cost], float] = defaultdict(float)
-    counts: dict[tuple[str, str, str, Cost], int] = defaultdict(int)
-    starts_s = 0.0
-    for timing in timings:
-        family, other = residuals_of(timing.kernel, machine), unmodelled(timing.kernel)
-        together.append((family, other, timing.total_s))
-        shape = family, other, timing.kernel.kind, timing.kernel.cost
-        shapes[shape] += timing.total_s
-        counts[shape] += 1
-        starts_s += timing.launch_s
-    spreads = machine.constants.spreads
-    alone = sum(spreads[key[0]].random_variance(seconds, counts[key]) for key, seconds in shapes.items())
-    shared = shared_variance(together, spreads, of_the_step(timing.kernel for timing in timings))
-    return math.sqrt(alone + shared + (machine.start_spread * starts_s) ** 2)
 
 
 def unmeasured(timings: Iterable[Timing], gpu_s: float, machine: Machine) -> list[str]:
@@ -133,8 +110,4 @@ def widened(bounds: tuple[float, float], middle: float, what: str, deviations: f
     >>> [round(s, 4) for s in widened((1.0, 1.0), 1.0, "decoder training", 1.645)]  # exp(∓1.645·0.14)
     [0.7943, 1.259]
     """
-    if middle <= 0:
-        return bounds
-    source = deviations * SOURCES[what]
-    low, high = (math.log(middle / bounds[0]) if bounds[0] > 0 else math.inf), math.log(bounds[1] / middle)
-    return middle * math.exp(-math.hypot(low, source)), middle * math.exp(math.hypot(high, source))
+    return around(middle, away(middle, bounds), deviations * SOURCES[what]) if middle > 0 else bounds

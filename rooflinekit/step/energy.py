@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rooflinekit.ir.notebook import FirstLine
-from rooflinekit.model.energy import PARTS, PowerLaw, clocks, drawn_j
+from rooflinekit.model.energy import PARTS, PowerLaw, drawn_under_limit
+from rooflinekit.model.estimate import around, away, deviations
 from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.machine import Machine, deviations
+from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing, load_of
 from rooflinekit.step.timeline import Span
 from rooflinekit.units import format_quantity
@@ -32,6 +32,7 @@ class Drawn:
     parts_j: Mapping[str, float]  # they add up: idle, and what kernels draw beside it
     board_w: float  # the limit of the board, or of all of them
     spread: float  # standard deviation of ln(watts)
+    gpus: int = 1
 
     @property
     def joules(self) -> float:
@@ -48,8 +49,7 @@ class Drawn:
 
         Raises ValueError for a level outside (0, 1).
         """
-        factor = math.exp(deviations(level) * self.spread)
-        low, high = self.mean_w / factor, self.mean_w * factor
+        low, high = around(self.mean_w, deviations(level) * self.spread)
         return min(max(low, 0.8 * self.idle_w), self.mean_w), max(min(high, self.board_w), self.mean_w)
 
     def interval(self, time_interval: tuple[float, float], level: float = _LEVEL) -> tuple[float, float]:
@@ -57,14 +57,16 @@ class Drawn:
         deviations(level)
         if not self.joules:
             return 0.0, 0.0
-        watts = self.power_interval(level)
-        low, high = (
-            math.exp(math.hypot(*(math.log(bound / middle) for bound, middle in pairs)))
-            for pairs in (
-                [(watts[i], self.mean_w), (max(time_interval[i], 1e-6 * self.total_s), self.total_s)] for i in (0, 1)
-            )
-        )
-        return self.joules / low, self.joules * high
+        low_s, high_s = (max(bound, 1e-6 * self.total_s) for bound in time_interval)
+        watts = away(self.mean_w, self.power_interval(level))
+        return around(self.joules, watts, away(self.total_s, (low_s, high_s)))
+
+    def line(self, time_interval: tuple[float, float]) -> str:
+        """It in a line; the interval is that of 90 %."""
+        joules, low, high = (format_quantity(j, "J") for j in (self.joules, *self.interval(time_interval)))
+        each = f", {format_quantity(self.mean_w / self.gpus, 'W')} a GPU" if self.gpus > 1 else ""
+        parts = ", ".join(f"{name} {j / self.joules:.0%}" for name, j in self.parts_j.items() if self.joules)
+        return f"energy: {joules} ({low} to {high}), {format_quantity(self.mean_w, 'W')} on average{each}: {parts}"
 
     def to_dict(self, time_interval: tuple[float, float]) -> dict[str, Any]:
         """Everything but the kernels, ready for JSON; intervals are those of 90 %."""
@@ -134,12 +136,7 @@ def energy_of(spans: Sequence[Span], total_s: float, machine: Machine) -> StepEn
 
 def kernels_j_of(timings: Sequence[Timing], machine: Machine, law: PowerLaw) -> dict[str, Floats]:
     """What each kernel draws by part, beside the idling board, under the machine's limits: [kernels] of joules."""
-    if not timings:
-        return {name: np.zeros(0) for name in PARTS}
-    load = load_of(timings, machine)
-    own, clock = clocks(law, load, machine)
-    limit_w = law.board_w if machine.power_limit is None else machine.power_limit
-    return drawn_j(law, load.at(clock / own) if machine.is_limited else load, clock, limit_w)
+    return drawn_under_limit(law, load_of(timings, machine), machine)
 
 
 def _peak_w(joules: Any, seconds: Any, idle_w: float) -> float:
@@ -178,8 +175,6 @@ def limit_note(machine: Machine) -> tuple[str, ...]:
 class TeamEnergy(Drawn):
     """Joules and watts of several GPUs together."""
 
-    gpus: int
-
     @property
     def mean_w_per_gpu(self) -> float:
         """Mean watts of one of them."""
@@ -188,13 +183,6 @@ class TeamEnergy(Drawn):
     def to_dict(self, time_interval: tuple[float, float]) -> dict[str, Any]:
         """As that of `Drawn`, with how many GPUs it is of."""
         return {**Drawn.to_dict(self, time_interval), "gpus": self.gpus}
-
-    def line(self, time_interval: tuple[float, float]) -> str:
-        """It in a line; the interval is that of 90 %."""
-        joules, low, high = (format_quantity(j, "J") for j in (self.joules, *self.interval(time_interval)))
-        each = f", {format_quantity(self.mean_w_per_gpu, 'W')} a GPU" if self.gpus > 1 else ""
-        parts = ", ".join(f"{name} {j / self.joules:.0%}" for name, j in self.parts_j.items() if self.joules)
-        return f"energy: {joules} ({low} to {high}), {format_quantity(self.mean_w, 'W')} on average{each}: {parts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

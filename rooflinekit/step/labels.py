@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rooflinekit.model.timing import Bound
+
 #: What each term of a step is, on one device and on several, and each cause of peak not reached.
 MEANING: Mapping[str, str] = {
     "ideal": "FLOP at peak",
@@ -25,7 +27,7 @@ MEANING: Mapping[str, str] = {
 }
 
 #: Which terms a regime puts together; `power` is the first part of `underuse`. See "Regimes" in docs/model.md.
-REGIME_TERMS: Mapping[str, tuple[str, ...]] = {
+REGIME_TERMS: Mapping[Bound, tuple[str, ...]] = {
     "compute": ("ideal", "power"),
     "memory": ("memory",),
     "latency": ("underuse", "launch"),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family, Op, Phase, Role, TensorSpec
-from rooflinekit.ir.points import integer
+from rooflinekit.ir.points import Column, Number, Points, TooLargeError, bound_of, integer, larger, values_of
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.libraries import exists
 from rooflinekit.model.miopen import NAIVE, UNFOLDED
-from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, rounded
+from rooflinekit.step.allocator import reserved_at, reserved_bytes, rounded, segments_of
 from rooflinekit.units import format_quantity
 
 #: What a process takes of a GPU's memory before its first tensor: the driver's context, and the kernels of PyTorch's
@@ -25,6 +29,9 @@ CONTEXT_BYTES = 500 * 2**20
 #: What is left of the memory that a datasheet states: a driver keeps some for itself, 308 MiB of the 24 GiB of an
 #: RTX 3090 (24268 MiB are reported), 359 MiB of those of an RTX 4090 (24217 MiB).
 USABLE_SHARE = 24217 / 24576
+
+_MOST_BYTES = 2**62  # that columns hold
+_UNKNOWN = -1
 
 #: What memory is used for: what stays first. Gradients are those of weights; workspace is that of libraries.
 ACCOUNTS = ("weights", "optimizer state", "inputs", "gradients", "activations", "workspace")
@@ -198,19 +205,50 @@ class Blocks:
         return found
 
 
-def reserved_bytes(program: Iterable[int], sizes: Sequence[int] | Mapping[int, int], limit: float) -> int | None:
-    """The most bytes in segments at once, see `Blocks.program`; None where the limit leaves no room for them."""
-    allocator = Allocator(limit)
-    blocks: dict[int, Block | None] = {}
-    try:
-        for i in program:
-            if i >= 0:
-                blocks[i] = allocator.take(sizes[i])
-            else:
-                allocator.give_back(blocks.pop(-1 - i))
-    except OutOfMemoryError:
-        return None
-    return allocator.peak_reserved
+class PointMemory:
+    """What a step, whose sizes are columns, needs of the memory of any device whose kernels are these."""
+
+    def __init__(self, blocks: Blocks, points: Points) -> None:
+        self._points = points
+        self.peak_bytes = self._column(functools.reduce(larger, blocks.levels()))
+        numbers: list[tuple[int, Number]] = list(enumerate(blocks.sizes))
+        self._sizes = {
+            i: np.atleast_1d(np.asarray(values_of(size), dtype=np.int64))
+            for i, size in numbers
+            if isinstance(size, Column) or size
+        }
+        self._most = sum(map(segments_of, self._sizes.values()), np.zeros(points.count))
+        self._program = [i for i in blocks.program() if max(i, -1 - i) in self._sizes]
+        self._reserved = np.full(points.count, _UNKNOWN)  # bytes of segments where there is no limit
+
+    def fits(self, device: Device) -> NDArray[np.bool_]:
+        """Whether the allocator finds room for every block, at each point.
+
+        Where all blocks together fit, or the fullest moment alone does not, that is known at once; at the points in
+        between the allocator is followed block by block, first as if there were no limit.
+        """
+        within: NDArray[np.bool_] = self.peak_bytes <= device.dram.capacity
+        if device.kind != "gpu":
+            return within
+        limit = room(device)
+        found: NDArray[np.bool_] = within & (self._most <= limit)
+        unclear = np.flatnonzero(within & ~found & (self.peak_bytes <= limit) & self._points.alike)
+        unknown = unclear[self._reserved[unclear] == _UNKNOWN]
+        self._reserved[unknown], _ = self._followed(unknown, np.inf)
+        found[unclear] = self._reserved[unclear] <= limit
+        unclear = unclear[~found[unclear]]  # as cached segments are given back, there may be room all the same
+        _, failed = self._followed(unclear, limit)
+        found[unclear] = ~failed
+        return found
+
+    def _followed(self, index: NDArray[np.int64], limit: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        sizes = {i: size[index] if len(size) > 1 else size for i, size in self._sizes.items()}
+        return reserved_at(self._program, sizes, np.full(len(index), limit))
+
+    def _column(self, number: Number) -> NDArray[np.int64]:
+        if bound_of(number) > _MOST_BYTES:
+            raise TooLargeError
+        return np.broadcast_to(np.asarray(values_of(number), dtype=np.int64), (self._points.count,))
 
 
 def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool) -> Blocks:

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph, unspoken_note
+from rooflinekit.model.estimate import Estimate, around, deviations
 from rooflinekit.model.fusion import assumptions_of
+from rooflinekit.model.kernel import Issue
 from rooflinekit.model.libraries import stand_in_note
-from rooflinekit.model.machine import Machine, deviations
+from rooflinekit.model.machine import Machine
 from rooflinekit.model.tiling import CAUSES
-from rooflinekit.model.timing import Bound, Timing, time_kernels
+from rooflinekit.model.timing import Bound, Timeable, Timing, estimate_of_timings, time_kernels
 from rooflinekit.step.accuracy import Accuracy, step_accuracy
 from rooflinekit.step.attention import attention_notes
-from rooflinekit.step.bounds import bounds, host_note, kernels_spread_s, unmeasured, unmeasured_note
+from rooflinekit.step.bounds import bounds, host_note, unmeasured, unmeasured_note
 from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, input_pipeline_of, issues_for, issuing, unrecorded
 from rooflinekit.step.execution import Execution, check_release
+from rooflinekit.step.labels import REGIME_TERMS, parted
 from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table, slower_note
 from rooflinekit.step.timeline import Span, Timeline, schedule
@@ -118,11 +121,15 @@ class Prediction(Draws):
 
         power, waves, tiles and rate: see `Timing.underuse_parts`.
         """
-        found: dict[str, float] = defaultdict(float)
+        return dict(self._underuse)
+
+    @cached_property
+    def _underuse(self) -> dict[str, float]:
+        found = dict.fromkeys(UNDERUSE, 0.0)
         for timing in self.timings:
             for name, seconds in timing.underuse_parts().items():
                 found[name] += seconds
-        return {name: found[name] for name in UNDERUSE}
+        return found
 
     @cached_property
     def _utilization(self) -> tuple[float, float]:
@@ -160,11 +167,8 @@ class Prediction(Draws):
         compute: FLOP at peak, and at the clock that power sustains. memory: traffic. latency: kernels that reach
         neither roof, and their starts. overhead: the device has nothing to execute.
         """
-        seconds: dict[Bound, float] = {"compute": 0.0, "memory": 0.0, "latency": 0.0}
-        for timing in self.timings:
-            for name, part in timing.parts().items():
-                seconds[name] += part
-        seconds["overhead"] = sum(self._terms[name] for name in _WAITS)
+        terms = parted(self._terms, self._underuse)
+        seconds = {regime: sum(terms[name] for name in names) for regime, names in REGIME_TERMS.items()}
         total = sum(seconds.values())
         return MappingProxyType({name: part / total if total else 0.0 for name, part in seconds.items()})
 
@@ -209,6 +213,10 @@ class Prediction(Draws):
         """Families of kernels with a part in the step that nobody measured on this GPU; a note says so."""
         return tuple(unmeasured(self.timings, self.gpu_s, self.machine))
 
+    @cached_property
+    def _kernels(self) -> Estimate:
+        return estimate_of_timings(self.timings, self.machine)
+
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability.
 
@@ -220,23 +228,19 @@ class Prediction(Draws):
         `bounds`.
         Raises ValueError for a level outside (0, 1).
         """
-        low, high = bounds(
+        return bounds(
             self.total_s, self.cpu_s, self.gpu_s + self._terms["input"],
-            kernels_spread_s(self.timings, self.machine), self.host.spread,
-            deviations(level), in_series=self.machine.device.kind == "cpu",
+            math.sqrt(self._kernels.variance), self.host.spread, deviations(level),
+            in_series=self.machine.device.kind == "cpu",
         )  # fmt: skip
-        return float(low), float(high)
 
     def gpu_interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds of `gpu_s` in seconds: those of a step that no CPU holds up. Raises ValueError as `interval` does."""
-        spread_s = kernels_spread_s(self.timings, self.machine)
-        low, high = bounds(self.gpu_s, 0.0, self.gpu_s, spread_s, 0.0, deviations(level), in_series=False)
-        return float(low), float(high)
+        return self._kernels.interval(level)
 
     def cpu_interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds of `cpu_s` in seconds. Raises ValueError as `interval` does."""
-        factor = math.exp(deviations(level) * self.host.spread)
-        return self.cpu_s / factor, self.cpu_s * factor
+        return around(self.cpu_s, deviations(level) * self.host.spread)
 
     # --- energy ----------------------------------------------------------------------------------------------------
 
@@ -334,28 +338,38 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
     """
     check_release(graph.like, execution)
     asked, execution = execution, as_run(graph, execution)
-    feed, entry = input_pipeline_of(graph, machine.device, host, execution), entry_of(host, execution, graph)
     issues = issues_for(graph, machine.device, execution)
     launched = launched_by(execution, machine)
     key = "kernels", id(issues)
     if key not in graph.memo:  # with the issues, so that their id stays theirs
-        graph.memo[key] = issues, [kernel for issue in issues for kernel in issue.kernels], {}
-    _, kernels, memo = graph.memo[key]
-    timed = iter(time_kernels(kernels, launched, memo))
-    timings = [tuple(islice(timed, len(issue.kernels))) for issue in issues]
+        kernels = [kernel for issue in issues for kernel in issue.kernels]
+        graph.memo[key] = issues, kernels, Timeable(kernels)
+    _, kernels, ready = graph.memo[key]
+    timings = time_kernels(kernels, launched, ready)
     return Prediction(
         graph=graph,
         machine=machine,
         host=host,
         execution=execution,
         flop=int(graph.summed(lambda cost: cost.flop)),
-        bytes=sum(int(timing.kernel.bytes) for found in timings for timing in found),
-        timeline=schedule(
-            issues, timings, issuing(host, graph), execution, feed, entry, in_series=machine.device.kind == "cpu"
-        ),
+        bytes=sum(int(timing.kernel.bytes) for timing in timings),
+        timeline=timeline_of(graph, issues, timings, machine.device, host, execution),
         memory=memory_of(graph, issues, machine.device, fused=execution.fused),
         assumptions=(*unrecorded(graph, asked), *(assumptions_of(graph, machine.device) if execution.fused else ())),
     )
+
+
+def timeline_of(
+    graph: Graph, issues: Sequence[Issue], timings: Iterable[Timing], device: Device, host: Host, execution: Execution
+) -> Timeline:
+    """The two queues over a step of this graph; timings: of all kernels in order.
+
+    Raises InputError for a CUDA graph that cannot be, and for a rate of samples without an input to count them by.
+    """
+    feed, entry = input_pipeline_of(graph, device, host, execution), entry_of(host, execution, graph)
+    left = iter(timings)
+    by_issue = [tuple(islice(left, len(issue.kernels))) for issue in issues]
+    return schedule(issues, by_issue, issuing(host, graph), execution, feed, entry, in_series=device.kind == "cpu")
 
 
 def launched_by(execution: Execution, machine: Machine) -> Machine:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _MODULES = 10  # in a notebook
 _LEVEL = 0.9
+_BYTES = (
+    "peak_bytes", "peak_op", "weight_bytes", "gradient_bytes", "state_bytes", "workspace_bytes", "reserved_bytes",
+    "context_bytes",
+)  # fmt: skip
 
 
 def document(p: Prediction) -> dict[str, Any]:
@@ -66,14 +70,7 @@ def document(p: Prediction) -> dict[str, Any]:
         "constants": p.machine.constants.name,
         "burst": p.machine.burst,
         "memory": {
-            "peak_bytes": p.memory.peak_bytes,
-            "peak_op": p.memory.peak_op,
-            "weight_bytes": p.memory.weight_bytes,
-            "gradient_bytes": p.memory.gradient_bytes,
-            "state_bytes": p.memory.state_bytes,
-            "workspace_bytes": p.memory.workspace_bytes,
-            "reserved_bytes": p.memory.reserved_bytes,
-            "context_bytes": p.memory.context_bytes,
+            **{name: getattr(p.memory, name) for name in _BYTES},
             "capacity_bytes": p.memory.capacity,
             "fits": p.memory.fits,
         },
@@ -113,7 +110,7 @@ def precision(graph: Graph) -> str:
 
 def lines(p: Prediction) -> list[str]:
     """The step in four lines and its notes."""
-    low, high = p.interval(0.9)
+    low, high = p.interval(_LEVEL)
     sizes = ", ".join(f"{name}={value}" for name, value in p.sizes.items())
     terms = ", ".join(f"{MEANING[name]} {format_quantity(s, 's')}" for name, s in shown_terms(p).items())
     return [
@@ -124,21 +121,13 @@ def lines(p: Prediction) -> list[str]:
         f"GPU busy {format_quantity(p.gpu_s, 's')}, CPU issuing {format_quantity(p.cpu_s, 's')}, "
         f"{p.launched} kernels, peak memory "
         f"{format_quantity(p.memory.peak_bytes, 'byte', binary=True)}",
-        *([] if p.energy is None else [f"energy: {_energy(p)}"]),
+        *([] if p.energy is None else [p.energy.line((low, high))]),
         f"terms: {terms}",
         f"counts: {p.coverage}",
         *([] if p.accuracy is None else [f"judged: {p.accuracy}"]),
         *(f"chain: {sentence}" for sentence in chain_sentences(p)),
         *(f"note: {note}" for note in p.notes),
     ]
-
-
-def _energy(p: Prediction) -> str:
-    assert p.energy is not None
-    low, high = p.energy.interval(p.interval(_LEVEL), _LEVEL)
-    shown = [format_quantity(joules, "J") for joules in (p.energy.joules, low, high)]
-    parts = ", ".join(f"{name} {j / p.energy.joules:.0%}" for name, j in p.energy.parts_j.items())
-    return f"{shown[0]} ({shown[1]} to {shown[2]}), {format_quantity(p.energy.mean_w, 'W')} on average: {parts}"
 
 
 def answer_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:

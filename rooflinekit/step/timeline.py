@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
@@ -25,6 +26,11 @@ class Span:
     end_s: float
     waited_s: float  # how long the GPU stood idle before it
 
+    @property
+    def seconds(self) -> float:
+        """On the GPU."""
+        return self.timing.total_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySpan:
@@ -36,7 +42,14 @@ class CopySpan:
     end_s: float
     waited_s: float
 
+    @property
+    def seconds(self) -> float:
+        """On the way."""
+        return self.transfer.seconds
 
+
+_Queued = TypeVar("_Queued", Span, CopySpan)
+_Work: TypeAlias = Sequence[tuple[Issue, Sequence[Timing]]]  # ops with the times of their kernels
 _WAITING = "waits for the GPU"
 
 
@@ -81,8 +94,8 @@ class Timeline:
 class _Queues:
     """The CPU, the GPU, and what has run so far; times in seconds from the start of the step."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
+    def __init__(self, host: Host, execution: Execution, feed: InputPipeline, entry: Entry) -> None:
+        self.host, self.execution, self.feed, self.entry = host, execution, feed, entry
         self.cpu = 0.0
         self.gpu = 0.0
         self.waited_for_gpu = 0.0
@@ -109,20 +122,20 @@ class _Queues:
         self.waited_for_gpu += self.cpu - start
         self.note(_WAITING, start, waits=True)
 
-    def copy(self, feed: InputPipeline) -> None:
-        """Inputs on their way, each by an op of its own."""
-        for transfer in feed.transfers:
+    def begin(self) -> None:
+        """Inputs on their way, each by an op of its own; then what a compiled step begins with."""
+        for transfer in self.feed.transfers:
             self.spend(f"copy {transfer.name}", self.host.dispatch_s("default"))
             start = larger(self.gpu, self.cpu + self.host.launch_latency)
+            end = start + transfer.seconds
+            waited = start - self.gpu
             self.copies.append(
-                CopySpan(
-                    transfer=transfer, issued_s=self.cpu, start_s=start, end_s=start + transfer.seconds,
-                    waited_s=start - self.gpu,
-                )
-            )  # fmt: skip
-            self.gpu = start + transfer.seconds
-            if feed.blocking:
+                CopySpan(transfer=transfer, issued_s=self.cpu, start_s=start, end_s=end, waited_s=waited)
+            )
+            self.gpu = end
+            if self.feed.blocking:
                 self.wait()
+        self.spend("guards", self.entry.enter_s)
 
     def run(self, timing: Timing, earliest_s: float) -> None:
         """A kernel that may start at this time, and when the GPU is free."""
@@ -131,11 +144,11 @@ class _Queues:
         self.spans.append(Span(timing=timing, issued_s=self.cpu, start_s=start, end_s=end, waited_s=start - self.gpu))
         self.gpu = end
 
-    def issue(self, issue: Issue, timings: Sequence[Timing], execution: Execution) -> None:
+    def issue(self, issue: Issue, timings: Sequence[Timing]) -> None:
         """An op and its kernels, launched one after another. In a chain the GPU follows the CPU from link to link."""
         begun, launch = self.cpu, self.host.launch
         further_s = max(0, sum(kernel.launches for kernel in issue.kernels) - 1) * launch
-        self.cpu += issue_cost_s(issue, self.host, execution) - further_s
+        self.cpu += issue_cost_s(issue, self.host, self.execution) - further_s
         for i, (kernel, timing) in enumerate(zip(issue.kernels, timings, strict=True)):
             self.cpu += launch if i else 0.0
             earliest = self.cpu
@@ -145,30 +158,95 @@ class _Queues:
             self.run(timing, earliest + self.host.launch_latency)
         self.note(issue.op, begun)
 
-    def timeline(self, execution: Execution, *, synchronized: bool = False) -> Timeline:
+    def launched(self, work: _Work) -> Timeline:
+        """Each op by the CPU, which runs ahead as far as it may."""
+        self.begin()
+        waited = False
+        for issue, kernels in work:
+            self.issue(issue, kernels)
+            if kernels and (self.execution.sync == "op" or reads_a_number(issue.op)):
+                self.wait()
+                waited = True
+        self.spend("changed buffers", self.entry.leave_s)
+        return self.timeline(synchronized=self.execution.sync == "op" and waited)
+
+    def replayed(self, work: _Work) -> Timeline:
+        """One launch for all kernels. Raises InputError for a number that the CPU reads on the way."""
+        for issue, _ in work:
+            if reads_a_number(issue.op):
+                where = f" (module {issue.op.module!r})" if issue.op.module else ""
+                raise InputError(
+                    f"execution {self.execution.backend!r}: op {issue.op.name!r}{where} reads a number on the CPU, "
+                    "which a CUDA graph cannot hold; take it out of the step, or choose execution 'eager' or 'compiled'"
+                )
+        self.begin()
+        self.spend("CUDA graph", self.entry.replay_s)
+        for issue, kernels in work:
+            if not is_captured(issue.op, self.execution):
+                self.issue(issue, kernels)
+                continue
+            for timing in kernels:
+                self.run(timing, self.cpu + self.host.launch_latency)
+        return self.timeline()
+
+    def in_series(self, work: _Work) -> Timeline:
+        """Kernels on the cores that dispatch them: nothing is launched ahead, copied or waited for."""
+        if self.execution.as_graph:
+            raise InputError(
+                f"execution {self.execution.backend!r}: a CPU has no CUDA graphs; choose 'eager' or 'compiled'"
+            )
+        self.spend("guards", self.entry.enter_s)
+        cpu_s = self.cpu
+        for issue, kernels in work:
+            cost = issue_cost_s(issue, self.host, self.execution)
+            cpu_s += cost
+            self.spend(issue.op, cost)
+            for timing in kernels:
+                self.run(timing, self.cpu)
+                self.cpu = self.gpu
+        return self._made(cpu_s, self.cpu - self.gpu)
+
+    def timeline(self, *, synchronized: bool = False) -> Timeline:
         """What has become of the step; `synchronized` where the CPU has waited for its last kernel already."""
         cpu_s = self.cpu - self.waited_for_gpu
-        if execution.sync == "none" and not self.waited_for_gpu:
-            return replace(_steady(self.spans, self.copies, cpu_s), cpu=tuple(self.work))
+        if self.execution.sync == "none" and not self.waited_for_gpu:
+            return self._made(cpu_s, self._settle(cpu_s))
         end = self.cpu if synchronized else larger(self.cpu, self.gpu)
-        if execution.sync != "none" and not synchronized:
+        if self.execution.sync != "none" and not synchronized:
             end += self.host.sync
             self.work.append(CpuSpan(what=_WAITING, start_s=self.cpu, end_s=end, waits=True))
-        return Timeline(
-            spans=tuple(self.spans), copies=tuple(self.copies), cpu_s=cpu_s, tail_s=end - self.gpu, cpu=tuple(self.work)
-        )
+        return self._made(cpu_s, end - self.gpu)
+
+    def _made(self, cpu_s: float, tail_s: float) -> Timeline:
+        spans, copies, work = tuple(self.spans), tuple(self.copies), tuple(self.work)
+        return Timeline(spans=spans, copies=copies, cpu_s=cpu_s, tail_s=tail_s, cpu=work)
+
+    def _settle(self, cpu_s: float) -> float:
+        """As in many steps one after another, whose queue stays filled; returns what passes after the last kernel.
+
+        The slower side sets the pace. Where the GPU keeps up, its waits are those of one step shrunk to what is left of
+        them: pace - busy time.
+        """
+        idle = larger(0.0, cpu_s - sum(one.seconds for one in self.spans) - sum(one.seconds for one in self.copies))
+        alone = sum(one.waited_s for one in self.copies) + sum(one.waited_s for one in self.spans)
+        share = idle / alone if alone else 0.0
+        self.gpu = 0.0
+        self.copies = [self._after(one, share) for one in self.copies]
+        self.spans = [self._after(one, share) for one in self.spans]
+        return larger(0.0, idle - alone * share)  # type: ignore[no-any-return]
+
+    def _after(self, one: _Queued, share: float) -> _Queued:
+        """The same behind what is on the GPU, after this share of its wait."""
+        waited = one.waited_s * share
+        start = self.gpu + waited
+        self.gpu = start + one.seconds
+        return replace(one, start_s=start, end_s=self.gpu, waited_s=waited)
 
 
 def schedule(
-    issues: Sequence[Issue],
-    timings: Sequence[Sequence[Timing]],
-    host: Host,
-    execution: Execution,
-    feed: InputPipeline | None = None,
-    entry: Entry | None = None,
-    *,
-    in_series: bool = False,
-) -> Timeline:
+    issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution,
+    feed: InputPipeline | None = None, entry: Entry | None = None, *, in_series: bool = False,
+) -> Timeline:  # fmt: skip
     """Runs the two queues: a kernel starts when the GPU is free and the CPU has launched it.
 
     `timings` holds the times of each issue's kernels, in the order of the issues. `feed` is what the step waits for
@@ -179,105 +257,6 @@ def schedule(
     feed, entry = feed or InputPipeline(), entry or entry_of(host, execution)
     if execution.sync == "events":  # both stand in the GPU's queue, and what is before and after is not between them
         host = host.replace(step=host.record, launch_latency=0.0, sync=0.0)
-    scheduled = _in_series if in_series else _replayed if execution.as_graph else _launched
-    return scheduled(issues, timings, host, execution, feed, entry).fed_at(feed.supply_s)
-
-
-def _launched(
-    issues: Sequence[Issue],
-    timings: Sequence[Sequence[Timing]],
-    host: Host,
-    execution: Execution,
-    feed: InputPipeline,
-    entry: Entry,
-) -> Timeline:
-    queues = _Queues(host)
-    queues.copy(feed)
-    queues.spend("guards", entry.enter_s)
-    waited = False
-    for issue, kernels in zip(issues, timings, strict=True):
-        queues.issue(issue, kernels, execution)
-        if kernels and (execution.sync == "op" or reads_a_number(issue.op)):
-            queues.wait()
-            waited = True
-    queues.spend("changed buffers", entry.leave_s)
-    return queues.timeline(execution, synchronized=execution.sync == "op" and waited)
-
-
-def _in_series(
-    issues: Sequence[Issue],
-    timings: Sequence[Sequence[Timing]],
-    host: Host,
-    execution: Execution,
-    feed: InputPipeline,
-    entry: Entry,
-) -> Timeline:
-    """Kernels on the cores that dispatch them: nothing is launched ahead, copied or waited for."""
-    if execution.as_graph:
-        raise InputError(f"execution {execution.backend!r}: a CPU has no CUDA graphs; choose 'eager' or 'compiled'")
-    queues = _Queues(host)
-    queues.spend("guards", entry.enter_s)
-    cpu_s = queues.cpu
-    for issue, kernels in zip(issues, timings, strict=True):
-        cost = issue_cost_s(issue, host, execution)
-        cpu_s += cost
-        queues.spend(issue.op, cost)
-        for timing in kernels:
-            queues.run(timing, queues.cpu)
-            queues.cpu = queues.gpu
-    return Timeline(spans=tuple(queues.spans), cpu_s=cpu_s, tail_s=queues.cpu - queues.gpu, cpu=tuple(queues.work))
-
-
-def _replayed(
-    issues: Sequence[Issue],
-    timings: Sequence[Sequence[Timing]],
-    host: Host,
-    execution: Execution,
-    feed: InputPipeline,
-    entry: Entry,
-) -> Timeline:
-    """One launch for all kernels. Raises InputError for a number that the CPU reads on the way."""
-    for issue in issues:
-        if reads_a_number(issue.op):
-            where = f" (module {issue.op.module!r})" if issue.op.module else ""
-            raise InputError(
-                f"execution {execution.backend!r}: op {issue.op.name!r}{where} reads a number on the CPU, which a CUDA "
-                "graph cannot hold; take it out of the step, or choose execution 'eager' or 'compiled'"
-            )
-    queues = _Queues(host)
-    queues.copy(feed)
-    queues.spend("guards", entry.enter_s)
-    queues.spend("CUDA graph", entry.replay_s)
-    for issue, kernels in zip(issues, timings, strict=True):
-        if not is_captured(issue.op, execution):
-            queues.issue(issue, kernels, execution)
-            continue
-        for timing in kernels:
-            queues.run(timing, queues.cpu + host.launch_latency)
-    return queues.timeline(execution)
-
-
-def _steady(spans: list[Span], copies: list[CopySpan], cpu_s: float) -> Timeline:
-    """Many steps one after another: the queue between CPU and GPU stays filled, and the slower side sets the pace.
-
-    Where the GPU keeps up, its waits are those of one step shrunk to what is left of them: pace - busy time.
-    """
-    busy = sum(span.timing.total_s for span in spans) + sum(copy.transfer.seconds for copy in copies)
-    idle = larger(0.0, cpu_s - busy)
-    alone = sum(copy.waited_s for copy in copies) + sum(span.waited_s for span in spans)
-    share = idle / alone if alone else 0.0
-    gpu = 0.0
-    moved: list[Span] = []
-    moved_copies: list[CopySpan] = []
-    for copy in copies:
-        waited = copy.waited_s * share
-        start = gpu + waited
-        gpu = start + copy.transfer.seconds
-        moved_copies.append(replace(copy, start_s=start, end_s=gpu, waited_s=waited))
-    for span in spans:
-        waited = span.waited_s * share
-        start = gpu + waited
-        gpu = start + span.timing.total_s
-        moved.append(replace(span, start_s=start, end_s=gpu, waited_s=waited))
-    tail = idle - alone * share
-    return Timeline(spans=tuple(moved), copies=tuple(moved_copies), cpu_s=cpu_s, tail_s=larger(0.0, tail))
+    queues = _Queues(host, execution, feed, entry)
+    run = queues.in_series if in_series else queues.replayed if execution.as_graph else queues.launched
+    return run(list(zip(issues, timings, strict=True))).fed_at(feed.supply_s)

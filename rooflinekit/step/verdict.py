@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
+from rooflinekit.step.allocator import reserved_bytes
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.memory import USABLE_SHARE, MemoryUse, blocks_of, reserved_bytes
+from rooflinekit.step.memory import USABLE_SHARE, MemoryUse, blocks_of
 from rooflinekit.units import format_quantity
 
 #: Stated standard deviations, as shares: of blocks (peaks of single GPUs are within 3.4 % of measured ones in
@@ -57,12 +58,7 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Every number, in bytes, ready for JSON."""
-        levels = {
-            name: {"bytes": level.bytes, "low_bytes": level.low_bytes, "high_bytes": level.high_bytes}
-            for name, level in (("allocated", self.allocated), ("reserved", self.reserved), ("process", self.process))
-        }
-        sizes = {"least_bytes": self.least_bytes, "usable_bytes": self.usable_bytes}
-        return {**levels, **sizes, "probability": self.probability}
+        return asdict(self)
 
 
 def verdict_of(m: MemoryUse, graph: Graph, device: Device, execution: Execution, deviations: float) -> Verdict:

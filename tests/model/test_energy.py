@@ -115,9 +115,7 @@ def kernels(machine: Machine) -> Load:
         4, math=Math.BF16, products=Products.of(np.arange(4), m=sizes, n=sizes, k=sizes),
         read_bytes=4 * sizes**2, write_bytes=np.array([1e4, 1e6, 3e7, 3e9]),
     )  # fmt: skip
-    times = time_work(work, machine)
-    names = ("ideal_s", "compute_s", "memory_s", "busy_s", "launch_s")
-    return Load.of(work, machine, **{name: getattr(times, name) for name in names})
+    return Load.of(work, machine, time_work(work, machine))
 
 
 @settings(max_examples=30, deadline=None)

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.step.allocator import reserved_at
-from rooflinekit.step.memory import reserved_bytes
+from rooflinekit.step.allocator import reserved_at, reserved_bytes
 
 MIB = 2**20
 POINTS = 7
@@ -46,5 +45,7 @@ def test_limits_of_their_own() -> None:
     twelve = np.array([12 * MIB])
     _, failed = reserved_at([0, 1], {0: twelve, 1: twelve}, np.array([24.0 * MIB, 23.0 * MIB]))
     assert failed.tolist() == [False, True]
-    most, failed = reserved_at([0, -1, 1], {0: np.array([14 * MIB]), 1: np.array([16 * MIB])}, np.array([16.0 * MIB]))
-    assert (most.tolist(), failed.tolist()) == ([16 * MIB], [False])
+    most, failed = reserved_at(
+        [0, -1, 1], {0: np.array([14 * MIB]), 1: np.array([16 * MIB])}, np.array([16.0 * MIB] * 2)
+    )
+    assert (most.tolist(), failed.tolist()) == ([16 * MIB] * 2, [False] * 2)

@@ -14,13 +14,12 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Phase
 from rooflinekit.model.families import (
-    OF_A_BACKWARD_PASS,
     SERVED,
     SERVING,
     UNMODELLED,
     base_of,
+    of_the_step,
     residuals_of,
     unmodelled,
 )
@@ -229,8 +228,7 @@ def parts_of(p: Prediction, names: Mapping[str, str] | None = None) -> dict[Part
 
 def of_network(p: Prediction) -> float:
     """What a network is off by itself; of a training step also what its backward pass is, of which no op tells."""
-    learns = any(timing.kernel.phase is Phase.BACKWARD for timing in p.timings)
-    return math.hypot(NETWORK.value, OF_A_BACKWARD_PASS) if learns else NETWORK.value
+    return of_the_step((timing.kernel for timing in p.timings), NETWORK.value)
 
 
 def kernel_parts(

@@ -6,11 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rooflinekit.ir.cost import Cost
+from rooflinekit.model.estimate import around, away, deviations
 from rooflinekit.model.families import residuals_of
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import Machine, deviations
+from rooflinekit.model.machine import Machine
 from rooflinekit.step.bounds import by_host
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.components import (
@@ -79,8 +81,13 @@ class Ratios:
         if not (first.total_s > 0 and second.total_s > 0):
             return Ratio(times=math.inf if second.total_s > 0 else 1.0, low=0.0, high=math.inf)
         times = scale * second.total_s / first.total_s
-        below, above = self._widths(a, b) if self._plain else _independent(first, second, self._level)
-        return Ratio(times=times, low=times * math.exp(-below), high=times * math.exp(above))
+        if self._plain:
+            parts: Sequence[Any] = self._widths(a, b)
+        else:  # nothing is common to the two
+            below, above = away(first.total_s, first.interval(self._level))
+            parts = away(second.total_s, second.interval(self._level)), (above, below)
+        low, high = around(times, *parts)
+        return Ratio(times=times, low=low, high=high)
 
     def _names(self) -> list[dict[str, str]]:
         """Of each step's kernels, what tells those apart that are as wrong: in one network the op, else the work."""
@@ -93,8 +100,8 @@ class Ratios:
             for place, p in enumerate(self._predictions)
         ]
 
-    def _widths(self, a: int, b: int) -> tuple[float, float]:
-        """By what the ratio may lie below and above, in ln."""
+    def _widths(self, a: int, b: int) -> tuple[Any, ...]:
+        """What moves the ratio, in ln, as `around` takes it: kernels, the hosts' pace, and what issuing takes."""
         first, second = self._predictions[a], self._predictions[b]
         kin = Kinship.of(first, second)
         if self._one_host and first.host == second.host:
@@ -102,12 +109,8 @@ class Ratios:
         kernels = self._deviations * math.sqrt(max(0.0, self._variance(a, b, kin)))
         pace = self._deviations * max(first.host.spread, second.host.spread)
         issuing = kin.correlation(ISSUED, ISSUED) if self._one_network else 0.0
-        below, above = zip(
-            _by_hosts(first, second, kin.correlation(_HOST, _HOST), pace),
-            _by_hosts(first, second, issuing, self._deviations * ISSUING.value),
-            strict=True,
-        )
-        return math.hypot(kernels, *below), math.hypot(kernels, *above)
+        hosts = _by_hosts(first, second, kin.correlation(_HOST, _HOST), pace)
+        return kernels, hosts, _by_hosts(first, second, issuing, self._deviations * ISSUING.value)
 
     def _variance(self, a: int, b: int, kin: Kinship) -> float:
         """s² of the logarithm, by all but the hosts."""
@@ -161,11 +164,3 @@ def _moved(p: Prediction, s: float) -> float:
     """By what a step grows on a host slower by a factor s, in ln."""
     gpu_s = p.gpu_s + p.terms()["input"]
     return float(by_host(p.total_s, p.cpu_s, gpu_s, s, in_series=p.machine.device.kind == "cpu"))
-
-
-def _independent(a: Prediction, b: Prediction, level: float) -> tuple[float, float]:
-    """By what their ratio may lie below and above, in ln, where nothing is common to the two."""
-    (a_low, a_high), (b_low, b_high) = a.interval(level), b.interval(level)
-    below = math.hypot(math.log(b.total_s / b_low), math.log(a_high / a.total_s))
-    above = math.hypot(math.log(b_high / b.total_s), math.log(a.total_s / a_low))
-    return below, above

@@ -2,7 +2,7 @@
 
 The graph's sizes are columns (ir/points.py), so the code that makes kernels and blocks of one step makes those of all
 points that go the same way. Points that go another way (another layout, another fusion, another order of who waits)
-are taken again by themselves. The result is what `predict_graph` gives at each point.
+are taken again by themselves. The result is what `predict_graph` gives at each point, by the same functions.
 """
 
 from __future__ import annotations
@@ -26,25 +26,24 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph, map_graph, parts
 from rooflinekit.ir.graph import parts as graphs_at
-from rooflinekit.ir.points import Column, Points, TooLargeError, values_of
+from rooflinekit.ir.points import Column, Number, Points, TooLargeError, values_of
 from rooflinekit.ir.sizes import Size, check_at_all, check_dims, check_names, shown
 from rooflinekit.model.energy import PowerLaw
+from rooflinekit.model.estimate import deviations
 from rooflinekit.model.libraries import formats_channels_last
-from rooflinekit.model.machine import Machine, deviations
-from rooflinekit.model.point_times import PointKernels, PointTimes
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.timing import PointKernels, PointTimes
 from rooflinekit.step.bounds import bounds
-from rooflinekit.step.entry import as_run, entry_of, input_pipeline_of, issues_for, issuing, kernels_key
+from rooflinekit.step.entry import as_run, issues_for, kernels_key
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.memory import product_workspace
-from rooflinekit.step.point_memory import PointMemory
-from rooflinekit.step.prediction import launched_by, predict_graph
-from rooflinekit.step.timeline import Timeline, schedule
+from rooflinekit.step.memory import PointMemory, blocks_of, product_workspace
+from rooflinekit.step.prediction import launched_by, timeline_of
+from rooflinekit.step.timeline import Timeline
 
 LEVEL = 0.9  # of the interval
 REGIMES = ("compute", "memory", "latency", "overhead")  # columns hold their places
 NO_REGIME = -1  # of a point that is not known
 _FACTOR = deviations(LEVEL)
-_MOST_BYTES = 2**62  # that a table's whole numbers hold
 _BATCH = "batch"  # the size of which there is a throughput
 _FEW = 4  # predictions that are made one by one more quickly
 _MOST_AGAIN = 0.7  # a class of a smaller share of the points is worked out again without the others
@@ -143,7 +142,8 @@ def _classes(
                 found = _class(graph, expressions, settings, {n: c[left] for n, c in sizes.items()}, asked)
         if found is None:
             index = left[:1]
-            yield index, _one_by_one(graph, settings, {n: int(c[index[0]]) for n, c in sizes.items()}, asked)
+            at = {name: int(column[index[0]]) for name, column in sizes.items()}
+            yield index, _one_by_one(graph, settings, at, asked)
             left = left[1:]
         else:
             alike, tables = found
@@ -159,13 +159,18 @@ def _class(
     asked: _Asked,
 ) -> tuple[NDArray[np.bool_], list[Table]] | None:
     """Which points go the way of the first, and their tables; None where a count is too large for columns."""
+
+    def step_at(points: Points) -> _Step:
+        whole = map_graph(graph, points.evaluator(expressions), dict.fromkeys(points.sizes, 0))
+        return _Step(whole, settings[0], points, asked)
+
     try:
         points = Points(sizes)
-        step = _Step(graph, expressions, settings[0], points, asked)
+        step = step_at(points)
         among = points.alike.copy()
         if among.mean() < _MOST_AGAIN:
             points = Points({name: column[among] for name, column in sizes.items()})
-            step = _Step(graph, expressions, settings[0], points, asked)
+            step = step_at(points)
         tables = [step.table(setting) for setting in settings]
     except TooLargeError:
         return None
@@ -177,54 +182,63 @@ def _class(
     return alike, [{name: column[points.alike] for name, column in table.items()} for table in tables]
 
 
+def _one_by_one(graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, int], asked: _Asked) -> list[Table]:
+    """A point by plain numbers, which may be of any size. Raises SizeError for memory that no table holds."""
+    try:
+        with np.errstate(divide="ignore", invalid="ignore"):  # of steps of no time
+            step = _Step(graph.at(**sizes), settings[0], Points({}), asked)
+            return [step.table(setting) for setting in settings]
+    except TooLargeError:
+        given = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        raise SizeError(f"{graph.name} at {given}: more than 2**62 bytes of memory: choose smaller sizes") from None
+
+
 class _Step:
     """A step whose sizes are columns, with its kernels and blocks on one kind of machine."""
 
-    def __init__(
-        self, graph: Graph, expressions: Sequence[sympy.Expr], setting: Setting, points: Points, asked: _Asked
-    ) -> None:
+    def __init__(self, graph: Graph, setting: Setting, points: Points, asked: _Asked) -> None:
         memory, self.with_parts = asked
-        self.points, self.with_fits = points, memory is True
-        self.graph = map_graph(graph, points.evaluator(expressions), dict.fromkeys(points.sizes, 0))
-        device = setting.machine.device
-        self.issues = issues_for(self.graph, device, as_run(self.graph, setting.execution))
+        self.points, self.with_fits, self.graph = points, memory is True, graph
+        device, execution = setting.machine.device, as_run(graph, setting.execution)
+        self.issues = issues_for(graph, device, execution)
         self.fitting: dict[int, NDArray[np.bool_]] = {}
         self.timed: dict[tuple[int, Execution], PointTimes] = {}
         self.kernels = PointKernels([kernel for issue in self.issues for kernel in issue.kernels], points)
-        self.memory = (
-            PointMemory(self.graph, self.issues, device, points, fused=setting.execution.fused) if memory else None
-        )
+        self.memory: PointMemory | None = None
+        if memory:
+            self.memory = PointMemory(blocks_of(graph, self.issues, device, fused=execution.fused), points)
 
     def table(self, setting: Setting) -> Table:
         """What `predict_points` says of a setting."""
         machine, execution = setting.machine, as_run(self.graph, setting.execution)
         key = id(machine), execution
         if key not in self.timed:  # hosts share it
-            self.timed[key] = self.kernels.time(launched_by(execution, machine))
+            self.timed[key] = self.kernels.time(launched_by(execution, machine), machine)
         times = self.timed[key]
         timeline = self._timeline(times, setting)
+        gpu_s = self._column(times.gpu.seconds)
         idle_s, input_s = (self._column(seconds) for seconds in (timeline.idle_s, timeline.input_s))
-        total_s = times.gpu_s + idle_s + input_s
-        parts = np.stack([times.compute_s, times.memory_s, times.latency_s, idle_s + input_s])
+        total_s = gpu_s + idle_s + input_s
+        latency_s = gpu_s - times.compute_s - times.memory_s
+        parts = np.stack([times.compute_s, times.memory_s, latency_s, idle_s + input_s])
         cpu_s = self._column(timeline.cpu_s)
         low_s, high_s = bounds(
-            total_s, cpu_s, times.gpu_s + input_s, np.sqrt(times.kernel_variance + times.shared_variance),
+            total_s, cpu_s, gpu_s + input_s, np.sqrt(times.gpu.variance),
             setting.host.spread, _FACTOR, in_series=machine.device.kind == "cpu",
         )  # fmt: skip
+        law = PowerLaw.of(machine)
+        idle_w = np.full(total_s.shape, np.nan if law is None else law.idle_w)
+        energy_j = (0.0 if law is None else times.gpu.joules) + idle_w * total_s
         table: Table = {
             "total_s": total_s,
             "low_s": low_s,
             "high_s": high_s,
-            "gpu_s": times.gpu_s,
+            "gpu_s": gpu_s,
             "cpu_s": cpu_s,
             "regime": np.argmax(parts / total_s, axis=0).astype(np.int8),
+            "energy_j": energy_j,
+            "power_w": np.divide(energy_j, total_s, out=idle_w, where=total_s > 0),
         }
-        law = PowerLaw.of(machine)
-        if times.energy_j is not None and law is not None:
-            table["energy_j"] = times.energy_j + law.idle_w * total_s
-            table["power_w"] = np.divide(table["energy_j"], total_s, out=np.zeros_like(total_s), where=total_s > 0)
-        else:
-            table["energy_j"], table["power_w"] = (np.full(total_s.shape, np.nan) for _ in range(2))
         if self.with_parts:
             table |= {f"{name}_s": seconds for name, seconds in zip(REGIMES, parts, strict=True)}
             flop = self.graph.summed(lambda cost: cost.flop)
@@ -241,14 +255,13 @@ class _Step:
         return table
 
     def _timeline(self, times: PointTimes, setting: Setting) -> Timeline:
-        device, host, execution = setting.machine.device, setting.host, as_run(self.graph, setting.execution)
-        lasting = [_Lasting(Column(self.points, seconds, 0.0)) for seconds in times.kernel_s]
-        rows = iter(self.kernels.rows)
-        timings: Any = [tuple(lasting[next(rows)] for _ in issue.kernels) for issue in self.issues]
-        feed = input_pipeline_of(self.graph, device, host, execution)
-        entry = entry_of(host, execution, self.graph)
-        issued = issuing(host, self.graph)
-        return schedule(self.issues, timings, issued, execution, feed, entry, in_series=device.kind == "cpu")
+        single, kernel_s = self.points.count == 1, times.kernel_s
+        lasting: list[Any] = [
+            _Lasting(float(seconds[0]) if single else Column(self.points, seconds, 0.0)) for seconds in kernel_s
+        ]
+        timings = (lasting[row] for row in self.kernels.rows)
+        execution = as_run(self.graph, setting.execution)
+        return timeline_of(self.graph, self.issues, timings, setting.machine.device, setting.host, execution)
 
     def _column(self, values: Any) -> NDArray[np.float64]:
         return np.broadcast_to(np.asarray(values_of(values), dtype=float), (self.points.count,))
@@ -258,7 +271,7 @@ class _Step:
 class _Lasting:
     """Of a kernel's timing what the time line needs."""
 
-    total_s: Column
+    total_s: Number
 
 
 def _expressions(graph: Graph) -> tuple[sympy.Expr, ...]:
@@ -272,34 +285,6 @@ def _expressions(graph: Graph) -> tuple[sympy.Expr, ...]:
 
     map_graph(graph, note, {})
     return tuple(found)
-
-
-def _one_by_one(graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, int], asked: _Asked) -> list[Table]:
-    """A point the plain way."""
-    memory, with_parts = asked
-    at = graph.at(**sizes)
-    tables: list[Table] = []
-    for setting in settings:
-        p = predict_graph(at, setting.machine, setting.host, setting.execution)
-        low, high = p.interval(LEVEL)
-        row: dict[str, Any] = {
-            "total_s": p.total_s, "low_s": low, "high_s": high, "gpu_s": p.gpu_s, "cpu_s": p.cpu_s,
-            "regime": REGIMES.index(p.regime),
-        }  # fmt: skip
-        row["energy_j"], row["power_w"] = ((math.nan if v is None else v) for v in (p.energy_j, p.power_w))
-        if with_parts:
-            row |= {f"{name}_s": share * p.total_s for name, share in p.shares.items()}
-            row |= {"flop": float(p.flop), "bytes": float(p.bytes)}
-        if _BATCH in p.sizes:
-            row["throughput"] = p.sizes[_BATCH] / p.total_s if p.total_s else math.inf
-        if memory:
-            row |= {"fits": p.memory.fits} if memory is True else {}
-            row["peak_bytes"] = p.memory.peak_bytes
-            if p.memory.peak_bytes > _MOST_BYTES:
-                given = ", ".join(f"{name}={value}" for name, value in sizes.items())
-                raise SizeError(f"{graph.name} at {given}: more than 2**62 bytes of memory: choose smaller sizes")
-        tables.append({name: np.array([value]) for name, value in row.items()})
-    return tables
 
 
 # The sizes of a sweep: lists, of which there is every combination, or which vary together.
