@@ -14,10 +14,10 @@ less, which a loss on the next token leaves, is as good. Weights, their gradient
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rooflinekit.distributed.rewriting import collective, on_tensors, owners_of, wait
+from rooflinekit.distributed.rewriting import bytes_of, collective, on_tensors, owners_of, wait
 from rooflinekit.distributed.tensor import casts_of, divided_along
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
@@ -107,7 +107,8 @@ class _Cutter:
                 )
             return p
         by_row = found.op.outputs[0] != op.outputs[0]
-        fixed = [_bytes(s for s in own if self.thin(s) is s) for own in (op.inputs, op.outputs)]
+        whole = [{s.memory: s for s in own if self.thin(s) is s} for own in (op.inputs, op.outputs)]
+        fixed = [bytes_of(specs.values()) for specs in whole]
         return replace(found, costs=tuple(self._cost(cost, *fixed, by_row=by_row) for cost in p.costs))
 
     def _cost(self, cost: Cost, read: int, written: int, *, by_row: bool) -> Cost:
@@ -128,11 +129,6 @@ class _Cutter:
         if by_row:
             return replace(gemm, m=ceil_div(int(gemm.m), self.parts), needed=needed)
         return replace(gemm, k=ceil_div(int(gemm.k), self.parts), needed=needed)
-
-
-def _bytes(specs: Iterable[TensorSpec]) -> int:
-    """Of all of them, each memory once."""
-    return sum({spec.memory: int(spec.bytes) for spec in specs}.values())
 
 
 # Attention of a context group, from an op on a device's tokens: around a ring, or on what is gathered.
@@ -162,8 +158,8 @@ def gathered_attention(own: PricedOp, whole: PricedOp, parts: int) -> list[Price
     scattered = [replace(s, name=f"{s.name} of all", storage="") for s in whole.op.outputs[1:3]] if backward else []
     if backward:
         changed = replace(changed, outputs=(op.outputs[0], *scattered, *op.outputs[3:]))
-    read = _all(changed.inputs) / max(1, _all(whole.op.inputs))
-    written = _all(changed.outputs) / max(1, _all(whole.op.outputs))
+    read = bytes_of(changed.inputs) / max(1, bytes_of(whole.op.inputs))
+    written = bytes_of(changed.outputs) / max(1, bytes_of(whole.op.outputs))
     costs = tuple(
         replace(cost, read_bytes=int(int(full.read_bytes) * read), write_bytes=int(int(full.write_bytes) * written))
         for cost, full in zip(own.costs, whole.costs, strict=True)
@@ -252,7 +248,7 @@ class _Ring:
             inputs=tuple(given), outputs=tuple(made),
         )  # fmt: skip
         numel = sum(int(spec.numel) for spec in made)
-        cost = Cost(vector_flop=_MERGE_FLOP * numel, read_bytes=_all(given), write_bytes=_all(made))
+        cost = Cost(vector_flop=_MERGE_FLOP * numel, read_bytes=bytes_of(given), write_bytes=bytes_of(made))
         return PricedOp(op=op, costs=(cost,), basis=Basis.RULE)
 
 
@@ -272,10 +268,6 @@ def _with_keys(op: Op, keys: Sequence[TensorSpec]) -> Op:
     return replace(op, inputs=(*op.inputs[:place], *keys, *op.inputs[place + 2 :]))
 
 
-def _all(specs: Sequence[TensorSpec]) -> int:
-    return sum(int(spec.bytes) for spec in specs)
-
-
 def _send(
     key: str, what: str, sized: Sequence[TensorSpec], op: Op, given: Sequence[TensorSpec],
     made: Sequence[TensorSpec], *, blocking: bool = False,
@@ -283,6 +275,6 @@ def _send(
     """A collective of the group, of so many bytes."""
     group = "ring" if what == "send-recv" else "context"
     return collective(
-        key, what, _all(sized), phase=op.phase, group=group, blocking=blocking, inputs=given, outputs=made,
+        key, what, bytes_of(sized), phase=op.phase, group=group, blocking=blocking, inputs=given, outputs=made,
         module=op.module,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from rooflinekit.distributed.replicas import replicated
 from rooflinekit.distributed.rewriting import (
     Insertions,
     belonging_to,
+    bytes_of,
     collective,
     copied,
     copies_of,
@@ -364,15 +365,11 @@ class _Spreading:
             if (expert or 0) >= one.count // self.parts for spec in self.graph.priced[i].op.outputs
             if spec.memory in one.made
         } - set(self.returned)  # fmt: skip
+        weights, gradients = (
+            tuple(filter(None, map(self._own, specs))) for specs in (self.graph.weights, self.graph.gradients)
+        )
         changed = [self._op(i, p) for i, p in enumerate(self.graph.priced)]
-        ops = [[] if p is None else [p] for p in changed]
-        priced = [
-            op for i, own in enumerate(ops) for op in (*self.put.before.get(i, ()), *own, *self.put.after.get(i, ()))
-        ]
-        graph = replace(
-            self.graph, priced=tuple(priced), weights=tuple(filter(None, map(self._own, self.graph.weights))),
-            gradients=tuple(filter(None, map(self._own, self.graph.gradients))),
-        )  # fmt: skip
+        graph = self.put.into(replace(self.graph, weights=weights, gradients=gradients), changed)
         experts = {memory for mixture in self.mixtures for memory in mixture.weights}
         return Spread(graph=graph, gradients=frozenset(s.memory for s in graph.gradients if s.memory in experts))
 
@@ -421,7 +418,7 @@ class _Spreading:
         self, place: int, key: str, sent: Sequence[TensorSpec], there: Sequence[TensorSpec], phase: Phase, kept: int
     ) -> list[PricedOp]:
         """An all-to-all, with a copy on the experts' side where rows of several of them lie device by device."""
-        size = max(sum(int(spec.bytes) for spec in specs) for specs in (sent, there))
+        size = max(bytes_of(sent), bytes_of(there))
         module = self.graph.priced[place].op.module
         to_experts = key.endswith("to experts")
         experts = there if to_experts else sent

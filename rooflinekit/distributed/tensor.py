@@ -18,6 +18,7 @@ from rooflinekit.distributed.rewriting import (
     Insertions,
     belonging_to,
     block_of,
+    bytes_of,
     collective,
     copied,
     copies_of,
@@ -29,7 +30,6 @@ from rooflinekit.distributed.rewriting import (
     scaled,
     times,
     wait,
-    with_ops,
 )
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
@@ -84,23 +84,17 @@ def cut(graph: Graph, parts: int, *, reduces: bool = True) -> Graph:
     column = {linear.module for pair in pairs for linear in pair.columns}
     rows = {pair.row.module for pair in pairs}
     shrunk = _shrunk_memory(graph, pairs, inner, whole, casts)
-    sizes = [int(w.bytes) for w in graph.weights if w.role is Role.WEIGHT]
-    kept = sum(sizes) - sum(int(w.bytes) for w in graph.weights if w.memory in whole) * (parts - 1) / parts
-    step = Fraction(round(kept), max(1, sum(sizes)))
+    all_of = bytes_of(w for w in graph.weights if w.role is Role.WEIGHT)
+    kept = all_of - bytes_of(w for w in graph.weights if w.memory in whole) * (parts - 1) / parts
+    step = Fraction(round(kept), max(1, all_of))
     spans = _places(pairs)
     priced = [_part(p, parts, inner, column, rows, shrunk, step, spans, casts) for p in enumerate(graph.priced)]
     put = Insertions()
     for k, pair in enumerate(pairs if reduces else ()):
         _reductions(graph, pair, k, put)
-    return with_ops(
-        replace(
-            graph,
-            priced=tuple(priced),
-            weights=tuple(_thin(w, parts) if w.memory in whole else w for w in graph.weights),
-            gradients=tuple(_thin(g, parts) if g.memory in shrunk else g for g in graph.gradients),
-        ),
-        put,
-    )
+    weights = tuple(_thin(w, parts) if w.memory in whole else w for w in graph.weights)
+    gradients = tuple(_thin(g, parts) if g.memory in shrunk else g for g in graph.gradients)
+    return put.into(replace(graph, weights=weights, gradients=gradients), priced)
 
 
 def _check_heads(graph: Graph, pairs: list[Pair], parts: int) -> None:
@@ -427,7 +421,7 @@ class _Region:
         )  # fmt: skip
         self._sum(put)
         outputs = tuple(self.thin(spec, "") if spec.memory in self.cut else spec for spec in self.graph.outputs)
-        return with_ops(replace(self.graph, priced=priced, outputs=outputs), put)
+        return put.into(replace(self.graph, outputs=outputs), priced)
 
     def _other(self, p: PricedOp, inside: Mapping[str, TensorSpec], outside: Mapping[str, TensorSpec]) -> PricedOp:
         """An op outside, on what is gathered; a view of what is not is one of a part."""
@@ -520,7 +514,7 @@ class _Region:
                 small |= {spec.memory for spec in p.op.outputs}
         found = {spec.memory: spec for spec in self.graph.gradients if spec.memory in small}
         if found:
-            size = sum(int(spec.bytes) for spec in found.values())
+            size = bytes_of(found.values())
             put.before[end_of_backward(self.graph)].append(
                 collective("gradients of tokens", "all-reduce", size, phase=Phase.BACKWARD, group="tensor",
                            blocking=True, inputs=list(found.values()))
