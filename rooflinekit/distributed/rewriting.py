@@ -50,6 +50,17 @@ def collective(
     return _ours(COLLECTIVE, key, phase, facts, inputs, outputs, module)
 
 
+def sent_by(
+    op: Op, key: str, what: str, size_bytes: int, group: str, given: Sequence[TensorSpec] = (),
+    made: Sequence[TensorSpec] = (), *, blocking: bool = True,
+) -> PricedOp:  # fmt: skip
+    """A collective beside an op, in its module and phase."""
+    return collective(
+        key, what, size_bytes, phase=op.phase, group=group, blocking=blocking, inputs=given, outputs=made,
+        module=op.module,
+    )  # fmt: skip
+
+
 def wait(keys: Iterable[str], phase: Phase, group: str = "data", module: str = "") -> PricedOp:
     """Computing goes on when these collectives of a group are over."""
     listed = tuple(keys)

@@ -28,6 +28,7 @@ from rooflinekit.distributed.rewriting import (
     on_tensors,
     renamed,
     scaled,
+    sent_by,
     times,
     wait,
 )
@@ -285,20 +286,17 @@ def divided_along(spec: TensorSpec, axis: int, parts: int) -> TensorSpec:
 
 def _reductions(graph: Graph, pair: Pair, k: int, put: Insertions) -> None:
     """One after the row's forward, one after the columns' backward."""
-    out = graph.priced[pair.row.place].op.outputs[0]
-    sent: dict[str, Any] = {"group": "tensor", "blocking": True}
-    forward = collective(
-        f"pair {k}", "all-reduce", int(out.bytes), phase=Phase.FORWARD, module=pair.row.module, **sent
-    )  # fmt: skip
-    put.after[pair.row.place].append(forward)
+    row = graph.priced[pair.row.place].op
+    out = row.outputs[0]
+    put.after[pair.row.place].append(sent_by(row, f"pair {k}", "all-reduce", int(out.bytes), "tensor"))
     modules = {linear.module for linear in pair.columns}
     backward = [
         i for i, p in enumerate(graph.priced) if p.op.phase is Phase.BACKWARD and p.op.module in modules and p.costs
     ]
     if backward:
-        size, module = pair.columns[0].rows * pair.columns[0].read * out.dtype.itemsize, pair.columns[0].module
-        reduce = collective(f"pair {k} back", "all-reduce", size, phase=Phase.BACKWARD, module=module, **sent)
-        put.after[backward[-1]].append(reduce)
+        size = pair.columns[0].rows * pair.columns[0].read * out.dtype.itemsize
+        op = replace(graph.priced[backward[-1]].op, module=pair.columns[0].module)
+        put.after[backward[-1]].append(sent_by(op, f"pair {k} back", "all-reduce", size, "tensor"))
 
 
 # Sequence parallelism as in Megatron-LM: between the pairs of a tensor group each device works on its tokens.
@@ -442,16 +440,6 @@ class _Region:
         costs = tuple(divided(cost, self.parts) for cost in p.costs)
         return renamed(on_tensors(p, lambda spec: self.thin(spec, p.op.module), costs), inside)
 
-    def _send(
-        self, key: str, what: str, size: int, op: Op, given: Sequence[TensorSpec] = (),
-        made: Sequence[TensorSpec] = (), *, blocking: bool = True,
-    ) -> PricedOp:  # fmt: skip
-        """A collective of the tensor group, beside an op."""
-        return collective(
-            key, what, size, phase=op.phase, group="tensor", blocking=blocking, inputs=given, outputs=made,
-            module=op.module,
-        )  # fmt: skip
-
     def _readers(self, *, members: bool) -> Iterator[tuple[int, TensorSpec]]:
         """What members, or others, read, with the place; not views."""
         for i, p in enumerate(self.graph.priced):
@@ -470,16 +458,16 @@ class _Region:
             inside[memory] = part
             if memory in self.partial and memory not in others:
                 made = self.places[memory]
-                scatter = self._send(
-                    f"{memory} scattered", "reduce-scatter", int(spec.bytes), self.graph.priced[made].op, [spec], [part]
-                )
+                op, key = self.graph.priced[made].op, f"{memory} scattered"
+                scatter = sent_by(op, key, "reduce-scatter", int(spec.bytes), "tensor", [spec], [part])
                 put.after[made].append(scatter)
             else:
                 phase = self.graph.priced[i].op.phase
                 put.before[i].append(copied(f"split of {memory}", [self.thin(spec, module)], [part], phase, module))
         for memory in sorted(self.partial & others, key=self.places.__getitem__):
             made, size = self.places[memory], int(self._whole(memory).bytes)
-            put.after[made].append(self._send(f"{memory} summed", "all-reduce", size, self.graph.priced[made].op))
+            reduce = sent_by(self.graph.priced[made].op, f"{memory} summed", "all-reduce", size, "tensor")
+            put.after[made].append(reduce)
 
     def _whole(self, memory: str) -> TensorSpec:
         """What an op of the graph makes."""
@@ -498,7 +486,8 @@ class _Region:
             whole = outside[op.phase][memory] = replace(made, name=name, storage="")
             part = self.thin(made, op.module)
             since[name] = max(ahead, self.places[memory] + 1) if again else i
-            gather = self._send(name, "all-gather", int(made.bytes), op, [part], [whole], blocking=not again)
+            size = int(made.bytes)
+            gather = sent_by(op, name, "all-gather", size, "tensor", [part], [whole], blocking=not again)
             put.before[since[name]].append(gather)
             if again:
                 put.before[i].append(wait([name], op.phase, "tensor", op.module))
