@@ -14,10 +14,10 @@ less, which a loss on the next token leaves, is as good. Weights, their gradient
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rooflinekit.distributed.rewriting import collective, on_tensors, owners_of, wait
+from rooflinekit.distributed.rewriting import bytes_of, on_tensors, owners_of, sent_by, wait
 from rooflinekit.distributed.tensor import casts_of, divided_along
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
@@ -47,11 +47,15 @@ def cut_by_context(graph: Graph, parts: int, way: str, batch: int) -> Graph:
         parts=parts, lengths=(batch * length, batch * (length - 1), length, length - 1), batch=batch,
         standing=frozenset({*owners_of(graph, weights), *casts_of(graph)}),
     )  # fmt: skip
-    spread = ring_attention if way == "ring" else gathered_attention
     priced: list[PricedOp] = []
     for p in graph.priced:
         own = cutter.part(p)
-        priced += spread(own, p, parts) if is_attention(p.op) else [own]
+        if not is_attention(p.op):
+            priced.append(own)
+        elif way == "ring":
+            priced += _Ring(own=own, whole=p, parts=parts).ops()
+        else:
+            priced += gathered_attention(own, p)
     return replace(
         graph, priced=tuple(priced), inputs=tuple(map(cutter.thin, graph.inputs)),
         outputs=tuple(map(cutter.thin, graph.outputs)),
@@ -107,14 +111,15 @@ class _Cutter:
                 )
             return p
         by_row = found.op.outputs[0] != op.outputs[0]
-        fixed = [_bytes(s for s in own if self.thin(s) is s) for own in (op.inputs, op.outputs)]
+        whole = [{s.memory: s for s in own if self.thin(s) is s} for own in (op.inputs, op.outputs)]
+        fixed = [bytes_of(specs.values()) for specs in whole]
         return replace(found, costs=tuple(self._cost(cost, *fixed, by_row=by_row) for cost in p.costs))
 
     def _cost(self, cost: Cost, read: int, written: int, *, by_row: bool) -> Cost:
         """Of a part. read, written: bytes of tensors that stay whole; by_row: rows are cut, not what is summed up."""
         thin = cost.map(lambda size: ceil_div(int(size), self.parts))
         return replace(
-            thin, gemms=tuple(self._gemm(gemm, by_row=by_row) for gemm in cost.gemms),
+            thin, gemms=tuple(_along(gemm, "m" if by_row else "k", self.parts) for gemm in cost.gemms),
             read_bytes=self._traffic(int(cost.read_bytes), read),
             write_bytes=self._traffic(int(cost.write_bytes), written),
         )  # fmt: skip
@@ -123,16 +128,11 @@ class _Cutter:
         """Bytes: tensors that are whole, or of a table the rows that tokens ask for."""
         return fixed + ceil_div(size - fixed, self.parts) if size >= fixed else ceil_div(size, self.parts)
 
-    def _gemm(self, gemm: Gemm, *, by_row: bool) -> Gemm:
-        needed = None if gemm.needed is None else ceil_div(int(gemm.needed), self.parts)
-        if by_row:
-            return replace(gemm, m=ceil_div(int(gemm.m), self.parts), needed=needed)
-        return replace(gemm, k=ceil_div(int(gemm.k), self.parts), needed=needed)
 
-
-def _bytes(specs: Iterable[TensorSpec]) -> int:
-    """Of all of them, each memory once."""
-    return sum({spec.memory: int(spec.bytes) for spec in specs}.values())
+def _along(gemm: Gemm, size: str, parts: int) -> Gemm:
+    """A product of a part of one of its sizes."""
+    needed = None if gemm.needed is None else ceil_div(int(gemm.needed), parts)
+    return replace(gemm, needed=needed, **{size: ceil_div(int(getattr(gemm, size)), parts)})
 
 
 # Attention of a context group, from an op on a device's tokens: around a ring, or on what is gathered.
@@ -147,33 +147,29 @@ def is_attention(op: Op) -> bool:
     return "scaled_dot_product" in op.kind or "flex_attention" in op.kind
 
 
-def ring_attention(own: PricedOp, whole: PricedOp, parts: int) -> list[PricedOp]:
-    """own: the op on a device's tokens, of its part of the costs; whole: the same on all of them."""
-    return _Ring(own=own, whole=whole, parts=parts).ops()
+def gathered_attention(own: PricedOp, whole: PricedOp) -> list[PricedOp]:
+    """With all keys and values gathered before it, and their gradients scattered after it.
 
-
-def gathered_attention(own: PricedOp, whole: PricedOp, parts: int) -> list[PricedOp]:
-    """Likewise, with all keys and values gathered before it, and their gradients scattered after it."""
+    own: the op on a device's tokens, of its part of the costs; whole: the same on all of them.
+    """
     op, backward = own.op, own.op.phase is Phase.BACKWARD
     known = keys_of(whole.op)
     gathered = [replace(s, name=f"{s.name} of all, {op.name}", storage="") for s in known]
-    found = [_send(f"{op.name} keys", "all-gather", known, op, keys_of(op), gathered, blocking=True)]
+    found = [sent_by(op, f"{op.name} keys", "all-gather", bytes_of(known), "context", keys_of(op), gathered)]
     changed = _with_keys(op, gathered)
     scattered = [replace(s, name=f"{s.name} of all", storage="") for s in whole.op.outputs[1:3]] if backward else []
     if backward:
         changed = replace(changed, outputs=(op.outputs[0], *scattered, *op.outputs[3:]))
-    read = _all(changed.inputs) / max(1, _all(whole.op.inputs))
-    written = _all(changed.outputs) / max(1, _all(whole.op.outputs))
+    read = bytes_of(changed.inputs) / max(1, bytes_of(whole.op.inputs))
+    written = bytes_of(changed.outputs) / max(1, bytes_of(whole.op.outputs))
     costs = tuple(
         replace(cost, read_bytes=int(int(full.read_bytes) * read), write_bytes=int(int(full.write_bytes) * written))
         for cost, full in zip(own.costs, whole.costs, strict=True)
     )
     found.append(replace(own, op=changed, costs=costs))
     if backward:
-        back = op.outputs[1:3]
-        found.append(
-            _send(f"{op.name} gradients of keys", "reduce-scatter", scattered, op, scattered, back, blocking=True)
-        )
+        key, size = f"{op.name} gradients of keys", bytes_of(scattered)
+        found.append(sent_by(op, key, "reduce-scatter", size, "context", scattered, op.outputs[1:3]))
     return found
 
 
@@ -195,7 +191,8 @@ class _Ring:
             sent = ([*keys] if j < last else []) + ([*made[1:3]] if backward and j else [])
             key = f"{op.name} hop {j + 1}"
             if sent:
-                found.append(_send(key, "send-recv", sent, op, sent, coming if j < last else []))
+                made_of = coming if j < last else []
+                found.append(sent_by(op, key, "send-recv", bytes_of(sent), "ring", sent, made_of, blocking=False))
             found.append(self._block(j, keys))
             if j:
                 part, before, made = self._part(j), made, self._made(j)
@@ -205,7 +202,7 @@ class _Ring:
             keys = coming
         if backward:
             back = made[1:3]
-            found.append(_send(f"{op.name} last hop", "send-recv", back, op, back, [], blocking=True))
+            found.append(sent_by(op, f"{op.name} last hop", "send-recv", bytes_of(back), "ring", back))
         return found
 
     def _results(self) -> Sequence[TensorSpec]:
@@ -235,15 +232,12 @@ class _Ring:
     def _cost(self, own: Cost, whole: Cost) -> Cost:
         """Of a block: its keys are those of one device too. Bytes are those of a device's tensors."""
         thin = own.map(lambda size: ceil_div(int(size), self.parts))
-        gemms = tuple(self._gemm(a, b) for a, b in zip(own.gemms, whole.gemms, strict=True))
+        # The second of the two sizes that are tokens: columns of scores, or what is summed up.
+        gemms = tuple(
+            _along(a, "n" if int(b.n) == int(b.m) else "k", self.parts)
+            for a, b in zip(own.gemms, whole.gemms, strict=True)
+        )
         return replace(thin, gemms=gemms, read_bytes=own.read_bytes, write_bytes=own.write_bytes)
-
-    def _gemm(self, own: Gemm, whole: Gemm) -> Gemm:
-        """The second of the two sizes that are tokens: columns of scores, or what is summed up."""
-        name = "n" if int(whole.n) == int(whole.m) else "k"
-        needed = None if own.needed is None else ceil_div(int(own.needed), self.parts)
-        size = ceil_div(int(getattr(own, name)), self.parts)
-        return replace(own, needed=needed, n=size if name == "n" else own.n, k=size if name == "k" else own.k)
 
     def _merged(self, j: int, given: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> PricedOp:
         """A block's result, scaled, and the sum before it."""
@@ -252,7 +246,7 @@ class _Ring:
             inputs=tuple(given), outputs=tuple(made),
         )  # fmt: skip
         numel = sum(int(spec.numel) for spec in made)
-        cost = Cost(vector_flop=_MERGE_FLOP * numel, read_bytes=_all(given), write_bytes=_all(made))
+        cost = Cost(vector_flop=_MERGE_FLOP * numel, read_bytes=bytes_of(given), write_bytes=bytes_of(made))
         return PricedOp(op=op, costs=(cost,), basis=Basis.RULE)
 
 
@@ -270,19 +264,3 @@ def _with_keys(op: Op, keys: Sequence[TensorSpec]) -> Op:
     """The op on others. By place: query, key and value may be views of one memory."""
     place = _first_key(op)
     return replace(op, inputs=(*op.inputs[:place], *keys, *op.inputs[place + 2 :]))
-
-
-def _all(specs: Sequence[TensorSpec]) -> int:
-    return sum(int(spec.bytes) for spec in specs)
-
-
-def _send(
-    key: str, what: str, sized: Sequence[TensorSpec], op: Op, given: Sequence[TensorSpec],
-    made: Sequence[TensorSpec], *, blocking: bool = False,
-) -> PricedOp:  # fmt: skip
-    """A collective of the group, of so many bytes."""
-    group = "ring" if what == "send-recv" else "context"
-    return collective(
-        key, what, _all(sized), phase=op.phase, group=group, blocking=blocking, inputs=given, outputs=made,
-        module=op.module,
-    )  # fmt: skip

@@ -203,7 +203,7 @@ class Planner:
         w, last = self.pieces.weights, k == self.layout.pipeline - 1
         layers = sum(self.layers_of()[k :: self.layout.pipeline])
         ends = w.get("embedding", 0) * (k == 0 or (last and self.pieces.tied)) + w.get("head", 0) * last
-        return layers * w["layer"] + ends, layers * self.pieces.expert_weights, ends, layers
+        return layers * w["layer"] + ends, layers * self.pieces.weights["experts"], ends, layers
 
     @property
     def replicas(self) -> int:
@@ -246,7 +246,7 @@ class Planner:
         """The same of layers that gather their weights, one after another."""
         lay, w, groups, hybrid = self.layout, self.pieces.weights, self.groups, self.layout.sharding == "hybrid"
         inside, count, away = "node" if hybrid else "data", self.decoder.layers, self.offload.layers
-        numbers = [w.get("embedding", 0) + w.get("head", 0), *[w["layer"] + self.pieces.expert_weights] * count]
+        numbers = [w.get("embedding", 0) + w.get("head", 0), *[w["layer"] + self.pieces.weights["experts"]] * count]
         sizes = [2.0 * number for number in numbers]
         gather, reduce = (
             [groups.seconds(inside, what, size) for size in sizes] for what in ("all-gather", "reduce-scatter")
@@ -323,7 +323,7 @@ class Planner:
         if lay.gathers:
             shards = len(self.groups.members["node"]) if lay.sharding == "hybrid" else self.replicas
             cut = dense / shards + experts / few
-            largest = max(pieces.weights["layer"] + pieces.expert_weights, ends)
+            largest = max(pieces.weights["layer"] + pieces.weights["experts"], ends)
             weights = float(stated * (whole if lay.sharding == "grad-op" else 2 * largest))
             gradients, optimizer, buffers = 4 * cut, state * cut, float(stated * largest)
         else:

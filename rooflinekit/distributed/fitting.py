@@ -15,7 +15,7 @@ from rooflinekit.distributed.groups import BATCH, Setting, batch_of
 from rooflinekit.distributed.planning import fits, plan
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.distributed.records import DDP, FSDP, Savers, Strategy
-from rooflinekit.distributed.rewriting import PART, repeated_blocks, segments_of, within
+from rooflinekit.distributed.rewriting import PART, bytes_of, repeated_blocks, segments_of, within
 from rooflinekit.distributed.saving import kind_and_place, names_of, repeated_of
 from rooflinekit.errors import InputError, SizeError
 from rooflinekit.ir import notebook
@@ -56,6 +56,11 @@ class Trial:
         words += [f"autocast {self.autocast}"] if self.autocast else []
         words += [str(p.savers)] if p.savers != Savers() else []
         return ", ".join(words) or "as it is"
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the device that needs most."""
+        return max(share.memory.peak_bytes for share in self.prediction.shares)
 
     @property
     def policy(self) -> str:
@@ -128,7 +133,7 @@ class Fitting(FirstLine):
             {
                 "combination": trial.name,
                 "total_s": trial.prediction.total_s,
-                "peak_bytes": max(share.memory.peak_bytes for share in trial.prediction.shares),
+                "peak_bytes": trial.peak_bytes,
                 "fits": trial.prediction.fits,
                 "throughput": trial.prediction.throughput,
                 **{f"largest_{name}": value for name, value in trial.largest.items()},
@@ -143,18 +148,12 @@ class Fitting(FirstLine):
         return {"best": best, "tried": self.table.to_dict("records")}
 
     def __str__(self) -> str:
+        width = max((len(word) for _, _, _, _, *largest in self._rows() for word in largest), default=0)
         rows = [
-            "  ".join(
-                [f"{time:>9}", f"{size:>9}", f"{fits:<12}", *(f"{word:<{self._width}}" for word in largest), name]
-            )
+            "  ".join([f"{time:>9}", f"{size:>9}", f"{fits:<12}", *(f"{word:<{width}}" for word in largest), name])
             for name, time, size, fits, *largest in self._rows()
         ]
         return "\n".join([self._verdict(), *rows])
-
-    @property
-    def _width(self) -> int:
-        """Of the columns of largest sizes."""
-        return max((len(f"{name} ≤ {value}") for t in self.trials for name, value in t.largest.items()), default=0)
 
     def _verdict(self) -> str:
         """What is chosen, and by which rule where it is not the fastest."""
@@ -195,15 +194,14 @@ def try_all(
     """
     check_names(largest_of, graph.sizes, complete=False)
     trials: list[Trial] = []
-    open_ends: list[_OpenEnd] = []
-    count = setting.gpus
+    open_ends: list[tuple[Trial, bool]] = []
 
     def add(trial: Trial) -> None:
         trials.append(trial)
         if advance is not None:
             advance(trial.name)
 
-    for autocast, strategy in product(_formats(graph, setting), _strategies(count)):
+    for autocast, strategy in product(_formats(graph, setting), _strategies(setting.gpus)):
         own = graph if autocast == graph.autocast else resized(traced_with(graph, autocast=autocast), **graph.sizes)
         for optimizer in _optimizers(graph):
             found = [
@@ -212,11 +210,11 @@ def try_all(
             for trial in (*found[0], *found[1]):
                 add(trial)
             if setting.execution.backend == "eager":
-                open_ends += _open_ends(own, *found, wanted=not optimizer)
-    for one in sorted(open_ends, key=lambda one: (not one.wanted, one.trial.prediction.total_s)):
+                open_ends += _open_ends(*found, wanted=not optimizer)
+    for one, wanted in sorted(open_ends, key=lambda end: (not end[1], end[0].prediction.total_s)):
         fitting = [trial.prediction.total_s for trial in trials if trial.prediction.fits]
-        if one.wanted or _AS_FAST * one.trial.prediction.total_s < min(fitting, default=math.inf):
-            for trial in one.trials(setting):
+        if wanted or _AS_FAST * one.prediction.total_s < min(fitting, default=math.inf):
+            for trial in _just_fitting(one, setting):
                 add(trial)
     return Fitting(trials=tuple(_with_largest(trial, setting, largest_of, advance) for trial in trials))
 
@@ -253,33 +251,24 @@ def _largest(trial: Trial, setting: Setting, name: str) -> int:
     return step * found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenEnd:
-    """A combination that does not fit with all of its activations. wanted: whether it is tried in any case."""
-
-    graph: Graph
-    trial: Trial
-    wanted: bool
-
-    def trials(self, setting: Setting) -> Iterator[Trial]:
-        """With activations saved, computed again or sent away so that it just fits."""
-        p = self.trial.prediction
-        predict = cache(lambda savers: plan(self.graph, setting, p.strategy, savers=savers))
-        for found in choices(p.savers, p, predict):
-            yield Trial(prediction=found, autocast=self.trial.autocast, graph=self.graph)
+def _just_fitting(trial: Trial, setting: Setting) -> Iterator[Trial]:
+    """A combination with activations saved, computed again or sent away so that it just fits."""
+    p = trial.prediction
+    predict = cache(lambda savers: plan(trial.graph, setting, p.strategy, savers=savers))
+    for found in choices(p.savers, p, predict):
+        yield Trial(prediction=found, autocast=trial.autocast, graph=trial.graph)
 
 
-def _open_ends(graph: Graph, plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -> list[_OpenEnd]:
-    """Of those that do not fit: the one in most parts, and if `wanted` that in as few as checkpoints of all fit in."""
+def _open_ends(plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -> list[tuple[Trial, bool]]:
+    """Of those that do not fit with all activations: the one in most parts, and if `wanted` that in as few as
+    checkpoints of all fit in; and whether it is tried in any case.
+    """
     left = [trial for trial in plain if not trial.prediction.fits]
     if not left:
         return []
     fitting = {trial.prediction.savers.accumulate for trial in full if trial.prediction.fits}
-    fewest = [trial for trial in left if trial.prediction.savers.accumulate in fitting][:1] or left[-1:]
-    chosen = [(fewest[0], True)] if wanted else []
-    if not wanted or fewest[0] is not left[-1]:
-        chosen.append((left[-1], False))
-    return [_OpenEnd(graph=graph, trial=trial, wanted=known) for trial, known in chosen]
+    fewest = next((trial for trial in left if trial.prediction.savers.accumulate in fitting), left[-1])
+    return [(fewest, True)] * wanted + [(left[-1], False)] * (not wanted or fewest is not left[-1])
 
 
 def _parts(
@@ -290,11 +279,11 @@ def _parts(
         if batch_of(graph) % (parts * setting.gpus):
             return
         prediction = plan(graph, setting, strategy, savers=Savers(accumulate=parts, **chosen))
-        yield Trial(prediction=prediction, autocast=autocast, graph=graph)
-        peak = max(share.memory.peak_bytes for share in prediction.shares)
-        if prediction.fits or peak > 0.95 * least:  # smaller parts save nothing more
+        trial = Trial(prediction=prediction, autocast=autocast, graph=graph)
+        yield trial
+        if trial.prediction.fits or trial.peak_bytes > 0.95 * least:  # smaller parts save nothing more
             return
-        least = peak
+        least = trial.peak_bytes
 
 
 def _strategies(count: int) -> Sequence[Strategy]:
@@ -374,13 +363,13 @@ def _worth(plain: ParallelPrediction) -> list[_Kept]:
     p = plain.slowest.prediction
     seconds = _seconds(p)
     found: dict[str, _Kept] = {}
-    once = replace(p.graph, priced=tuple(one for one in p.graph.priced if PART not in one.op.name))
+    once = _once(p.graph)
     for path in segments_of(once):
         for one in repeated_of(once, path):
             if not one.costs or {spec.memory for spec in one.op.inputs} & {spec.memory for spec in one.op.outputs}:
                 continue
             name = kind_and_place(one.op, path)[1]
-            size = sum({spec.memory: int(spec.bytes) for spec in one.op.outputs}.values())
+            size = bytes_of({spec.memory: spec for spec in one.op.outputs}.values())
             before = found.get(name, _Kept(name=name, seconds=0.0, size=0))
             own = seconds.get(one.op.name, 0.0)
             found[name] = replace(before, seconds=before.seconds + own, size=before.size + size)

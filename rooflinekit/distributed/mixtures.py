@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
 
 from rooflinekit.distributed.records import DDP
 from rooflinekit.distributed.replicas import replicated
 from rooflinekit.distributed.rewriting import (
     Insertions,
     belonging_to,
-    collective,
+    bytes_of,
     copied,
     copies_of,
     flattened,
@@ -26,10 +25,11 @@ from rooflinekit.distributed.rewriting import (
     owners_of,
     renamed,
     scaled,
+    sent_by,
     times,
 )
 from rooflinekit.errors import InputError
-from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
@@ -364,15 +364,11 @@ class _Spreading:
             if (expert or 0) >= one.count // self.parts for spec in self.graph.priced[i].op.outputs
             if spec.memory in one.made
         } - set(self.returned)  # fmt: skip
+        weights, gradients = (
+            tuple(filter(None, map(self._own, specs))) for specs in (self.graph.weights, self.graph.gradients)
+        )
         changed = [self._op(i, p) for i, p in enumerate(self.graph.priced)]
-        ops = [[] if p is None else [p] for p in changed]
-        priced = [
-            op for i, own in enumerate(ops) for op in (*self.put.before.get(i, ()), *own, *self.put.after.get(i, ()))
-        ]
-        graph = replace(
-            self.graph, priced=tuple(priced), weights=tuple(filter(None, map(self._own, self.graph.weights))),
-            gradients=tuple(filter(None, map(self._own, self.graph.gradients))),
-        )  # fmt: skip
+        graph = self.put.into(replace(self.graph, weights=weights, gradients=gradients), changed)
         experts = {memory for mixture in self.mixtures for memory in mixture.weights}
         return Spread(graph=graph, gradients=frozenset(s.memory for s in graph.gradients if s.memory in experts))
 
@@ -421,22 +417,18 @@ class _Spreading:
         self, place: int, key: str, sent: Sequence[TensorSpec], there: Sequence[TensorSpec], phase: Phase, kept: int
     ) -> list[PricedOp]:
         """An all-to-all, with a copy on the experts' side where rows of several of them lie device by device."""
-        size = max(sum(int(spec.bytes) for spec in specs) for specs in (sent, there))
-        module = self.graph.priced[place].op.module
+        size = max(bytes_of(sent), bytes_of(there))
+        op = replace(self.graph.priced[place].op, phase=phase)
         to_experts = key.endswith("to experts")
         experts = there if to_experts else sent
         moved = flattened(experts[0], ceil_div(size, experts[0].dtype.itemsize), f"{key}, device by device")
-        sorts = kept > 1
-        send = collective(
-            key, "all-to-all", size, phase=phase, group="expert", blocking=True,
-            inputs=[moved] if sorts and not to_experts else sent, outputs=[moved] if sorts and to_experts else there,
-            module=module,
-        )  # fmt: skip
-        if not sorts:
-            return [send]
+        if kept == 1:
+            return [sent_by(op, key, "all-to-all", size, "expert", sent, there)]
         if to_experts:
-            return [send, copied(f"{key}, expert by expert", [moved], there, phase, module)]
-        return [copied(f"{key}, sorted", sent, [moved], phase, module), send]
+            send = sent_by(op, key, "all-to-all", size, "expert", sent, [moved])
+            return [send, copied(f"{key}, expert by expert", [moved], there, phase, op.module)]
+        send = sent_by(op, key, "all-to-all", size, "expert", [moved], there)
+        return [copied(f"{key}, sorted", sent, [moved], phase, op.module), send]
 
     # --- what is computed ------------------------------------------------------------------------------------
 
@@ -512,7 +504,7 @@ class _Spreading:
             own = not mixture.path and int(gemm.batch) == mixture.count
             rows = times(getattr(gemm, size), self.load * (self.parts if own or mixture.path else 1))
             batch = int(gemm.batch) // self.parts if own else gemm.batch
-            gemms.append(_with(gemm, size, rows, batch))
+            gemms.append(replace(gemm, batch=batch, needed=None, **{size: rows}))
         vector = self.load * (self.parts if mixture.path else 1)
         return replace(
             cost, gemms=tuple(gemms), vector_flop=times(cost.vector_flop, vector),
@@ -520,11 +512,6 @@ class _Spreading:
             read_bytes=int(cost.read_bytes) + _bytes(after.inputs) - _bytes(before.inputs),
             write_bytes=int(cost.write_bytes) + _bytes(after.outputs) - _bytes(before.outputs),
         )  # fmt: skip
-
-
-def _with(gemm: Gemm, size: str, rows: int, batch: Any) -> Gemm:
-    sizes: Mapping[str, Any] = {"m": gemm.m, "n": gemm.n, "k": gemm.k, size: rows}
-    return Gemm(batch=batch, **sizes)
 
 
 def _bytes(specs: Sequence[TensorSpec]) -> int:

@@ -28,6 +28,7 @@ from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing, time_kernels
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.serving.tape import Tape
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import issue_cost_s, issues_for
 from rooflinekit.step.execution import Execution
@@ -52,35 +53,22 @@ def graph_of(part: Part, recipe: Recipe, *, optimizer: bool = True) -> Graph:
     tape = GradientTape(dtype=recipe.dtype, summed_in=DType.FLOAT32 if recipe.main_gradients else None)
     writer = Layers(part=part, recipe=recipe, tape=tape)
     ids, loss = writer.step()
-    ops = list(tape.ops)
-    if optimizer:
-        ops += optimizer_ops(tuple(tape.weights.values()), tuple(tape.main.values()), recipe)
+    weights, gradients = tuple(tape.weights.values()), tuple(tape.main.values())
+    ops = [*tape.ops, *(optimizer_ops(weights, gradients, recipe) if optimizer else ())]
     graph = Graph(
-        name=f"{part.decoder.name} training",
-        mode="training",
-        inputs=(ids,),
-        weights=tuple(tape.weights.values()),
-        outputs=(loss,),
-        gradients=tuple(tape.main.values()),
-        priced=price_all(ops),
-        sizes={"batch": part.layout.micro_batch, "seq": part.seq},
+        name=f"{part.decoder.name} training", mode="training", inputs=(ids,), weights=weights, outputs=(loss,),
+        gradients=gradients, priced=price_all(ops), sizes={"batch": part.layout.micro_batch, "seq": part.seq},
         held=MappingProxyType(dict.fromkeys(writer.held, ops[-1].name)),
-    )
-    return recomputed(graph, recipe, part.decoder.layers)
-
-
-def recomputed(graph: Graph, recipe: Recipe, layers: int) -> Graph:
-    """The step with what its recipe computes again."""
+    )  # fmt: skip
     if recipe.recompute == "none":
         return graph
-    part = ".attention.core" if recipe.recompute == "selective" else ""
-    return checkpointed(graph, tuple(f"layers.{i}{part}" for i in range(layers)), whole=True)
+    again = ".attention.core" if recipe.recompute == "selective" else ""
+    return checkpointed(graph, tuple(f"layers.{i}{again}" for i in range(part.decoder.layers)), whole=True)
 
 
 def optimizer_ops(weights: tuple[TensorSpec, ...], gradients: tuple[TensorSpec, ...], recipe: Recipe) -> list[Op]:
     """Adam on these: one kernel, or PyTorch's eight multi-tensor ones; with fp32 weights where the recipe has them."""
-    found: list[Op] = []
-    wide = DType.FLOAT32 if recipe.master else None
+    tape, wide = Tape(dtype=recipe.dtype, phase=Phase.OPTIMIZER), DType.FLOAT32 if recipe.master else None
 
     def like(specs: tuple[TensorSpec, ...], mark: str) -> tuple[TensorSpec, ...]:
         return tuple(
@@ -89,33 +77,25 @@ def optimizer_ops(weights: tuple[TensorSpec, ...], gradients: tuple[TensorSpec, 
 
     own = like(weights, ".main") if recipe.master else weights
     means, squares = like(weights, ".m"), like(weights, ".v")
-
-    def run(kind: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], **attrs: object) -> None:
-        found.append(
-            Op(
-                name=f"{kind}_{len(found)}", kind=f"aten.{kind}", phase=Phase.OPTIMIZER, inputs=inputs, outputs=outputs,
-                attrs=attrs,
-            )
-        )  # fmt: skip
-
     if recipe.optimizer == "fused":
-        run(
-            "_fused_adamw_", (*own, *gradients, *means, *squares), (*own, *means, *squares), self=own, grads=gradients,
-            exp_avgs=means, exp_avg_sqs=squares, max_exp_avg_sqs=(), weight_decay=0.1, amsgrad=False, maximize=False,
+        tape.run(
+            "aten._fused_adamw_", (*own, *gradients, *means, *squares), *own, *means, *squares, self=own,
+            grads=gradients, exp_avgs=means, exp_avg_sqs=squares, max_exp_avg_sqs=(), weight_decay=0.1, amsgrad=False,
+            maximize=False,
         )  # fmt: skip
     else:
-        run("_foreach_mul_", own, own)
-        run("_foreach_lerp_", (*means, *gradients), means)
-        run("_foreach_mul_", squares, squares)
-        run("_foreach_addcmul_", (*squares, *gradients), squares, value=0.001)
+        tape.run("aten._foreach_mul_", own, *own)
+        tape.run("aten._foreach_lerp_", (*means, *gradients), *means)
+        tape.run("aten._foreach_mul_", squares, *squares)
+        tape.run("aten._foreach_addcmul_", (*squares, *gradients), *squares, value=0.001)
         roots = like(weights, ".root")
-        run("_foreach_sqrt", squares, roots)
-        run("_foreach_div_", roots, roots)
-        run("_foreach_add_", roots, roots)
-        run("_foreach_addcdiv_", (*own, *means, *roots), own, scalars=())
+        tape.run("aten._foreach_sqrt", squares, *roots)
+        tape.run("aten._foreach_div_", roots, *roots)
+        tape.run("aten._foreach_add_", roots, *roots)
+        tape.run("aten._foreach_addcdiv_", (*own, *means, *roots), *own, scalars=())
     if recipe.master:
-        run("_foreach_copy_", (*weights, *own), weights)
-    return found
+        tape.run("aten._foreach_copy_", (*weights, *own), *weights)
+    return tape.ops
 
 
 # The optimizer's step on a GPU's share of the weights, with the norm of the gradients before it.
@@ -164,7 +144,7 @@ def _issues(recipe: Recipe) -> tuple[Issue, ...]:
 
 #: Layers of the graph that stands for all: one that follows another finds in the cache what a further one would.
 _LAYERS = 2
-_COUNTS = {"layer": _LAYERS}  # of each part, where not one
+_COUNTS = {"layer": _LAYERS, "experts": _LAYERS}  # of each part, where not one
 _EAGER, _COMPILED = Execution(), Execution(backend="compiled")
 _GRADIENT_KINDS = ("training.accumulated_mm",)
 
@@ -189,8 +169,7 @@ class Pieces:
     """Of one micro-batch on one GPU: parts by name and phase, and what each keeps."""
 
     parts: Mapping[tuple[str, Phase], Piece]  # "embedding", "layer", "head"; backward with what is computed again
-    weights: Mapping[str, int]  # elements of each part on a GPU, experts apart
-    expert_weights: int  # of a layer
+    weights: Mapping[str, int]  # elements of each part on a GPU; "experts" of a layer apart
     saved_bytes: Mapping[str, int]  # what forward keeps for backward, by part
     again_bytes: int  # what one layer's recomputation holds beside what is kept
     terms: Mapping[str, float]  # of a layer's time, by cause, forward and backward together: for the explanation
@@ -229,7 +208,9 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         seconds, name = sum(timing.total_s for timing in own), _part_of(issue.op.module)
         sums = found[name, issue.op.phase]
         sums["gpu_s"] += seconds
-        sums["cpu_s"] += recipe.issue * (issue_cost_s(issue, host) + _further_calls_s(issue, host))
+        # beside its kernels as they are timed, an op may launch more: a product for each expert
+        further_s = max(0, int(issue.op.attrs.get("calls", 1)) - 1) * host.launch
+        sums["cpu_s"] += recipe.issue * (issue_cost_s(issue, host) + further_s)
         gradient = issue.op.kind in _GRADIENT_KINDS or any(s.role is Role.GRADIENT for s in issue.op.outputs)
         if gradient and any(kernel.cost.gemms for kernel in issue.kernels):
             sums["weight_gradient_s"] += seconds
@@ -243,18 +224,12 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     for timing in layer:
         for cause, seconds in timing.terms().items():
             terms[cause] += seconds / _LAYERS
-    weights, experts = _weights(graph)
     saved, again = _saved(graph, recipe)
     return Pieces(
-        parts=parts, weights=weights, expert_weights=experts, saved_bytes=saved, again_bytes=again,
+        parts=parts, weights=_weights(graph), saved_bytes=saved, again_bytes=again,
         terms=terms, deviation=deviation_of(layer, machine), tied=part.decoder.tied,
         drawn_j=_drawn(timed, machine),
     )  # fmt: skip
-
-
-def _further_calls_s(issue: Issue, host: Host) -> float:
-    """CPU time of what an op launches beside its kernels as they are timed: a product for each expert."""
-    return max(0, int(issue.op.attrs.get("calls", 1)) - 1) * host.launch
 
 
 def _part_of(module: str) -> str:
@@ -268,19 +243,12 @@ def deviation_of(timings: list[Timing], machine: Machine) -> float:
     return float(estimate_of(shapes, machine.constants.spreads, OF_THE_DAY).deviation)
 
 
-def _weights(graph: Graph) -> tuple[dict[str, int], int]:
-    found: dict[str, int] = defaultdict(int)
-    experts = 0
+def _weights(graph: Graph) -> dict[str, int]:
+    found = dict.fromkeys(("layer", "experts"), 0)
     for spec in graph.weights:
-        name = spec.name
-        if ".experts." in name:
-            experts += int(spec.numel)
-        elif name.startswith("layers."):
-            found["layer"] += int(spec.numel)
-        else:
-            found[_part_of(name)] += int(spec.numel)
-    found["layer"] //= _LAYERS
-    return dict(found), experts // _LAYERS
+        part = "experts" if ".experts." in spec.name else _part_of(spec.name)
+        found[part] = found.get(part, 0) + int(spec.numel)
+    return {part: numbers // _COUNTS.get(part, 1) for part, numbers in found.items()}
 
 
 def _saved(graph: Graph, recipe: Recipe) -> tuple[dict[str, int], int]:

@@ -29,7 +29,6 @@ from rooflinekit.distributed.rewriting import (
     renamed,
     scaled,
     wait,
-    with_ops,
     work,
 )
 from rooflinekit.errors import InputError
@@ -50,46 +49,39 @@ def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph
         return graph
     put = Insertions()
     staged = ddp.backend == "gloo"
-    if group == "data":
-        _buffers(graph, put, staged=staged)
+    buffers = [spec for spec in graph.weights if spec.role is Role.BUFFER]
+    if group == "data" and buffers:  # before each forward the first process sends its own, such as batch statistics
+        send = collective(
+            "buffers", "broadcast", bytes_of(buffers), phase=Phase.FORWARD, blocking=True, staged=staged
+        )  # fmt: skip
+        put.before[0].append(send)
     named = "bucket" if group == "data" else f"{group} bucket"
     gradients, end = gradients_of(graph), end_of_backward(graph)
     # The first backward tells the reducer in which order gradients come; from then on its buckets follow it.
     buckets = buckets_of(gradients, ddp.bucket_bytes, ddp.first_bucket_bytes)
     views: dict[str, TensorSpec] = {}
     for k, bucket in enumerate(buckets):
-        memory = flat(f"{named} {k}", bytes_of(bucket))
+        memory = flat(f"{named} {k}", [gradient.spec for gradient in bucket])
         for gradient in bucket:
             part = replace(gradient.spec, name=f"{gradient.spec.name} in {named} {k}", storage=memory.name)
             views[gradient.spec.memory] = part
             put.after[gradient.place].append(joined(f"to {part.name}", [gradient.spec], part, Phase.BACKWARD))
         send = collective(
-            f"{named} {k}", "all-reduce", bytes_of(bucket), phase=Phase.BACKWARD, group=group, inputs=[memory],
+            f"{named} {k}", "all-reduce", int(memory.bytes), phase=Phase.BACKWARD, group=group, inputs=[memory],
             staged=staged,
         )  # fmt: skip
-        if ddp.overlap:
-            put.after[max(gradient.place for gradient in bucket)].append(send)
-        else:
-            put.before[end].append(send)
+        (put.after[max(one.place for one in bucket)] if ddp.overlap else put.before[end]).append(send)
     for k, bucket in enumerate(buckets):
         put.before[end].append(wait([f"{named} {k}"], Phase.BACKWARD))
         if not ddp.gradient_as_bucket_view:
             for gradient in bucket:
                 part = views[gradient.spec.memory]
                 put.before[end].append(joined(f"from {part.name}", [part], gradient.spec, Phase.BACKWARD))
-    found = with_ops(graph, put)
+    found = put.into(graph)
     if not ddp.gradient_as_bucket_view:
         return found
     changed = (renamed(p, views) if p.op.phase is Phase.OPTIMIZER else p for p in found.priced)
     return replace(found, priced=tuple(changed), gradients=tuple(views[spec.memory] for spec in found.gradients))
-
-
-def _buffers(graph: Graph, put: Insertions, *, staged: bool) -> None:
-    """Before each forward the first process sends its buffers, such as the statistics of batch normalization."""
-    size = sum(int(spec.bytes) for spec in graph.weights if spec.role is Role.BUFFER)
-    if size:
-        send = collective("buffers", "broadcast", size, phase=Phase.FORWARD, blocking=True, staged=staged)
-        put.before[0].append(send)
 
 
 # Weights, gradients and the optimizer's state shared out among devices: ZeRO's stages, FSDP.
@@ -109,9 +101,10 @@ def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph
     parts = {g.spec.memory: _part(g.spec, f"{g.spec.name} part", ranks) for g in gradients}
     groups = buckets_of(gradients, way.bucket_bytes) if way.stage < 3 else _by_block(graph, gradients)
     for k, group in enumerate(groups):
+        specs = [gradient.spec for gradient in group]
         send = collective(
-            f"reduce {k}", "reduce-scatter", bytes_of(group), phase=Phase.BACKWARD, inputs=[g.spec for g in group],
-            outputs=[parts[g.spec.memory] for g in group],
+            f"reduce {k}", "reduce-scatter", bytes_of(specs), phase=Phase.BACKWARD, inputs=specs,
+            outputs=[parts[spec.memory] for spec in specs],
         )  # fmt: skip
         if kept and way.stage == 3:
             put.before[end].append(send)
@@ -123,10 +116,9 @@ def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph
     if way.stage == 3:
         found = _gathered_by_block(graph, way, put, kept=kept)
     else:
-        size = sum(int(spec.bytes) for spec in weights)
-        gather = collective("new weights", "all-gather", size, phase=Phase.OPTIMIZER, blocking=True)
+        gather = collective("new weights", "all-gather", bytes_of(weights), phase=Phase.OPTIMIZER, blocking=True)
         put.before[len(graph.priced)].append(gather)
-        found = with_ops(graph, put)
+        found = put.into(graph)
     found = replace(
         found,
         priced=tuple(_stepped(p, parts if way.stage > 1 else {}, ranks) for p in found.priced),
@@ -189,14 +181,15 @@ def _gathered_by_block(graph: Graph, way: FSDP, put: Insertions, *, kept: bool) 
             }
             # One block ahead: its gathering starts when the block before begins.
             ahead = first[order[k - 1]] if way.prefetch and k else first[block]
-            size = sum(int(spec.bytes) for spec in members)
-            send = collective(key, "all-gather", size, phase=phase, inputs=members, outputs=list(whole.values()))
+            send = collective(
+                key, "all-gather", bytes_of(members), phase=phase, inputs=members, outputs=list(whole.values())
+            )
             put.before[ahead].append(send)
             put.before[first[block]].append(wait([key], phase))
             for i, p in enumerate(priced):
                 if p.op.phase is phase or (kept and p.op.phase is Phase.BACKWARD):
                     priced[i] = renamed(p, whole)
-    return with_ops(replace(graph, priced=tuple(priced)), put)
+    return put.into(graph, priced)
 
 
 # `torch.nn.DataParallel`: one process that copies the model to all devices at every step, and gathers on the first.
@@ -224,15 +217,14 @@ def with_threads(graph: Graph, way: DataParallel, replicas: int, host: Host, *, 
     if replicas == 1:
         return graph
     put = Insertions()
-    sent, returned = (sum(int(spec.bytes) for spec in specs) for specs in (graph.inputs, graph.outputs))
     for k in range(1, replicas):
-        put.before[0].append(_sent(f"scatter {k}", sent))
+        put.before[0].append(_sent(f"scatter {k}", bytes_of(graph.inputs)))
     _copies(graph, way, replicas, host, put, first=first)
     loss = 1 + max((i for i, p in enumerate(graph.priced) if p.op.phase is Phase.FORWARD), default=-1)
     for k in range(1, replicas):
-        put.before[loss].append(_sent(f"gather {k}", returned))
+        put.before[loss].append(_sent(f"gather {k}", bytes_of(graph.outputs)))
     _sums(graph, way, replicas, host, put)
-    found = with_ops(graph, put)
+    found = put.into(graph)
     kept = found.priced if first else tuple(p for p in found.priced if p.op.phase is not Phase.OPTIMIZER)
     return replace(found, priced=kept)
 
@@ -248,15 +240,17 @@ def _sums(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Inser
     # Python's own packing, while parameters are packed by C++.
     pieces = packed(gradients_of(graph), lambda one: int(one.spec.bytes), way.copy_bytes, full_above=False)
     for k, bucket in enumerate(pieces):
-        size = bytes_of(bucket)
-        target = flat(f"gradients {k}", size)
+        specs = [gradient.spec for gradient in bucket]
+        target = flat(f"gradients {k}", specs)
         issues = len(bucket) * (_ISSUES_A_SUM + _ISSUES_A_PART * replicas)
-        put.before[end].append(work(f"lists of gradients {k}", issues * issue_s, Phase.BACKWARD))
-        put.before[end].append(joined(f"to gradients {k}", [one.spec for one in bucket], target, Phase.BACKWARD))
         reduce = collective(
-            f"reduce {k}", "broadcast", size, phase=Phase.BACKWARD, blocking=True, inputs=[target], reduces=True
-        )
-        put.before[end].append(reduce)
+            f"reduce {k}", "broadcast", int(target.bytes), phase=Phase.BACKWARD, blocking=True, inputs=[target],
+            reduces=True,
+        )  # fmt: skip
+        put.before[end] += [
+            work(f"lists of gradients {k}", issues * issue_s, Phase.BACKWARD),
+            joined(f"to gradients {k}", specs, target, Phase.BACKWARD), reduce,
+        ]  # fmt: skip
 
 
 def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Insertions, *, first: bool) -> None:
@@ -265,14 +259,12 @@ def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Ins
     for role in (Role.WEIGHT, Role.BUFFER):
         specs = [spec for spec in graph.weights if spec.role is role]
         for k, piece in enumerate(packed(specs, lambda one: int(one.bytes), way.copy_bytes)):
-            size = sum(int(spec.bytes) for spec in piece)
-            whole = flat(f"{role}s {k}", size)
+            whole, name = flat(f"{role}s {k}", piece), f"{role}s {k}"
             if first:
-                put.before[0].append(
-                    joined(f"to {whole.name}", [flat(f"all {whole.name}", size)], whole, Phase.FORWARD)
-                )
+                put.before[0].append(joined(f"to {name}", [flat(f"all {name}", piece)], whole, Phase.FORWARD))
+            size = int(whole.bytes)
             put.before[0].append(
-                collective(f"{role}s {k}", "broadcast", size, phase=Phase.FORWARD, blocking=True, inputs=[whole])
+                collective(name, "broadcast", size, phase=Phase.FORWARD, blocking=True, inputs=[whole])
             )
     issues = ((len(modules) + len(graph.weights)) * _ISSUES_A_COPY + _ISSUES_A_THREAD) * replicas
     put.before[0].append(work("copies of modules", issues * host.dispatch_s("default"), Phase.FORWARD))
@@ -333,7 +325,7 @@ def in_graphs(graph: Graph, way: DDP | FSDP | None, host: Host, execution: Execu
         for k, place in enumerate(places):
             entry_s = entry[phase] * host.guards + replayed_s if k else 0.0
             put.before[place].append(begin(f"{phase} graph {k}", entry_s, phase))
-    return with_ops(graph, put)
+    return put.into(graph)
 
 
 def graphs_of(graph: Graph) -> tuple[str, ...]:

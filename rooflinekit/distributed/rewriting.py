@@ -50,6 +50,17 @@ def collective(
     return _ours(COLLECTIVE, key, phase, facts, inputs, outputs, module)
 
 
+def sent_by(
+    op: Op, key: str, what: str, size_bytes: int, group: str, given: Sequence[TensorSpec] = (),
+    made: Sequence[TensorSpec] = (), *, blocking: bool = True,
+) -> PricedOp:  # fmt: skip
+    """A collective beside an op, in its module and phase."""
+    return collective(
+        key, what, size_bytes, phase=op.phase, group=group, blocking=blocking, inputs=given, outputs=made,
+        module=op.module,
+    )  # fmt: skip
+
+
 def wait(keys: Iterable[str], phase: Phase, group: str = "data", module: str = "") -> PricedOp:
     """Computing goes on when these collectives of a group are over."""
     listed = tuple(keys)
@@ -84,7 +95,7 @@ def begin(name: str, seconds: float, phase: Phase) -> PricedOp:
 
 def joined(name: str, specs: Sequence[TensorSpec], target: TensorSpec, phase: Phase) -> PricedOp:
     """A kernel that copies tensors one behind the other, which DDP's reducer runs and no compiler."""
-    size = sum(int(spec.bytes) for spec in specs)
+    size = bytes_of(specs)
     op = Op(
         name=name, kind="aten.copy_", phase=phase, inputs=(*specs, target), outputs=(target,),
         attrs=MappingProxyType({EAGER: True}),
@@ -97,7 +108,7 @@ def copied(
 ) -> PricedOp:
     """A kernel that copies tensors into new ones, in another order."""
     op = Op(name=name, kind="aten.clone", module=module, phase=phase, inputs=tuple(given), outputs=tuple(made))
-    return _copying(op, *(sum(int(spec.bytes) for spec in specs) for specs in (given, made)))
+    return _copying(op, bytes_of(given), bytes_of(made))
 
 
 def _copying(op: Op, read: int, written: int) -> PricedOp:
@@ -123,12 +134,16 @@ class Insertions:
     before: dict[int, list[PricedOp]] = field(default_factory=lambda: defaultdict(list))
     after: dict[int, list[PricedOp]] = field(default_factory=lambda: defaultdict(list))
 
-    def into(self, priced: Sequence[PricedOp]) -> tuple[PricedOp, ...]:
-        """All ops in order; what stands before `len(priced)` comes last."""
+    def into(self, graph: Graph, priced: Sequence[PricedOp | None] | None = None) -> Graph:
+        """The graph with them; what stands before the place behind the last op comes last.
+
+        priced: ops in the place of the graph's, None for one that falls away.
+        """
         found: list[PricedOp] = []
-        for i, op in enumerate(priced):
-            found += [*self.before.get(i, ()), op, *self.after.get(i, ())]
-        return (*found, *self.before.get(len(priced), ()))
+        own = graph.priced if priced is None else priced
+        for i, op in enumerate(own):
+            found += [*self.before.get(i, ()), *(() if op is None else (op,)), *self.after.get(i, ())]
+        return replace(graph, priced=(*found, *self.before.get(len(own), ())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,19 +213,14 @@ def packed(
     return found
 
 
-def flat(name: str, size_bytes: int, role: Role = Role.GRADIENT, dtype: DType = DType.UINT8) -> TensorSpec:
-    """A piece of memory of this size."""
-    return TensorSpec(name=name, shape=(-(-size_bytes // dtype.itemsize),), dtype=dtype, role=role)
+def bytes_of(specs: Iterable[TensorSpec]) -> int:
+    """Bytes of all tensors together."""
+    return sum(int(spec.bytes) for spec in specs)
 
 
-def bytes_of(bucket: Iterable[Gradient]) -> int:
-    """Bytes of all gradients together."""
-    return sum(int(gradient.spec.bytes) for gradient in bucket)
-
-
-def with_ops(graph: Graph, insertions: Insertions) -> Graph:
-    """The graph with what is put in."""
-    return replace(graph, priced=insertions.into(graph.priced))
+def flat(name: str, specs: Iterable[TensorSpec]) -> TensorSpec:
+    """A piece of memory for all of these tensors."""
+    return TensorSpec(name=name, shape=(bytes_of(specs),), dtype=DType.UINT8, role=Role.GRADIENT)
 
 
 def on_tensors(

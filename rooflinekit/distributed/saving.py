@@ -13,6 +13,7 @@ from rooflinekit.distributed.rewriting import (
     HOST_COPY,
     PART,
     Insertions,
+    bytes_of,
     gradients_of,
     host_copy,
     host_wait,
@@ -20,7 +21,6 @@ from rooflinekit.distributed.rewriting import (
     moved,
     on_tensors,
     segments_of,
-    with_ops,
     within,
     work,
 )
@@ -200,8 +200,7 @@ def checkpointed(
             kind_and_place(p.op, path)[1] for path in paths for p in repeated_of(graph, path) if p.costs
         )
         raise InputError(f"save: {', '.join(missing)}: expected ops of these blocks: {', '.join(known)}")
-    graph = replace(graph, priced=tuple(priced), held=MappingProxyType(held), saved=MappingProxyType(kept))
-    return with_ops(graph, put)
+    return put.into(replace(graph, held=MappingProxyType(held), saved=MappingProxyType(kept)), priced)
 
 
 def repeated_of(graph: Graph, path: tuple[str, ...]) -> list[PricedOp]:
@@ -288,7 +287,7 @@ def activations_on_host(graph: Graph, chosen: bool | tuple[str, ...], device: De
     names = {spec.memory: f"{spec.memory} back" for stay in stays for spec in stay.kept}
     begin = min(stay.use for stay in stays)
     for k, stay in enumerate(stays):
-        seconds = sum(int(spec.bytes) for spec in stay.kept) / rate
+        seconds = bytes_of(stay.kept) / rate
         out, back = f"{stay.name} to the host", f"{stay.name} from the host"
         there = tuple(replace(spec, name=names[spec.memory], storage=names[spec.memory]) for spec in stay.kept)
         put.after[stay.end].append(host_copy(out, seconds, Phase.FORWARD, inward=False, inputs=stay.kept))
@@ -296,9 +295,9 @@ def activations_on_host(graph: Graph, chosen: bool | tuple[str, ...], device: De
         ahead = stays[k + 1].use if k + 1 < len(stays) else begin
         put.before[min(ahead, stay.use)].append(host_copy(back, seconds, Phase.BACKWARD, inward=True, outputs=there))
         put.before[stay.use].append(host_wait(back, Phase.BACKWARD))
-    priced = tuple(moved(p, names) if p.op.phase is Phase.BACKWARD else p for p in graph.priced)
+    priced = [moved(p, names) if p.op.phase is Phase.BACKWARD else p for p in graph.priced]
     kept = MappingProxyType({names.get(memory, memory): op for memory, op in graph.saved.items()})
-    return with_ops(replace(graph, priced=priced, saved=kept), put)
+    return put.into(replace(graph, saved=kept), priced)
 
 
 def check_savers(savers: Savers, execution: Execution) -> None:
@@ -313,7 +312,7 @@ def check_savers(savers: Savers, execution: Execution) -> None:
 def host_bytes(graph: Graph) -> tuple[str, ...]:
     """What lies in the host's memory of one microbatch, as a note; none where nothing does."""
     copies = [p.op for p in graph.priced if p.op.kind == HOST_COPY and not p.op.attrs.get("inward", True)]
-    size = sum(int(spec.bytes) for op in copies if PART not in op.name for spec in op.inputs)
+    size = bytes_of(spec for op in copies if PART not in op.name for spec in op.inputs)
     shown = format_quantity(size, "byte", binary=True)
     return (f"activations on the CPU: {shown} of its page-locked memory for each GPU and microbatch",) if size else ()
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
+from typing import TypeAlias
 
 from rooflinekit.distributed.groups import BATCH, Groups
 from rooflinekit.distributed.pipeline import Slot, Task, balanced, pieces_under_way, run_pipeline
@@ -30,7 +31,7 @@ from rooflinekit.distributed.queues import (
     pace_of,
     run_together,
 )
-from rooflinekit.distributed.rewriting import block_of, blocks_of, is_ours, on_tensors, scaled, times
+from rooflinekit.distributed.rewriting import block_of, blocks_of, bytes_of, is_ours, on_tensors, scaled, times
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.model.collectives import CollectiveTiming
@@ -59,28 +60,20 @@ class Plan:
     pieces: int
     hops: Sequence[CollectiveTiming]  # from each stage to the next one
 
-    def chunk(self, device: int, numbers: tuple[int, ...], stage: int) -> Chunk:
-        """Stage s is on device s mod the number of devices."""
-        return self.kinds[device][numbers][stage // len(self.kinds)]
 
-
-@dataclass(slots=True)
-class _Ran:
-    """All devices after the step."""
-
-    runs: list[dict[tuple[int, ...], DeviceRun]]
-    slots: list[list[Slot]]
-    messages: list[Message]
+#: Of all devices after the step: what became of each kind, its tasks, and what was sent.
+_Ran: TypeAlias = tuple[list[dict[tuple[int, ...], DeviceRun]], list[list[Slot]], list[Message]]
 
 
 def run_stages(plan: Plan) -> tuple[tuple[Share, ...], tuple[Message, ...], float]:
     """Each device's share, what is sent, and how long the links are busy."""
-    real, ideal = _run(plan, free=False), _run(plan, free=True)
-    busy = covered([(m.start_s, m.end_s) for m in real.messages])
+    (runs, slots, messages), (ideal, _, _) = _run(plan, free=False), _run(plan, free=True)
+    busy_s = covered([(m.start_s, m.end_s) for m in messages])
     shares = [
-        _share(plan, device, numbers, real, ideal, busy) for device, kinds in enumerate(plan.kinds) for numbers in kinds
-    ]
-    return tuple(shares), tuple(sorted(real.messages, key=lambda m: m.start_s)), busy
+        _share(plan, device, numbers, runs[device][numbers], ideal[device][numbers], slots[device], busy_s)
+        for device, kinds in enumerate(plan.kinds) for numbers in kinds
+    ]  # fmt: skip
+    return tuple(shares), tuple(sorted(messages, key=lambda m: m.start_s)), busy_s
 
 
 def _run(plan: Plan, *, free: bool) -> _Ran:
@@ -90,36 +83,33 @@ def _run(plan: Plan, *, free: bool) -> _Ran:
     messages: list[Message] = []
     for queues, kinds in zip(devices, plan.kinds, strict=True):
         for numbers, own in kinds.items():
-            run_together([queues[numbers]], [start_of(own[0].prediction, own[0].parts, plan.pieces)[0]], Links())
+            run_together([queues[numbers]], [start_of(own[0], plan.pieces)[0]], Links())
+
+    def together(device: int, task: Task, items: Sequence[Sequence[Item]]) -> None:
+        """All kinds of a device; what they send has the task in its name."""
+        sent = len(links[device].messages)
+        run_together(list(devices[device].values()), items, links[device])
+        messages.extend(
+            replace(m, key=f"{m.key}, {task.piece}", group=f"{m.group}, stage {task.stage}")
+            for m in links[device].messages[sent:]
+        )
 
     def perform(device: int, task: Task, ready_s: float) -> Slot:
-        queues, sent = devices[device], len(links[device].messages)
-        start = max(ready_s, *(one.gpu for one in queues.values()))
-        for one in queues.values():
+        queues = devices[device].values()
+        start = max(ready_s, *(one.gpu for one in queues))
+        for one in queues:
             one.hold(ready_s)
-        items = [plan.chunk(device, numbers, task.stage).tasks.of(task, plan.pieces) for numbers in queues]
-        run_together(list(queues.values()), items, links[device])
-        messages.extend(_of(message, task) for message in links[device].messages[sent:])
-        return Slot(task=task, start_s=start, end_s=max(start, *(one.gpu for one in queues.values())))
+        chunks = [own[task.stage // len(devices)] for own in plan.kinds[device].values()]
+        together(device, task, [chunk.tasks.of(task, plan.pieces) for chunk in chunks])
+        return Slot(task=task, start_s=start, end_s=max(start, *(one.gpu for one in queues)))
 
-    onward = [0.0 if free else timing.total_s for timing in plan.hops]
-    slots, hops = run_pipeline(onward, plan.queues, perform)
+    slots, hops = run_pipeline([0.0 if free else hop.total_s for hop in plan.hops], plan.queues, perform)
     messages.extend(_hop(hop, plan.hops) for hop in hops)
-    runs = []
-    for device, queues in enumerate(devices):
-        for k in range(len(plan.kinds[device][next(iter(queues))])):
-            sent = len(links[device].messages)
-            items = [plan.kinds[device][numbers][k].tasks.finish for numbers in queues]
-            run_together(list(queues.values()), items, links[device])
+    for device, kinds in enumerate(plan.kinds):
+        for k, chunks in enumerate(zip(*kinds.values(), strict=True)):
             last = Task(stage=k * len(devices) + device, piece=plan.pieces - 1, backward=True)
-            messages.extend(_of(message, last) for message in links[device].messages[sent:])
-        runs.append({numbers: one.finished() for numbers, one in queues.items()})
-    return _Ran(runs=runs, slots=slots, messages=messages)
-
-
-def _of(message: Message, task: Task) -> Message:
-    """A collective inside a stage, with the task in its name."""
-    return replace(message, key=f"{message.key}, {task.piece}", group=f"{message.group}, stage {task.stage}")
+            together(device, last, [chunk.tasks.finish for chunk in chunks])
+    return [{numbers: one.finished() for numbers, one in queues.items()} for queues in devices], slots, messages
 
 
 def _hop(hop: Slot, timings: Sequence[CollectiveTiming]) -> Message:
@@ -132,13 +122,12 @@ def _hop(hop: Slot, timings: Sequence[CollectiveTiming]) -> Message:
 
 
 def _share(
-    plan: Plan, device: int, numbers: tuple[int, ...], real: _Ran, ideal: _Ran, busy_s: float
+    plan: Plan, device: int, numbers: tuple[int, ...], run: DeviceRun, free: DeviceRun, slots: Sequence[Slot],
+    busy_s: float,
 ) -> Share:  # fmt: skip
     """A device's share. Waits that it also has with links for nothing are its bubble; the rest is communication."""
-    run, free = real.runs[device][numbers], ideal.runs[device][numbers]
-    own, slots = plan.kinds[device][numbers], real.slots[device]
-    p = own[0].prediction
-    copied = sum(start_of(chunk.prediction, chunk.parts, plan.pieces)[1] for chunk in own[:1])
+    own = plan.kinds[device][numbers]
+    p, copied = own[0].prediction, start_of(own[0], plan.pieces)[1]
     waits = run.exposed_s + run.straggling_s
     exposed = min(max(0.0, waits - free.exposed_s - free.straggling_s), busy_s)
     terms = dict.fromkeys(TERMS, 0.0)
@@ -149,7 +138,10 @@ def _share(
         "input": copied, "contention": run.contention_s, "communication": exposed, "bubble": waits - exposed,
         "offload": run.offload_s, "overhead": run.idle_s - run.offload_s - (copied if is_issued_anew(p) else 0.0),
     }  # fmt: skip
-    named = tuple((_name(slot), slot.start_s, slot.end_s) for slot in slots)
+    named = tuple(
+        (f"{'backward' if one.task.backward else 'forward'} {one.task.piece}, stage {one.task.stage}", one.start_s,
+         one.end_s) for one in slots
+    )  # fmt: skip
     return Share(
         numbers=numbers, prediction=p, run=replace(run, spans=(), cpu=(), slots=named), terms=MappingProxyType(terms),
         batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, slots, plan.pieces),
@@ -158,16 +150,12 @@ def _share(
     )  # fmt: skip
 
 
-def _name(slot: Slot) -> str:
-    return f"{'backward' if slot.task.backward else 'forward'} {slot.task.piece}, stage {slot.task.stage}"
-
-
 def _memory(own: Sequence[Chunk], slots: Sequence[Slot], pieces: int) -> MemoryUse:
     """All chunks' weights, inputs of all pieces, what each piece under way keeps, and beside them the chunk that needs
     most while it computes.
     """
     uses = [chunk.prediction.memory for chunk in own]
-    inputs = sum((pieces - chunk.parts) * sum(int(spec.bytes) for spec in chunk.piece.inputs) for chunk in own)
+    inputs = sum((pieces - chunk.parts) * bytes_of(chunk.piece.inputs) for chunk in own)
     kept = max(saved_bytes(chunk.piece) for chunk in own) * (pieces_under_way(slots) - 1)
     standing = [use.weight_bytes + use.gradient_bytes + use.state_bytes for use in uses]
     most = max(range(len(uses)), key=lambda i: uses[i].peak_bytes - standing[i])
@@ -234,22 +222,18 @@ def tasks_of(p: Prediction, groups: Groups, *, first: bool, last: bool) -> Tasks
     def back(items: Iterable[Item]) -> tuple[Item, ...]:
         return (*(() if last else hop), *again, *items, *(() if first else hop))
 
-    sent, waits = _until_the_waits(backward[-1] if backward else [])
+    ending = backward[-1] if backward else []
+    waits = (i for i, (op, item) in enumerate(ending) if isinstance(item, Barrier) and of_copies(op))
+    cut = next(waits, len(ending))  # from the first wait for copies on, all that was sent has come
+    sent = ending[:cut]
     return Tasks(
         first_forward=forth(item for _, item in forward[0]) if forward else forth(()),
         forward=forth(_alone(forward[-1] if forward else [])),
         first_backward=back(_alone(backward[0] if backward else [])),
         backward=back(_alone(sent)),
         last_backward=back(item for _, item in sent),
-        finish=tuple(item for _, item in (*waits, *(pair for own in steps for pair in own))),
+        finish=tuple(item for own in (ending[cut:], *steps) for _, item in own),
     )  # fmt: skip
-
-
-def _until_the_waits(pairs: _Pairs) -> tuple[_Pairs, _Pairs]:
-    """A backward, and from the first wait for copies on what is done when all that was sent has come."""
-    waits = (i for i, (op, item) in enumerate(pairs) if isinstance(item, Barrier) and of_copies(op))
-    cut = next(waits, len(pairs))
-    return pairs[:cut], pairs[cut:]
 
 
 def _alone(pairs: _Pairs) -> list[Item]:
@@ -262,16 +246,13 @@ def of_copies(op: Op) -> bool:
     return is_ours(op) and op.attrs.get("group") in ("data", "expert data")
 
 
-def start_of(p: Prediction, parts: int, pieces: int) -> tuple[list[Item], float]:
-    """What the CPU does before the first piece, inputs of all pieces copied at once, and the time of these copies.
-
-    parts: how many pieces the prediction has.
-    """
-    copied = copied_s(p) * pieces / parts
+def start_of(chunk: Chunk, pieces: int) -> tuple[list[Item], float]:
+    """What the CPU does before the first piece, inputs of all pieces copied at once, and the time of these copies."""
+    p, host = chunk.prediction, chunk.prediction.host
+    copied = copied_s(p) * pieces / chunk.parts
     if not is_issued_anew(p):
         return [], copied
-    host, calls = p.host, len(p.timeline.copies) / parts
-    waits = calls * (host.dispatch_s("default") + host.launch_latency + host.sync)
+    waits = len(p.timeline.copies) / chunk.parts * (host.dispatch_s("default") + host.launch_latency + host.sync)
     return [Work(what="step and inputs", cpu_s=host.step + waits + copied)], copied
 
 
@@ -310,7 +291,7 @@ def stages_of(graph: Graph, stages: dict[str, int], parts: int) -> list[Graph]:
         now = stages.get(block_of(priced.op.module), now)
         cut[now].append(priced)
     made = [{spec.memory for p in ops for spec in (*p.op.inputs, *p.op.outputs)} for ops in cut]
-    sizes = [sum(int(w.bytes) for w in graph.weights if w.memory in own and w.role is Role.WEIGHT) for own in made]
+    sizes = [bytes_of(w for w in graph.weights if w.memory in own and w.role is Role.WEIGHT) for own in made]
     steps = [p for p in graph.priced if p.op.phase is Phase.OPTIMIZER]
     split = {w.memory for w in graph.weights if w.role is Role.WEIGHT} | {spec.memory for spec in graph.gradients}
     found = []
@@ -337,15 +318,12 @@ def _steps(steps: Sequence[PricedOp], share: Fraction, split: Set[str], own: Set
     split: memory of all weights and gradients; own: what the stage's ops use. States and scalars are not known by
     stage: of them each op has as large a share, or all ops together that of the stage's weights.
     """
-    for priced in steps:
-        known = [spec for spec in (*priced.op.inputs, *priced.op.outputs) if spec.memory in split]
-        if known:
-            kept = sum(int(spec.bytes) for spec in known if spec.memory in own)
-            share_of_op = Fraction(kept, sum(int(spec.bytes) for spec in known))
-        else:
-            share_of_op = share
-        if share_of_op:
-            yield _on_share(priced, share_of_op, split, own)
+    for p in steps:
+        known = [spec for spec in (*p.op.inputs, *p.op.outputs) if spec.memory in split]
+        kept = [spec for spec in known if spec.memory in own]
+        own_share = Fraction(bytes_of(kept), bytes_of(known)) if known else share
+        if own_share:
+            yield _on_share(p, own_share, split, own)
 
 
 def _on_share(p: PricedOp, share: Fraction, split: Set[str], own: Set[str]) -> PricedOp:

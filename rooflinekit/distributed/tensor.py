@@ -18,6 +18,7 @@ from rooflinekit.distributed.rewriting import (
     Insertions,
     belonging_to,
     block_of,
+    bytes_of,
     collective,
     copied,
     copies_of,
@@ -27,9 +28,9 @@ from rooflinekit.distributed.rewriting import (
     on_tensors,
     renamed,
     scaled,
+    sent_by,
     times,
     wait,
-    with_ops,
 )
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
@@ -76,45 +77,127 @@ def cut(graph: Graph, parts: int, *, reduces: bool = True) -> Graph:
     for pair in pairs:
         if wrong := next((c for c in pair.columns if c.written % parts), None):
             raise InputError(f"{wrong.module}: {wrong.written} columns cannot be cut for {parts} devices")
-    _check_heads(graph, pairs, parts)
-    whole = {linear.weight for pair in pairs for linear in (*pair.columns, pair.row)}
-    whole |= {linear.bias for pair in pairs for linear in pair.columns if linear.bias}
-    casts = casts_of(graph)
-    inner = _inner_modules(graph, pairs)
-    column = {linear.module for pair in pairs for linear in pair.columns}
-    rows = {pair.row.module for pair in pairs}
-    shrunk = _shrunk_memory(graph, pairs, inner, whole, casts)
-    sizes = [int(w.bytes) for w in graph.weights if w.role is Role.WEIGHT]
-    kept = sum(sizes) - sum(int(w.bytes) for w in graph.weights if w.memory in whole) * (parts - 1) / parts
-    step = Fraction(round(kept), max(1, sum(sizes)))
-    spans = _places(pairs)
-    priced = [_part(p, parts, inner, column, rows, shrunk, step, spans, casts) for p in enumerate(graph.priced)]
-    put = Insertions()
-    for k, pair in enumerate(pairs if reduces else ()):
-        _reductions(graph, pair, k, put)
-    return with_ops(
-        replace(
-            graph,
-            priced=tuple(priced),
-            weights=tuple(_thin(w, parts) if w.memory in whole else w for w in graph.weights),
-            gradients=tuple(_thin(g, parts) if g.memory in shrunk else g for g in graph.gradients),
-        ),
-        put,
-    )
-
-
-def _check_heads(graph: Graph, pairs: list[Pair], parts: int) -> None:
-    """Raises InputError where the heads of fused attention between the layers of a pair cannot be shared out."""
-    for first, last in _places(pairs):
-        for p in graph.priced[first:last]:
+        for p in graph.priced[pair.columns[0].place : pair.row.place]:
             heads = int(p.op.inputs[0].shape[1]) if "scaled_dot_product" in p.op.kind else parts
             if heads % parts:
                 raise InputError(f"{p.op.module}: {heads} heads cannot be cut for {parts} devices")
+    return _Cut(graph=graph, pairs=pairs, parts=parts).result(reduces=reduces)
 
 
-def _places(pairs: list[Pair]) -> list[tuple[int, int]]:
-    """From the first op of a pair's columns to its row's."""
-    return [(pair.columns[0].place, pair.row.place) for pair in pairs]
+@dataclass(slots=True, kw_only=True)
+class _Cut:
+    """What each device of a tensor group runs. Memory is named as in the graph."""
+
+    graph: Graph
+    pairs: Sequence[Pair]
+    parts: int
+    casts: Mapping[str, str] = field(init=False)
+    columns: set[str] = field(init=False)  # modules
+    rows: set[str] = field(init=False)
+    inner: set[str] = field(init=False)  # whose ops all lie between the layers of a pair: their backward is cut too
+    whole: set[str] = field(init=False)  # memory of the layers' parameters
+    shrunk: set[str] = field(init=False)  # memory of which each device holds its part
+
+    def __post_init__(self) -> None:
+        graph, pairs = self.graph, self.pairs
+        self.casts = casts_of(graph)
+        self.columns = {linear.module for pair in pairs for linear in pair.columns}
+        self.rows = {pair.row.module for pair in pairs}
+        self.whole = {linear.weight for pair in pairs for linear in (*pair.columns, pair.row)}
+        self.whole |= {linear.bias for pair in pairs for linear in pair.columns if linear.bias}
+        forward = [(self.between(i), p.op.module) for i, p in enumerate(graph.priced) if p.op.phase is Phase.FORWARD]
+        self.inner = {module for inside, module in forward if inside}
+        self.inner -= {module for inside, module in forward if not inside}
+        self.shrunk = self._shrunk()
+
+    def between(self, place: int, *, columns: bool = False) -> bool:
+        """Whether an op lies between the layers of a pair; or is one of its columns."""
+        return any(p.columns[0].place - columns < place < p.row.place for p in self.pairs)
+
+    def _shrunk(self) -> set[str]:
+        cast = {memory for memory, weight in self.casts.items() if weight in self.whole}
+        found = self.whole | cast
+        rows = {pair.row.weight for pair in self.pairs}
+        rows |= {memory for memory, weight in self.casts.items() if weight in rows}
+        for i, p in enumerate(self.graph.priced):
+            op, made = p.op, {spec.memory for spec in p.op.outputs}
+            if op.phase is Phase.FORWARD:
+                # Views would name what the columns read, which is whole.
+                found |= made if p.costs and self.between(i, columns=True) else set()
+            elif op.phase is Phase.BACKWARD and (
+                op.module in self.inner - self.columns - self.rows or any(spec.memory in rows for spec in op.inputs)
+            ):
+                found |= made
+        standing = {spec.memory for spec in (*self.graph.inputs, *self.graph.weights)} | set(self.casts)
+        return (found - (standing - self.whole - cast)) | belonging_to(self.graph, self.whole)
+
+    def result(self, *, reduces: bool) -> Graph:
+        graph, parts, whole = self.graph, self.parts, self.whole
+        all_of = bytes_of(w for w in graph.weights if w.role is Role.WEIGHT)
+        kept = all_of - bytes_of(w for w in graph.weights if w.memory in whole) * (parts - 1) / parts
+        step = Fraction(round(kept), max(1, all_of))
+        priced = [self._part(i, p, step) for i, p in enumerate(graph.priced)]
+        put = Insertions()
+        for k, pair in enumerate(self.pairs if reduces else ()):
+            self._reduce(pair, k, put)
+        weights = tuple(_thin(w, parts) if w.memory in whole else w for w in graph.weights)
+        gradients = tuple(_thin(g, parts) if g.memory in self.shrunk else g for g in graph.gradients)
+        return put.into(replace(graph, weights=weights, gradients=gradients), priced)
+
+    def _part(self, i: int, p: PricedOp, step: Fraction) -> PricedOp:
+        """An op as each device runs it. step: share of the optimizer's work."""
+        op, costs, shrunk, parts = p.op, p.costs, self.shrunk, self.parts
+        of_column = op.module in self.columns
+        if op.phase is Phase.OPTIMIZER:
+            costs = scaled(costs, step)
+        elif op.kind == _CAST and op.outputs[0].memory in self.casts:
+            costs = divided(costs, parts) if op.outputs[0].memory in shrunk else costs
+        elif (of_column or op.module in self.rows) and any(cost.gemms for cost in costs):
+            costs = tuple(self._product(cost, op, by_column=of_column) for cost in costs)
+        elif (op.phase is Phase.FORWARD and self.between(i)) or (
+            op.phase is Phase.BACKWARD
+            and (op.module in self.inner or (of_column and all(spec.memory in shrunk for spec in op.outputs)))
+        ):
+            costs = divided(costs, parts)
+        changed: dict[str, Any] = {}
+        if op.attrs.get("group") in ("context", "ring") and "bytes" in op.attrs:  # keys of a device's heads
+            changed["attrs"] = {**op.attrs, "bytes": ceil_div(op.attrs["bytes"], parts)}
+        return on_tensors(p, lambda spec: _thin(spec, parts) if spec.memory in shrunk else spec, costs, **changed)
+
+    def _product(self, cost: Cost, op: Op, *, by_column: bool) -> Cost:
+        """A layer's product. Forward cuts the columns that it writes, or the rows that it reads; backward the same."""
+        parts, gemm = self.parts, cost.gemms[0]
+        m, n, k = int(gemm.m), int(gemm.n), int(gemm.k)
+        # A weight's gradient contracts over samples, and its first factor is the transposed gradient of the output.
+        reads_weight = any(spec.role is Role.WEIGHT or spec.memory in self.casts for spec in op.inputs)
+        of_weight = op.phase is Phase.BACKWARD and not reads_weight and op.inputs[0].stride
+        if op.phase is Phase.FORWARD:
+            m, n, k = (m, n // parts, k) if by_column else (m, n, k // parts)
+        elif of_weight and tuple(op.outputs[0].shape) == (m, n) and k not in (m, n):
+            m, n = (m // parts, n) if by_column else (m, n // parts)
+        else:
+            m, n, k = (m, n, k // parts) if by_column else (m, n // parts, k)
+        moved = int(gemm.batch) * op.outputs[0].dtype.itemsize
+        return replace(
+            cost, gemms=(Gemm(batch=gemm.batch, m=m, n=n, k=max(1, k)),),
+            vector_flop=int(cost.vector_flop) // (parts if by_column else 1),
+            read_bytes=moved * (m * k + k * n), write_bytes=moved * m * n,
+        )  # fmt: skip
+
+    def _reduce(self, pair: Pair, k: int, put: Insertions) -> None:
+        """Once after the row's forward, once after the columns' backward."""
+        priced, first = self.graph.priced, pair.columns[0]
+        row = priced[pair.row.place].op
+        out = row.outputs[0]
+        put.after[pair.row.place].append(sent_by(row, f"pair {k}", "all-reduce", int(out.bytes), "tensor"))
+        modules = {linear.module for linear in pair.columns}
+        backward = [
+            i for i, p in enumerate(priced) if p.op.phase is Phase.BACKWARD and p.op.module in modules and p.costs
+        ]
+        if backward:
+            op = replace(priced[backward[-1]].op, module=first.module)
+            size = first.rows * first.read * out.dtype.itemsize
+            put.after[backward[-1]].append(sent_by(op, f"pair {k} back", "all-reduce", size, "tensor"))
 
 
 def pairs_of(graph: Graph) -> list[Pair]:
@@ -178,102 +261,19 @@ def linear_of(place: int, op: Op, weights: Mapping[str, str]) -> Linear | None:
     )  # fmt: skip
 
 
-def _inner_modules(graph: Graph, pairs: list[Pair]) -> set[str]:
-    """Modules of which all ops lie between the first and the last layer of a pair: their backward is cut too."""
-    spans = _places(pairs)
-    inside: set[str] = set()
-    outside: set[str] = set()
-    for i, priced in enumerate(graph.priced):
-        if priced.op.phase is Phase.FORWARD:
-            within = any(first < i < last for first, last in spans)
-            (inside if within else outside).add(priced.op.module)
-    return inside - outside
-
-
-def _shrunk_memory(
-    graph: Graph, pairs: list[Pair], inner: set[str], whole: set[str], casts: Mapping[str, str]
-) -> set[str]:
-    """Memory of which each device holds its part."""
-    spans = _places(pairs)
-    cast = {memory for memory, weight in casts.items() if weight in whole}
-    found = whole | cast
-    layers = {linear.module for pair in pairs for linear in (*pair.columns, pair.row)}
-    rows = {pair.row.weight for pair in pairs}
-    rows |= {memory for memory, weight in casts.items() if weight in rows}
-    for i, priced in enumerate(graph.priced):
-        op = priced.op
-        if op.phase is Phase.FORWARD:
-            # Views would name what the columns read, which is whole.
-            if priced.costs and any(first <= i < last for first, last in spans):
-                found |= {spec.memory for spec in op.outputs}
-        elif op.phase is Phase.BACKWARD and (
-            op.module in inner - layers or any(spec.memory in rows for spec in op.inputs)
-        ):
-            found |= {spec.memory for spec in op.outputs}
-    standing = ({spec.memory for spec in (*graph.inputs, *graph.weights)} | set(casts)) - whole - cast
-    return (found - standing) | belonging_to(graph, whole)
-
-
-def _part(
-    numbered: tuple[int, PricedOp], parts: int, inner: set[str], column: set[str], rows: set[str], shrunk: set[str],
-    step: Fraction, spans: list[tuple[int, int]], casts: Mapping[str, str],
-) -> PricedOp:  # fmt: skip
-    """An op as each device runs it."""
-    i, priced = numbered
-    op, costs = priced.op, priced.costs
-    between = any(first < i < last for first, last in spans)
-    if op.phase is Phase.OPTIMIZER:
-        costs = scaled(costs, step)
-    elif op.kind == _CAST and op.outputs[0].memory in casts:
-        if op.outputs[0].memory in shrunk:
-            costs = tuple(divided(cost, parts) for cost in costs)
-    elif op.module in column | rows and any(cost.gemms for cost in costs):
-        costs = tuple(_product(cost, op, parts, casts, by_column=op.module in column) for cost in costs)
-    elif (op.phase is Phase.FORWARD and between) or (
-        op.phase is Phase.BACKWARD
-        and (op.module in inner or (op.module in column and all(spec.memory in shrunk for spec in op.outputs)))
-    ):
-        costs = tuple(divided(cost, parts) for cost in costs)
-    changed: dict[str, Any] = {}
-    if op.attrs.get("group") in ("context", "ring") and "bytes" in op.attrs:  # keys of a device's heads
-        changed["attrs"] = {**op.attrs, "bytes": ceil_div(op.attrs["bytes"], parts)}
-    return on_tensors(priced, lambda spec: _thin(spec, parts) if spec.memory in shrunk else spec, costs, **changed)
-
-
-def _product(cost: Cost, op: Op, parts: int, casts: Mapping[str, str], *, by_column: bool) -> Cost:
-    """A layer's product. Forward cuts the columns that it writes, or the rows that it reads; backward the same ones."""
-    itemsize = op.outputs[0].dtype.itemsize
-    gemm = cost.gemms[0]
-    m, n, k = int(gemm.m), int(gemm.n), int(gemm.k)
-    first = op.inputs[0]
-    # A weight's gradient contracts over samples, and its first factor is the transposed gradient of the output.
-    reads_weight = any(spec.role is Role.WEIGHT or spec.memory in casts for spec in op.inputs)
-    of_weight = op.phase is Phase.BACKWARD and not reads_weight and first.stride
-    if op.phase is Phase.FORWARD:
-        m, n, k = (m, n // parts, k) if by_column else (m, n, k // parts)
-    elif of_weight and tuple(op.outputs[0].shape) == (m, n) and k not in (m, n):
-        m, n = (m // parts, n) if by_column else (m, n // parts)
-    else:
-        m, n, k = (m, n, k // parts) if by_column else (m, n // parts, k)
-    moved = int(gemm.batch) * itemsize
-    return replace(
-        cost,
-        gemms=(Gemm(batch=gemm.batch, m=m, n=n, k=max(1, k)),),
-        vector_flop=int(cost.vector_flop) // (parts if by_column else 1),
-        read_bytes=moved * (m * k + k * n),
-        write_bytes=moved * m * n,
-    )
-
-
-def divided(cost: Cost, parts: int) -> Cost:
+def divided(costs: Sequence[Cost], parts: int) -> tuple[Cost, ...]:
     """Work between the layers: a part of the heads, or of the columns."""
-    gemms = tuple(
-        replace(g, batch=int(g.batch) // parts) if int(g.batch) % parts == 0 else replace(g, n=-(-int(g.n) // parts))
-        for g in cost.gemms
+
+    def part(g: Gemm) -> Gemm:
+        needed = None if g.needed is None else int(g.needed) // parts
+        if int(g.batch) % parts == 0:
+            return replace(g, batch=int(g.batch) // parts, needed=needed)
+        return replace(g, n=-(-int(g.n) // parts), needed=needed)
+
+    return tuple(
+        replace(thin, gemms=tuple(map(part, cost.gemms)))
+        for cost, thin in zip(costs, scaled(costs, Fraction(1, parts)), strict=True)
     )
-    thin = cost.map(lambda size: -(-int(size) // parts))
-    needed = tuple(replace(g, needed=None if g.needed is None else int(g.needed) // parts) for g in gemms)
-    return replace(thin, gemms=needed)
 
 
 def _thin(spec: TensorSpec, parts: int) -> TensorSpec:
@@ -287,24 +287,6 @@ def divided_along(spec: TensorSpec, axis: int, parts: int) -> TensorSpec:
     """A tensor's part along an axis, rounded up."""
     shape = tuple(ceil_div(int(size), parts) if k == axis else size for k, size in enumerate(spec.shape))
     return replace(spec, shape=shape)
-
-
-def _reductions(graph: Graph, pair: Pair, k: int, put: Insertions) -> None:
-    """One after the row's forward, one after the columns' backward."""
-    out = graph.priced[pair.row.place].op.outputs[0]
-    sent: dict[str, Any] = {"group": "tensor", "blocking": True}
-    forward = collective(
-        f"pair {k}", "all-reduce", int(out.bytes), phase=Phase.FORWARD, module=pair.row.module, **sent
-    )  # fmt: skip
-    put.after[pair.row.place].append(forward)
-    modules = {linear.module for linear in pair.columns}
-    backward = [
-        i for i, p in enumerate(graph.priced) if p.op.phase is Phase.BACKWARD and p.op.module in modules and p.costs
-    ]
-    if backward:
-        size, module = pair.columns[0].rows * pair.columns[0].read * out.dtype.itemsize, pair.columns[0].module
-        reduce = collective(f"pair {k} back", "all-reduce", size, phase=Phase.BACKWARD, module=module, **sent)
-        put.after[backward[-1]].append(reduce)
 
 
 # Sequence parallelism as in Megatron-LM: between the pairs of a tensor group each device works on its tokens.
@@ -427,7 +409,7 @@ class _Region:
         )  # fmt: skip
         self._sum(put)
         outputs = tuple(self.thin(spec, "") if spec.memory in self.cut else spec for spec in self.graph.outputs)
-        return with_ops(replace(self.graph, priced=priced, outputs=outputs), put)
+        return put.into(replace(self.graph, outputs=outputs), priced)
 
     def _other(self, p: PricedOp, inside: Mapping[str, TensorSpec], outside: Mapping[str, TensorSpec]) -> PricedOp:
         """An op outside, on what is gathered; a view of what is not is one of a part."""
@@ -445,18 +427,8 @@ class _Region:
         return renamed(on_tensors(p, other), outside)
 
     def _part(self, p: PricedOp, inside: dict[str, TensorSpec]) -> PricedOp:
-        costs = tuple(divided(cost, self.parts) for cost in p.costs)
+        costs = divided(p.costs, self.parts)
         return renamed(on_tensors(p, lambda spec: self.thin(spec, p.op.module), costs), inside)
-
-    def _send(
-        self, key: str, what: str, size: int, op: Op, given: Sequence[TensorSpec] = (),
-        made: Sequence[TensorSpec] = (), *, blocking: bool = True,
-    ) -> PricedOp:  # fmt: skip
-        """A collective of the tensor group, beside an op."""
-        return collective(
-            key, what, size, phase=op.phase, group="tensor", blocking=blocking, inputs=given, outputs=made,
-            module=op.module,
-        )  # fmt: skip
 
     def _readers(self, *, members: bool) -> Iterator[tuple[int, TensorSpec]]:
         """What members, or others, read, with the place; not views."""
@@ -476,16 +448,16 @@ class _Region:
             inside[memory] = part
             if memory in self.partial and memory not in others:
                 made = self.places[memory]
-                scatter = self._send(
-                    f"{memory} scattered", "reduce-scatter", int(spec.bytes), self.graph.priced[made].op, [spec], [part]
-                )
+                op, key = self.graph.priced[made].op, f"{memory} scattered"
+                scatter = sent_by(op, key, "reduce-scatter", int(spec.bytes), "tensor", [spec], [part])
                 put.after[made].append(scatter)
             else:
                 phase = self.graph.priced[i].op.phase
                 put.before[i].append(copied(f"split of {memory}", [self.thin(spec, module)], [part], phase, module))
         for memory in sorted(self.partial & others, key=self.places.__getitem__):
             made, size = self.places[memory], int(self._whole(memory).bytes)
-            put.after[made].append(self._send(f"{memory} summed", "all-reduce", size, self.graph.priced[made].op))
+            reduce = sent_by(self.graph.priced[made].op, f"{memory} summed", "all-reduce", size, "tensor")
+            put.after[made].append(reduce)
 
     def _whole(self, memory: str) -> TensorSpec:
         """What an op of the graph makes."""
@@ -504,7 +476,8 @@ class _Region:
             whole = outside[op.phase][memory] = replace(made, name=name, storage="")
             part = self.thin(made, op.module)
             since[name] = max(ahead, self.places[memory] + 1) if again else i
-            gather = self._send(name, "all-gather", int(made.bytes), op, [part], [whole], blocking=not again)
+            size = int(made.bytes)
+            gather = sent_by(op, name, "all-gather", size, "tensor", [part], [whole], blocking=not again)
             put.before[since[name]].append(gather)
             if again:
                 put.before[i].append(wait([name], op.phase, "tensor", op.module))
@@ -520,7 +493,7 @@ class _Region:
                 small |= {spec.memory for spec in p.op.outputs}
         found = {spec.memory: spec for spec in self.graph.gradients if spec.memory in small}
         if found:
-            size = sum(int(spec.bytes) for spec in found.values())
+            size = bytes_of(found.values())
             put.before[end_of_backward(self.graph)].append(
                 collective("gradients of tokens", "all-reduce", size, phase=Phase.BACKWARD, group="tensor",
                            blocking=True, inputs=list(found.values()))

@@ -22,7 +22,7 @@ class Tape:
     phase: Phase = Phase.FORWARD
     made: int = 0  # tensors
 
-    def run(self, kind: str, inputs: tuple[TensorSpec, ...], *outputs: TensorSpec, **attrs: Any) -> TensorSpec:
+    def run(self, kind: str, inputs: tuple[TensorSpec, ...], /, *outputs: TensorSpec, **attrs: Any) -> TensorSpec:
         """One more op; its first output is handed on."""
         name = f"{kind.rpartition('.')[2]}_{len(self.ops)}"
         self.ops.append(
