@@ -90,7 +90,8 @@ def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
             size = path.stat().st_size
             devices, events, _ = _head(_Watched(_stream(raw), raw, size, None))
             raw.seek(0)
-            found = _Events(_read(_Watched(_stream(raw), raw, size, progress), events))
+            stream = _Watched(_stream(raw), raw, size, progress)
+            found = _Events(ijson.items(stream, events, use_float=True, buf_size=1 << 18))
     except (ijson.JSONError, ValueError) as error:  # ValueError: letters or numbers that Python cannot hold
         raise CampaignError(f"{path}: {_EXPECTED}; {_reason(error)}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -151,22 +152,16 @@ def _head(stream: _Watched) -> tuple[tuple[str, ...], str, int | None]:
     return tuple(devices), "traceEvents.item", rank
 
 
-def _read(stream: _Watched, prefix: str) -> Iterator[dict[str, Any]]:
-    for event in ijson.items(stream, prefix, use_float=True, buf_size=1 << 18):
-        if isinstance(event, dict) and event.get("ph") == "X":
-            yield event
-
-
 class _Events:
     """Events of all sorts as numbers in columns, and each name once."""
 
-    def __init__(self, events: Iterator[dict[str, Any]]) -> None:
+    def __init__(self, events: Iterator[Any]) -> None:
         self.columns = {sort: {name: array(kind) for name, kind in _COLUMNS.items()} for sort in _CATEGORIES.values()}
         self.names: dict[str, int] = {}
         self.inputs: dict[str, int] = {}
         self.threads: dict[tuple[str, str], int] = {}
         column: Any
-        for event in events:
+        for event in (one for one in events if isinstance(one, dict) and one.get("ph") == "X"):
             sort = _CATEGORIES.get(str(event.get("cat", "")).lower())
             start, length = _time(event.get("ts")), _time(event.get("dur"))
             if sort is not None and start is not None and length is not None and length >= 0:

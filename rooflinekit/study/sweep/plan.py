@@ -394,7 +394,10 @@ def cluster_axes(
     return (
         Axis(name="cluster", choices={one.name: {"cluster": one} for one in found}),
         Axis(name="gpus", choices={n: {"gpus": n} for n in _counts(gpus)}, shown=gpus is not None),
-        Axis(name="strategy", choices={_label(one): {"strategy": one} for one in chosen}),
+        Axis(
+            name="strategy",
+            choices={one if isinstance(one, str) else label_of(one): {"strategy": one} for one in chosen},
+        ),
         Axis(name="savers", choices={str(one): {"savers": one} for one in saved}, shown=savers is not None),
     )
 
@@ -421,7 +424,3 @@ def _counts(gpus: Sequence[Any] | None) -> list[int | None]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InputError(f"gpus: beside clusters, how many devices take part: expected integers; got {count!r:.60}")
     return counts
-
-
-def _label(strategy: str | Strategy) -> str:
-    return strategy if isinstance(strategy, str) else label_of(strategy)

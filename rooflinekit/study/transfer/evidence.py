@@ -189,7 +189,7 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
     for kind, call, seconds in whole_calls(measured, ops):
         if shapes := shape_class(call.shapes):
             calls[kind][shapes].append(seconds)
-    classes = shape_classes(p.graph)
+    classes = {op.name: shape_class(_numbers(op)) for op in p.graph.ops}
     found = [one for kind in ops for one in _by_shape(calls[kind], ops[kind], classes)]
     by_shape = {one.kind for one in found}
     rest = match(measured, [timing for timing in p.timings if kind_of(timing.kernel.kind) not in by_shape])
@@ -339,11 +339,6 @@ def _check_formats(ops: Sequence[ProfiledOp], graph: Graph, source: str) -> None
 def shape_class(shapes: Sequence[tuple[int, ...]]) -> _Shapes:
     """What calls of one kind with equal work have in common: the sizes of arguments, less vectors, in any order."""
     return _sorted(_matrices(shapes))
-
-
-def shape_classes(graph: Graph) -> dict[str, _Shapes]:
-    """Of each op by name."""
-    return {op.name: shape_class(_numbers(op)) for op in graph.ops}
 
 
 def _numbers(op: Op) -> list[tuple[int, ...]]:
