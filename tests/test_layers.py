@@ -74,7 +74,7 @@ CIRCLES = [
         "step.memory_steps",
     },
     {"serving.decoder", "serving.steps"},
-    {"study.profile.profile", "study.profile.steps"},
+    {"study.profile.profile", "study.profile.trace"},
 ]
 #: What runs ops on hardware; all else in `calibrate` works without torch.
 TIMING = {

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from rooflinekit.errors import LockError, nearest
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.guard.check import Checked, check, locked_as
-from rooflinekit.study.guard.lock import Block, read_lock
+from rooflinekit.study.guard.check import Block, Checked, check, locked_as, read_lock
 
 Predict = Callable[[Block], Sequence[Prediction]]  # a workload's predictions, one a GPU
 

@@ -22,7 +22,7 @@ from rooflinekit.study.transfer.transferred import Transferred, correcting
 
 if TYPE_CHECKING:
     from rooflinekit.study.sweep.plan import Plan
-    from rooflinekit.study.transfer.searched import Correcting
+    from rooflinekit.study.transfer.transferred import Correcting
 
 #: Makes of a plain prediction the one that rests on the measurement.
 Correction: TypeAlias = Callable[[Prediction], Transferred]
@@ -90,7 +90,7 @@ def correction_in(plan: Plan, step: MeasuredStep) -> Correcting:
     It was measured as the sweep's first way of execution runs it, unless it says otherwise.
     """
     from rooflinekit.study.sweep.plan import Team
-    from rooflinekit.study.transfer.searched import Correcting
+    from rooflinekit.study.transfer.transferred import Correcting
 
     first = plan.cases[0]
     setting = first.setting

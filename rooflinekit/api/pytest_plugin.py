@@ -64,7 +64,7 @@ class Step:
         a limit that is none, such as growth, which takes something to grow from.
         """
         from rooflinekit.errors import LockError
-        from rooflinekit.study.guard.lock import Limits
+        from rooflinekit.study.guard.check import Limits
 
         for name, text in limits.items():
             if str(text).strip().startswith("+"):
@@ -88,8 +88,7 @@ class Step:
         name: of the snapshot; by default the test's. limits: as in a lock file, growth among them. With
         --roofline-update the step is locked as it is.
         """
-        from rooflinekit.study.guard.check import check, locked_as
-        from rooflinekit.study.guard.lock import Block, Limits, Lock, parse_lock
+        from rooflinekit.study.guard.check import Block, Limits, Lock, check, locked_as, parse_lock
 
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", name or self.of.name).strip("-._")
         path = self.of.folder / SNAPSHOTS
@@ -108,8 +107,7 @@ class Step:
 
     def _hold(self, limits: Mapping[str, str], before: Prediction) -> None:
         """Holds the step against another one."""
-        from rooflinekit.study.guard.check import Checked, locked_as
-        from rooflinekit.study.guard.lock import Block, Limits
+        from rooflinekit.study.guard.check import Block, Checked, Limits, locked_as
 
         block = Block(name=self.prediction.graph_name, run="", limits=Limits.parse(limits, "assert_no_slower_than"))
         locked = locked_as(block, before)

@@ -53,12 +53,9 @@ class Places:
         if self.clusters is not None and self.power_limits is not None:
             raise InputError("power_limits: belong to gpus=[…]; leave clusters out")
         if self.clusters is not None:
-            from rooflinekit.study.sweep.plan import check_on_clusters, cluster_axes
+            from rooflinekit.study.sweep.plan import check_on_clusters
 
-            axes = cluster_axes(
-                self.clusters, gpus=self.gpus, strategies=self.strategies, savers=self.savers, split=self.split
-            )
-            check_on_clusters(axes, self.host, self.executions)
+            check_on_clusters(self._axes, self.host, self.executions)
             return
         if self.gpus is None:
             raise InputError("expected gpus=[…], or clusters=[…] for training steps on several devices")
@@ -103,11 +100,18 @@ class Places:
             return swept(graphs, self.machines, host, self.execution, sizes, memory=memory, together=together)
         from rooflinekit.study.sweep.plan import plan_on_clusters
 
+        axes = (*_common_axes(graphs, self.execution), *self._axes)
         return plan_on_clusters(
-            _named(graphs), self.clusters, sizes, _common_axes(graphs, self.execution), gpus=self.gpus,
-            strategies=self.strategies, savers=self.savers, split=self.split, host=self.host, memory=memory,
-            together=together,
-        )  # fmt: skip
+            _named(graphs), axes, sizes, split=self.split, host=self.host, memory=memory, together=together
+        )
+
+    @cached_property
+    def _axes(self) -> tuple[Axis, ...]:
+        from rooflinekit.study.sweep.plan import cluster_axes
+
+        return cluster_axes(
+            self.clusters or (), gpus=self.gpus, strategies=self.strategies, savers=self.savers, split=self.split
+        )
 
 
 def _held(machine: Machine, watts: float | None) -> Machine:

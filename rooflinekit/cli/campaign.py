@@ -85,7 +85,7 @@ def from_trace(
     from rooflinekit.files import check_free, write_text
     from rooflinekit.present.text import calibration as campaign_text_of
     from rooflinekit.study.profile.drawn import draw_all
-    from rooflinekit.study.profile.ranks import trace_files
+    from rooflinekit.study.profile.trace import trace_files
 
     check_free(out, force=force)
     files = [file for trace in traces for file in trace_files(trace, rank)]

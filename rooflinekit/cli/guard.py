@@ -22,7 +22,7 @@ from rooflinekit.errors import LockError, RooflinekitError
 
 if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
-    from rooflinekit.study.guard.lock import Block
+    from rooflinekit.study.guard.check import Block
 
 _FORMATS = ("text", "markdown", "junit", "github")
 
@@ -89,7 +89,7 @@ def _predicted(block: Block) -> Sequence[Prediction]:
 def _lines(lock: Path) -> dict[str, int]:
     """At which line of the file each workload's table begins."""
     heads = {line.strip().strip('[]"'): place for place, line in enumerate(lock.read_text().splitlines(), 1)}
-    from rooflinekit.study.guard.lock import read_lock
+    from rooflinekit.study.guard.check import read_lock
 
     return {block.name: heads.get(block.name, 1) for block in read_lock(lock).blocks}
 

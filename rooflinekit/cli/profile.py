@@ -61,7 +61,7 @@ def profile(
     from rooflinekit.hardware.specs import load_device
 
     devices = [load_device(gpu, allow_draft=workload.allow_draft) for gpu in workload.gpus]  # before the slow part
-    from rooflinekit.study.profile.ranks import read_profile
+    from rooflinekit.study.profile.profile import read_profile
 
     with bar(f"reading {trace.name}", share=True) as advance:
         found = read_profile(trace, rank=rank, mark=mark, progress=advance)

@@ -20,7 +20,7 @@ from rooflinekit.present.figures.style import (
     plain_frame,
     style_of,
 )
-from rooflinekit.study.compare.attention import AttentionRates, attention_rates
+from rooflinekit.study.compare.crossover import AttentionRates, attention_rates
 
 _MARKERS = "osD^vP"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from rooflinekit.study.explain.explanation import seconds, signed
-from rooflinekit.study.guard.check import Checked
-from rooflinekit.study.guard.lock import shown
+from rooflinekit.study.guard.check import Checked, shown
 from rooflinekit.units import format_quantity
 
 _SHOWN = 3  # causes of one change

@@ -13,7 +13,7 @@ from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.study.profile.matching import OpTime, Validation
 from rooflinekit.study.profile.memory import MemoryComparison
 from rooflinekit.study.profile.profile import SMALL_S, Profile, ProfileComparison, device_note
-from rooflinekit.study.profile.steps import REPEATED
+from rooflinekit.study.profile.trace import REPEATED
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:

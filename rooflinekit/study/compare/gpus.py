@@ -409,15 +409,13 @@ def _why(pair: Pair) -> str:
             break
         named.append(f"{MEANING[name]} {signed(more)}")
         left -= abs(more)
-    return f"{', '.join(named)}{_stated(pair, next(iter(terms)))}"
-
-
-def _stated(pair: Pair, term: str) -> str:
-    """The datasheets' numbers behind a term."""
-    if term == "memory":
+    largest, numbers = next(iter(terms)), ""
+    if largest == "memory":
         slow, fast = (format_quantity(p.machine.bandwidth, "byte/s") for p in (pair.slower, pair.faster))
-        return f" (DRAM {slow} against {fast})"
-    return f" (peak {_peaks(pair)})" if term in ("ideal", "underuse") else ""
+        numbers = f" (DRAM {slow} against {fast})"
+    elif largest in ("ideal", "underuse"):
+        numbers = f" (peak {_peaks(pair)})"
+    return f"{', '.join(named)}{numbers}"
 
 
 def _peaks(pair: Pair) -> str:

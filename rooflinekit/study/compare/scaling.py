@@ -123,12 +123,16 @@ def names_of(predictions: Sequence[ParallelPrediction], *, counted: bool = True)
 
 def _facts(p: ParallelPrediction, *, counted: bool) -> tuple[str, ...]:
     """What tells steps on several devices apart, as a reader would say it."""
-    network, savers = p.cluster.network, str(p.savers)
+    network, savers, usual = p.cluster.network, str(p.savers), asdict(type(p.strategy)())
+    options = [
+        f"{name} {value}" for name, value in asdict(p.strategy).items()
+        if value != usual[name] and name not in ("tensor", "pipeline", "stage")  # which are in its name
+    ]  # fmt: skip
     return (
         p.graph_name, _devices(p, counted=counted), p.cluster.name,
         f"network {network.port_rate / 1e9:g} Gbit/s" if network else "",
         strategy_name(p.strategy, p.gpus, counted=counted), "" if savers == "none" else savers, f"batch {p.batch}",
-        _options(p.strategy),
+        ", ".join(options),
     )  # fmt: skip
 
 
@@ -139,13 +143,6 @@ def _devices(p: ParallelPrediction, *, counted: bool = True) -> str:
         name = _short(share.prediction.machine.name)
         counts[name] = counts.get(name, 0) + len(share.numbers)
     return " + ".join(f"{count} × {name}" if counted else name for name, count in counts.items())
-
-
-def _options(strategy: Strategy) -> str:
-    """A strategy's options that are not the usual ones."""
-    usual = asdict(type(strategy)())
-    return ", ".join(f"{name} {value}" for name, value in asdict(strategy).items()
-                     if value != usual[name] and name not in ("tensor", "pipeline", "stage"))  # fmt: skip
 
 
 def _short(device: str) -> str:

@@ -142,8 +142,11 @@ def advise(
             if isinstance(predict, str):
                 raise ComparisonError(predict)
             after = predict() if corrected is None else corrected(predict())
-            if not after.memory.fits:
-                raise ComparisonError(_too_large(after))
+            memory = after.memory
+            if not memory.fits:
+                need = format_quantity(memory.reserved_bytes + memory.context_bytes, "byte", binary=True)
+                has = format_quantity(memory.capacity, "byte", binary=True)
+                raise ComparisonError(f"needs {need} of {has}: does not fit")
         except RooflinekitError as error:
             left_out.append((what, str(error)))
             continue
@@ -151,11 +154,6 @@ def advise(
         found.append(Suggestion(what=what, base=base, prediction=after, steps=steps))
     ranked = tuple(sorted(found, key=lambda suggestion: -suggestion.saved_s))
     return Advice(base=base, suggestions=ranked, left_out=tuple(left_out))
-
-
-def _too_large(p: Prediction) -> str:
-    need = format_quantity(p.memory.reserved_bytes + p.memory.context_bytes, "byte", binary=True)
-    return f"needs {need} of {format_quantity(p.memory.capacity, 'byte', binary=True)}: does not fit"
 
 
 def _with(p: Prediction, graph: Graph | None = None, **changes: Any) -> Prediction:

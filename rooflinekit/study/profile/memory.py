@@ -23,6 +23,7 @@ from rooflinekit.step.prediction import Prediction
 
 _UNKNOWN = "not recorded"  # the stack of a block from before the history, or with stacks switched off
 _LIBRARY = ("/torch/", "<frozen", "/runpy.py")  # files whose frames name no place of the user's
+_ACTIVE = "active_allocated"
 _SEGMENT = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _PICKLES = (".pickle", ".pkl")
 _READ = (
@@ -186,7 +187,10 @@ def _of_stats(path: Path) -> MemoryProfile:
 
 
 def _of_device(path: Path, device: int, segments: Sequence[_Segment], entries: Sequence[_Entry]) -> MemoryProfile:
-    held = {address: block for segment in segments for address, block in _active(segment)}
+    held: dict[int, _Held] = {}
+    for segment in segments:
+        places = accumulate((block.size for block in segment.blocks), initial=segment.address)
+        held |= {a: block for a, block in zip(places, segment.blocks, strict=False) if block.state == _ACTIVE}
     levels = _levels(
         sum(block.rounded for block in held.values()),
         [{"alloc": 1, "free_requested": -1}.get(e.action, 0) * rounded(e.size) for e in entries],
@@ -204,14 +208,6 @@ def _of_device(path: Path, device: int, segments: Sequence[_Segment], entries: S
 def _levels(end: int, changes: Sequence[int]) -> list[int]:
     """Before the first change and after each, by what is there at the end: a long run keeps its last changes alone."""
     return list(accumulate(changes, initial=end - sum(changes)))
-
-
-def _active(segment: _Segment) -> Iterator[tuple[int, _Held]]:
-    address = segment.address
-    for block in segment.blocks:
-        if block.state == "active_allocated":
-            yield address, block
-        address += block.size
 
 
 def _alive(entries: Sequence[_Entry], held: Mapping[int, _Held], moment: int) -> Iterator[tuple[int, str]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Literal
 
-from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp
+from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp, median_step
 from rooflinekit.errors import AmbiguousDeviceError, ComparisonError, DeviceNotFoundError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rooflinekit.step.prediction import Prediction
-    from rooflinekit.study.profile.file import Progress
+    from rooflinekit.study.profile.trace import Progress
 
 
 Regime = Literal["GPU-bound", "CPU-bound", "waiting", "CPU only"]
@@ -114,8 +116,7 @@ class Profile(FirstLine):
         progress: called with the share of
         the file that is read. Raises CampaignError for another file, InputError for a mark that is not in it.
         """
-        from rooflinekit.study.profile.file import read_trace
-        from rooflinekit.study.profile.steps import profile_of
+        from rooflinekit.study.profile.trace import profile_of, read_trace
 
         return profile_of(read_trace(file, progress), mark)
 
@@ -192,3 +193,50 @@ def device_note(profile: Profile, device: Device) -> str:
     except (DeviceNotFoundError, AmbiguousDeviceError):
         return ""
     return f"the trace is of {profile.device}, and {device.name} is another device" if seen.name != device.name else ""
+
+
+# Traces of several ranks as one step.
+
+
+def read_profile(
+    path: str | Path, *, rank: int | None = None, mark: str | None = None, progress: Progress | None = None
+) -> Profile:
+    """The steps of a trace, or of a folder of them: of one rank, or in the mean over all.
+
+    mark: see `Profile.read`. Raises what that raises, and InputError for a folder whose ranks nothing tells.
+    """
+    from rooflinekit.study.profile.trace import part, trace_files
+
+    files = trace_files(path, rank)
+    read = [Profile.read(file, mark=mark, progress=part(progress, i, len(files))) for i, file in enumerate(files)]
+    return read[0] if len(read) == 1 else _together(Path(path).name, read)
+
+
+#: Of a step in the mean over ranks.
+_MEANS = ("wall_s", "busy_s", "gaps", "late_s", "unknown_s", "launched")
+
+
+def _together(folder: str, ranks: Sequence[Profile]) -> Profile:
+    named = {one.device for one in ranks}
+    means: dict[str, Any] = {name: fmean(getattr(one, name) for one in ranks) for name in _MEANS}
+    return replace(
+        ranks[0],
+        file=f"{folder} ({len(ranks)} ranks)",
+        steps=min(one.steps for one in ranks),
+        device=named.pop() if len(named) == 1 else "",
+        devices=sum(one.devices for one in ranks),
+        median_s=median(one.median_s for one in ranks),
+        kernels=_kernels(ranks),
+        ops=median_step([one.ops for one in ranks]),
+        **means,
+    )
+
+
+def _kernels(ranks: Sequence[Profile]) -> tuple[KernelTime, ...]:
+    """By name, in the mean over ranks, the longest together first."""
+    seconds, counts = defaultdict[str, float](float), Counter[str]()
+    for kernel in (kernel for one in ranks for kernel in one.kernels):
+        seconds[kernel.name] += kernel.seconds / len(ranks)
+        counts[kernel.name] += kernel.count
+    order = sorted(seconds, key=lambda name: (-seconds[name], name))
+    return tuple(KernelTime(name=name, count=round(counts[name] / len(ranks)), seconds=seconds[name]) for name in order)

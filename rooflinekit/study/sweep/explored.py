@@ -136,7 +136,10 @@ def explored(
     for name in sizes:
         if name not in known:
             raise InputError(f"no workload has an open size {name!r}: expected {', '.join(sorted(known)) or 'none'}")
-    held = [_held(machine, share) for machine in machines for share in limits]
+    held = []
+    for machine, share in product(machines, limits):
+        law = PowerLaw.of(machine)
+        held.append(machine if law is None or share == 1 else limited(machine, power_w=share * law.board_w))
     each = len(held) * len(executions) * len(hosts)
     if (rows := each * sum(prod(map(len, one.values())) for one in lists.values())) > _MOST_ROWS:
         raise InputError(f"{rows} states are more than {_MOST_ROWS}: name fewer GPUs, hosts, executions or sizes")
@@ -155,11 +158,6 @@ def explored(
         workloads=workloads, machines=tuple(machines), executions=tuple(executions), hosts=tuple(hosts),
         limits=tuple(limits), sizes=lists, series=tuple(series), error=worst,
     )  # fmt: skip
-
-
-def _held(machine: Machine, share: float) -> Machine:
-    law = PowerLaw.of(machine)
-    return machine if law is None or share == 1 else limited(machine, power_w=share * law.board_w)
 
 
 def _sizes(graph: Graph, given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -186,15 +186,18 @@ def plan_of(
     common: what no axis sets. made: makes a setting of what the axes have chosen and what is common. sizes, together:
     see `grid_of`, which says what is raised.
     """
-    cases = []
-    for chosen in product(*(axis.choices.items() for axis in axes)):
-        set_by = {name: value for _, changes in chosen for name, value in changes.items()}
-        given = {**common, **set_by}
-        setting = made(given)
-        labels = {axis.name: label for axis, (label, _) in zip(axes, chosen, strict=True)}
-        cases.append(Case(labels=labels, graph=given["graph"], setting=setting))
+    cases = [
+        Case(labels=labels, graph=given["graph"], setting=made(given)) for labels, given in _combinations(axes, common)
+    ]
     graphs = {id(case.graph): case.graph for case in cases}.values()
     return Plan(axes=tuple(axes), cases=tuple(cases), grid=grid_of(graphs, sizes, together), memory=memory)
+
+
+def _combinations(axes: Sequence[Axis], common: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """One choice on every axis: the names of these, and what they set beside what is common."""
+    for chosen in product(*(axis.choices.items() for axis in axes)):
+        labels = {axis.name: label for axis, (label, _) in zip(axes, chosen, strict=True)}
+        yield labels, {**common, **{name: value for _, changes in chosen for name, value in changes.items()}}
 
 
 # --- to other processes ----------------------------------------------------------------------------------------------
@@ -341,38 +344,25 @@ def label_of(record: Strategy | Savers) -> str:
 
 
 def plan_on_clusters(
-    graphs: Mapping[str, Graph],
-    clusters: Sequence[str | Path | Cluster],
-    sizes: Mapping[str, Any],
-    axes: Sequence[Axis],
-    *,
-    gpus: Sequence[Any] | None,
-    strategies: Sequence[str | Strategy] | None,
-    savers: Savers | Sequence[Savers] | None,
-    split: str,
-    host: str | Path | Host | None,
-    memory: Memory = True,
-    together: Together = None,
-) -> Plan:
-    """The sweep of training steps over these axes (models, executions) and those of clusters.
+    graphs: Mapping[str, Graph], axes: Sequence[Axis], sizes: Mapping[str, Any], *, split: str,
+    host: str | Path | Host | None, memory: Memory = True, together: Together = None,
+) -> Plan:  # fmt: skip
+    """The sweep of training steps over axes of models and executions and those that `cluster_axes` made.
 
-    gpus: how many devices from a cluster's first, each number a choice; None for all. strategies: DDP where there are
-    none. split, host: see `parallel`. Raises InputError for what is no choice, and what `setting_of` raises.
+    split, host: see `parallel`. Raises what `setting_of` and `grid_of` raise.
     """
     for graph in graphs.values():
         if BATCH not in graph.dims:
             batch_of(graph)
-    every = (*axes, *cluster_axes(clusters, gpus=gpus, strategies=strategies, savers=savers, split=split))
     common = {"host": host, "proportional": split == "proportional"}
-    return plan_of(every, common, sizes, memory=memory, together=together, made=_team)
+    return plan_of(axes, common, sizes, memory=memory, together=together, made=_team)
 
 
 def check_on_clusters(axes: Sequence[Axis], host: str | Path | Host | None, executions: Sequence[Execution]) -> None:
     """Looks at every combination of what `cluster_axes` made, before any model is traced. Raises InputError."""
-    for chosen in product(*(axis.choices.values() for axis in axes)):
-        given = {name: value for changes in chosen for name, value in changes.items()}
+    for _, given in _combinations(axes, {"host": host, "proportional": False}):
         for execution in executions:
-            _team({**given, "host": host, "execution": execution, "proportional": False})
+            _team({**given, "execution": execution})
 
 
 def cluster_axes(
@@ -383,7 +373,11 @@ def cluster_axes(
     savers: Savers | Sequence[Savers] | None,
     split: str,
 ) -> tuple[Axis, ...]:
-    """Clusters, numbers of devices, strategies and savers to choose from. Raises InputError for what is no choice."""
+    """Clusters, numbers of devices, strategies and savers to choose from.
+
+    gpus: how many devices from a cluster's first, each number a choice; None for all. strategies: DDP where there are
+    none. Raises InputError for what is no choice.
+    """
     if split not in ("even", "proportional"):
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
     found = [one if isinstance(one, Cluster) else load_cluster(one) for one in _several("clusters", clusters)]
@@ -394,7 +388,10 @@ def cluster_axes(
     return (
         Axis(name="cluster", choices={one.name: {"cluster": one} for one in found}),
         Axis(name="gpus", choices={n: {"gpus": n} for n in _counts(gpus)}, shown=gpus is not None),
-        Axis(name="strategy", choices={_label(one): {"strategy": one} for one in chosen}),
+        Axis(
+            name="strategy",
+            choices={one if isinstance(one, str) else label_of(one): {"strategy": one} for one in chosen},
+        ),
         Axis(name="savers", choices={str(one): {"savers": one} for one in saved}, shown=savers is not None),
     )
 
@@ -421,7 +418,3 @@ def _counts(gpus: Sequence[Any] | None) -> list[int | None]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InputError(f"gpus: beside clusters, how many devices take part: expected integers; got {count!r:.60}")
     return counts
-
-
-def _label(strategy: str | Strategy) -> str:
-    return strategy if isinstance(strategy, str) else label_of(strategy)

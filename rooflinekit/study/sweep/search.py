@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,10 +24,6 @@ from rooflinekit.ir.notebook import FirstLine, aligned
 from rooflinekit.study.sweep.plan import BLOCK, Case, Plan, predict_settings
 from rooflinekit.study.sweep.points import REGIMES
 from rooflinekit.units import format_quantity, parse_quantity
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 ENUMERATED = 200_000  # predictions, up to which all are made
 ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tenths of a second each

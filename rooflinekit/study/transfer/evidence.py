@@ -20,8 +20,7 @@ from rooflinekit.ir.op import DType, Op
 from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.errors.components import Loaded, Part, kernel_parts, parts_of
-from rooflinekit.study.profile.file import Progress
+from rooflinekit.study.errors.components import MEASURED, Loaded, Part, kernel_parts, parts_of
 from rooflinekit.study.profile.matching import (
     OpTime,
     Validation,
@@ -31,9 +30,8 @@ from rooflinekit.study.profile.matching import (
     predicted_ops,
     whole_calls,
 )
-from rooflinekit.study.profile.profile import Profile
-from rooflinekit.study.profile.ranks import read_profile
-from rooflinekit.study.transfer.posterior import Seen
+from rooflinekit.study.profile.profile import Profile, read_profile
+from rooflinekit.study.profile.trace import Progress
 from rooflinekit.units import format_quantity, parse_quantity
 
 _MOST = 400  # measured ops that are looked at one by one, the longest
@@ -42,6 +40,16 @@ _NEARLY = 0.999  # of a step that is a single operator: still an operator's shar
 _COLLECTIVE = re.compile(r"ncclDevKernel|ncclKernel|rcclGenericKernel|rccl", re.IGNORECASE)
 _DOUBTFUL = 3  # a measured time so many times off its prediction may be of something else
 _BEYOND = 1e4  # a measured time so many times off its prediction is of something else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One measurement on the source: what it was off by, and of which parts that consists."""
+
+    ln: float  # ln(measured / predicted)
+    parts: Mapping[Part, Loaded]
+    noise: float = MEASURED.value
+    share: float = 1.0  # of the step's time: 1 of the whole step, less of an operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +189,7 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
     for kind, call, seconds in whole_calls(measured, ops):
         if shapes := shape_class(call.shapes):
             calls[kind][shapes].append(seconds)
-    classes = shape_classes(p.graph)
+    classes = {op.name: shape_class(_numbers(op)) for op in p.graph.ops}
     found = [one for kind in ops for one in _by_shape(calls[kind], ops[kind], classes)]
     by_shape = {one.kind for one in found}
     rest = match(measured, [timing for timing in p.timings if kind_of(timing.kernel.kind) not in by_shape])
@@ -331,11 +339,6 @@ def _check_formats(ops: Sequence[ProfiledOp], graph: Graph, source: str) -> None
 def shape_class(shapes: Sequence[tuple[int, ...]]) -> _Shapes:
     """What calls of one kind with equal work have in common: the sizes of arguments, less vectors, in any order."""
     return _sorted(_matrices(shapes))
-
-
-def shape_classes(graph: Graph) -> dict[str, _Shapes]:
-    """Of each op by name."""
-    return {op.name: shape_class(_numbers(op)) for op in graph.ops}
 
 
 def _numbers(op: Op) -> list[tuple[int, ...]]:

@@ -1,23 +1,134 @@
-"""A prediction that rests on a measurement of the same network on another device."""
+"""A prediction that rests on a measurement of the same network on another device.
+
+Parts of errors are jointly distributed, and conditioned on what was seen. The distribution is Student's: its condition
+has the mean of a normal one, and a scale that grows where what was seen is further off than its parts' spreads allow,
+for then what is left is likely to be too, and shrinks where it is nearer.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from rooflinekit.distributed.prediction import ParallelPrediction, Share
-from rooflinekit.step.prediction import TERMS, Prediction
-from rooflinekit.study.errors.components import NETWORK, Kinship, leaders, parts_of
-from rooflinekit.study.transfer.evidence import Evidence
-from rooflinekit.study.transfer.posterior import Posterior, given
+from rooflinekit.distributed.prediction import ParallelPrediction
+from rooflinekit.step.prediction import TERMS, Prediction, predict_graph
+from rooflinekit.study.errors.components import (
+    BEYOND_INTERVALS,
+    FREEDOM,
+    NETWORK,
+    Kinship,
+    Loaded,
+    Part,
+    leaders,
+    parts_of,
+)
+from rooflinekit.study.sweep.points import LEVEL, Grid, Setting
+from rooflinekit.study.transfer.evidence import Evidence, Seen
 
+if TYPE_CHECKING:
+    from rooflinekit.study.sweep.plan import Case
+
+#: What the levels of parts are called where a measured step's error is split into them.
+LEVELS = {"family": "constants", "kernel": "kernels", "host": "host", "issuing": "host", "network": "network"}
 CORRECTION = "correction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """What the prediction on the target is off by, in ln: where it is expected, how wide, and how wide it was."""
+
+    mean: float
+    spread: float  # the scale of Student's distribution
+    before: float
+    freedom: float  # its degrees
+    surprise: float  # by which factor what was seen widens what is left; 1 where it is off by as much as expected
+    by_part: Mapping[str, float]  # of the mean, by family, "host" and "network"
+    split: Mapping[str, float]  # of what the source's step is off by, in ln: its constants, kernels, host and network
+
+
+def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> Posterior:
+    """The target's error given what was seen: the mean and the scale of a distribution under a condition."""
+    before = math.sqrt(sum(one.size**2 for part, one in target.items() if part.level not in BEYOND_INTERVALS))
+    scales = _own_scales(seen)
+    target = _scaled(target, scales)
+    seen = [replace(one, parts=_scaled(one.parts, scales)) for one in seen]
+    total = sum(one.size**2 for one in target.values())
+    parts = list(dict.fromkeys(part for one in seen for part in one.parts))
+    place = {part: i for i, part in enumerate(parts)}
+    loads = np.zeros((len(seen), len(parts)))
+    for row, one in enumerate(seen):
+        for part, loaded in one.parts.items():
+            loads[row, place[part]] = loaded.size
+    covariance = loads @ loads.T + np.diag([one.noise**2 for one in seen])
+    crossed = np.zeros(len(parts))
+    kindred: dict[_Key, list[tuple[Part, Loaded]]] = {}
+    for part, loaded in target.items():
+        kindred.setdefault(_key(part), []).append((part, loaded))
+    for part, column in place.items():
+        for other, loaded in kindred.get(_key(part), ()):
+            crossed[column] += kin.correlation(part, other) * loaded.size
+    off = np.array([one.ln for one in seen])
+    told = loads.T @ np.linalg.solve(covariance, off)
+    moved = crossed * told
+    known = loads @ crossed
+    removed = float(known @ np.linalg.solve(covariance, known))
+    by_part: dict[str, float] = {}
+    for part, column in place.items():
+        name = part.family or part.level
+        by_part[name] = by_part.get(name, 0.0) + float(moved[column])
+    surprise = _surprise(seen, off, covariance)
+    split: dict[str, float] = {}
+    for part, ln in zip(parts, _of_step(seen) @ loads * told, strict=True):
+        split[LEVELS[part.level]] = split.get(LEVELS[part.level], 0.0) + float(ln)
+    return Posterior(
+        mean=float(moved.sum()), spread=surprise * math.sqrt(max(total - removed, 0.0)), before=before,
+        freedom=FREEDOM.value + 1, surprise=surprise, by_part=by_part, split=split,
+    )  # fmt: skip
+
+
+_Key = tuple[str, str, str]
+
+
+def _key(part: Part) -> _Key:
+    return part.level, part.family, part.name
+
+
+def _own_scales(seen: Sequence[Seen]) -> dict[_Key, float]:
+    """By how much an operator's own error is likely to be larger than its spread, of those that were seen alone.
+
+    Each operator's error is Student's by itself: one far off is so by its own kernel, not by what all have in common.
+    """
+    found: dict[_Key, float] = {}
+    for one in seen:
+        if one.share < 1:
+            variance = sum(loaded.size**2 for loaded in one.parts.values()) + one.noise**2
+            scale = math.sqrt((FREEDOM.value + one.ln**2 / variance) / (FREEDOM.value + 1))
+            found |= {_key(part): scale for part in one.parts if part.level == "kernel"}
+    return found
+
+
+def _scaled(parts: Mapping[Part, Loaded], scales: Mapping[_Key, float]) -> Mapping[Part, Loaded]:
+    return {part: replace(one, spread=one.spread * scales.get(_key(part), 1.0)) for part, one in parts.items()}
+
+
+def _of_step(seen: Sequence[Seen]) -> NDArray[np.float64]:
+    """Weights of what was seen in the step: of it as a whole, or of all operators by their time."""
+    whole = np.array([one.share if one.share >= 1 else 0.0 for one in seen])
+    return whole if whole.any() else np.array([one.share for one in seen])
+
+
+def _surprise(seen: Sequence[Seen], off: NDArray[np.float64], covariance: NDArray[np.float64]) -> float:
+    """Student's: the step as a whole, or all operators by their time, against what its parts' spreads allow."""
+    weights = _of_step(seen)
+    distance = float(weights @ off) ** 2 / float(weights @ covariance @ weights)
+    return math.sqrt((FREEDOM.value + distance) / (FREEDOM.value + 1))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -150,16 +261,93 @@ def on_several(correct: Callable[[Prediction], Transferred], p: ParallelPredicti
     Kernels, the host and inputs are what a step on one device tells of; links, slower devices, idle stages and kernels
     slowed by collectives are not.
     """
-    shares = tuple(_corrected(correct, share) for share in p.shares)
-    first = shares[0].prediction
-    assert isinstance(first, Transferred)
-    note = f"of each device's own part of the step, kernels and host: {first.notes[0]}; communication is as predicted"
+    shares, note = [], ""
+    for share in p.shares:
+        found = correct(share.prediction)
+        own = sum(share.terms[name] for name in TERMS)
+        terms = {**share.terms, CORRECTION: own * math.expm1(found.posterior.mean)}
+        shares.append(replace(share, prediction=found, terms=terms))
+        note = note or found.notes[0]
+    note = f"of each device's own part of the step, kernels and host: {note}; communication is as predicted"
     alone: Callable[[], Prediction] = lambda: correct(p.alone())  # noqa: E731
-    return replace(p, shares=shares, alone=alone, assumptions=(note, *p.assumptions))
+    return replace(p, shares=tuple(shares), alone=alone, assumptions=(note, *p.assumptions))
 
 
-def _corrected(correct: Callable[[Prediction], Transferred], share: Share) -> Share:
-    found = correct(share.prediction)
-    own = sum(share.terms[name] for name in TERMS)
-    terms = {**share.terms, CORRECTION: own * math.expm1(found.posterior.mean)}
-    return replace(share, prediction=found, terms=terms)
+# What a measurement makes of a whole sweep's times: worked out at some sizes, and interpolated between them.
+
+
+#: Values of a size at which a correction is worked out, by how many sizes vary; each is a whole prediction.
+_ANCHORS = {1: 9, 2: 5}
+_FEWEST = 3
+
+
+class Correcting:
+    """Corrects the times of a sweep's tables in place.
+
+    The correction and the spread that is left change slowly with sizes: they are linear in the logarithm of sizes
+    between values spaced evenly in it, at which they are exact. So they are in a table of one row.
+    """
+
+    def __init__(self, correct: Callable[[Prediction], Transferred], grid: Grid) -> None:
+        self._correct = correct
+        self._groups = [(names, _anchors(grid, names)) for names in grid.groups if len(set(grid.lists[names[0]])) > 1]
+        self._grid = grid
+        count = _ANCHORS.get(len(self._groups), _FEWEST)
+        self._places = [_spread(grid.lists[names[0]], places, count) for names, places in self._groups]
+        self._known: dict[int, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {}
+
+    def __call__(self, case: Case, sizes: Mapping[str, NDArray[np.int64]], table: dict[str, NDArray[Any]]) -> None:
+        """The table's times, and the throughput, at these sizes of the case."""
+        mean, spread, freedom, surprise = self._posterior(case, sizes, len(table["total_s"])).T
+        plain, low, high = (table[name] for name in ("total_s", "low_s", "high_s"))
+        total = plain * np.exp(mean)
+        below, above = widths(spread, freedom, surprise, LEVEL, plain / low, high / plain)
+        table["total_s"], table["low_s"], table["high_s"] = total, total / below, total * above
+        if "throughput" in table:
+            table["throughput"] = table["throughput"] / np.exp(mean)
+
+    def _posterior(self, case: Case, sizes: Mapping[str, NDArray[np.int64]], count: int) -> NDArray[np.float64]:
+        """[points, mean, spread, degrees of freedom and surprise]"""
+        if count == 1:
+            return np.array([self._at(case, {name: int(values[0]) for name, values in sizes.items()})])
+        if id(case) not in self._known:
+            self._known[id(case)] = self._at_anchors(case)
+        at = [np.log(sizes[names[0]].astype(float)) for names, _ in self._groups]
+        points = np.column_stack(at) if at else np.zeros((count, 0))
+        return self._known[id(case)](points)
+
+    def _at_anchors(self, case: Case) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+        from scipy.interpolate import RegularGridInterpolator
+
+        shape = tuple(len(places) for places in self._places)
+        found = np.zeros((*shape, 4))
+        for index in np.ndindex(*shape):
+            place = {names[0]: self._places[i][index[i]] for i, (names, _) in enumerate(self._groups)}
+            found[index] = self._at(case, {
+                name: self._grid.lists[name][place.get(names[0], 0)] for names in self._grid.groups for name in names
+            })  # fmt: skip
+        if not shape:
+            return lambda points: np.tile(found, (len(points), 1))
+        axes = [np.log([float(self._grid.lists[names[0]][i]) for i in places])
+                for (names, _), places in zip(self._groups, self._places, strict=True)]  # fmt: skip
+        return RegularGridInterpolator(axes, found)  # type: ignore[no-any-return]
+
+    def _at(self, case: Case, sizes: Mapping[str, int]) -> tuple[float, float, float, float]:
+        setting = case.setting
+        assert isinstance(setting, Setting)
+        plain = predict_graph(case.graph.at(**sizes), setting.machine, setting.host, setting.execution)
+        posterior = self._correct(plain).posterior
+        return posterior.mean, posterior.spread, posterior.freedom, posterior.surprise
+
+
+def _anchors(grid: Grid, names: tuple[str, ...]) -> list[int]:
+    """Places of a group's values, each value of the first size once, rising."""
+    values = grid.lists[names[0]]
+    return sorted({value: place for place, value in reversed(list(enumerate(values)))}.values(), key=values.__getitem__)
+
+
+def _spread(values: tuple[int, ...], places: list[int], count: int) -> list[int]:
+    """Some of these places, by values spaced evenly in the logarithm; the first and the last among them."""
+    logs = np.log([float(values[place]) for place in places])
+    nearest = {int(np.abs(logs - one).argmin()) for one in np.linspace(logs[0], logs[-1], count)}
+    return [places[i] for i in sorted(nearest)]

@@ -7,7 +7,7 @@ import pytest
 from overlaps import overlaps
 
 import rooflinekit as rk
-from rooflinekit.study.compare.attention import attention_rates
+from rooflinekit.study.compare.crossover import attention_rates
 
 
 @pytest.fixture(autouse=True)

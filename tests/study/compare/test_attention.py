@@ -6,7 +6,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.study.compare.attention import attention_rates
+from rooflinekit.study.compare.crossover import attention_rates
 
 H100, A100 = "nvidia-h100-sxm5-80gb", "nvidia-a100-sxm4-80gb"
 

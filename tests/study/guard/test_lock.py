@@ -9,8 +9,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import LockError
-from rooflinekit.study.guard.check import locked_as
-from rooflinekit.study.guard.lock import Limits, parse_lock
+from rooflinekit.study.guard.check import Limits, locked_as, parse_lock
 
 TEXT = """\
 # ours

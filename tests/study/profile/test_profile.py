@@ -15,9 +15,8 @@ from traces import call, document, event, launched, step, two_steps, write
 
 import rooflinekit as rk
 from rooflinekit.errors import CampaignError, ComparisonError, InputError
-from rooflinekit.study.profile.file import read_trace
-from rooflinekit.study.profile.ranks import read_profile
-from rooflinekit.study.profile.steps import period
+from rooflinekit.study.profile.profile import read_profile
+from rooflinekit.study.profile.trace import period, read_trace
 
 US = 1e-6
 

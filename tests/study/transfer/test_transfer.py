@@ -32,9 +32,8 @@ from rooflinekit.study.errors.components import (
     parts_of,
     scaled,
 )
-from rooflinekit.study.transfer.evidence import Evidence, matched, read_measured
-from rooflinekit.study.transfer.posterior import Seen, given
-from rooflinekit.study.transfer.transferred import transferred
+from rooflinekit.study.transfer.evidence import Evidence, Seen, matched, read_measured
+from rooflinekit.study.transfer.transferred import given, transferred
 
 HERE, THERE, SIBLING = "nvidia-t4", "nvidia-a100-sxm4-80gb", "nvidia-a100-sxm4-40gb"
 FAR = Kinship(chips=Chips.FOREIGN, same_host=True)

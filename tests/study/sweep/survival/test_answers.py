@@ -8,8 +8,8 @@ from small_sweeps import PREDICT, Patch, raises, swept, warned
 
 import rooflinekit as rk
 from rooflinekit.errors import SweepError
-from rooflinekit.study.sweep import crew
 from rooflinekit.study.sweep import plan as sweep_plan
+from rooflinekit.study.sweep import run
 
 
 class Odd(Exception):  # noqa: N818  as a rule of a user's may raise
@@ -61,7 +61,7 @@ def test_memory_that_runs_out_while_an_answer_is_sent(
 def test_without_room_for_a_thread_there_is_no_process(
     graph: rk.Graph, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(crew, "_end_with_parent", lambda: raises(RuntimeError("can't start new thread")))
+    monkeypatch.setattr(run, "_end_with_parent", lambda: raises(RuntimeError("can't start new thread")))
     with pytest.raises(SweepError, match=r"^no process can be started here \(its process ended with status 1\)"):
         swept(graph, workers=2)
     assert capfd.readouterr().err == ""

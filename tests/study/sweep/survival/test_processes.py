@@ -34,8 +34,8 @@ import rooflinekit as rk
 from rooflinekit.api import predict as workflows
 from rooflinekit.errors import SweepError
 from rooflinekit.hardware.specs import DEFAULT_HOST
-from rooflinekit.study.sweep import crew
 from rooflinekit.study.sweep import plan as sweep_plan
+from rooflinekit.study.sweep import run
 from rooflinekit.study.sweep.plan import predict_settings, unknown_settings
 from rooflinekit.study.sweep.points import Setting
 
@@ -187,7 +187,7 @@ def test_an_executor_that_breaks_is_named(tmp_path: Path, graph: rk.Graph, rows:
 
 def test_processes_that_cannot_start_are_told(graph: rk.Graph, monkeypatch: Patch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(crew, "_serve", lambda pipe: os._exit(3))
+        patch.setattr(run, "_serve", lambda pipe: os._exit(3))
         with pytest.raises(SweepError) as caught:
             swept(graph, workers=2)
     assert str(caught.value) == (
@@ -239,7 +239,7 @@ def test_one_that_is_ended_while_it_waits_costs_no_try(graph: rk.Graph) -> None:
         number=0, first=0, cases=1, start=0, payload=sweep_plan.packed(graph, [setting]),
         sizes={"batch": np.array([8])}, memory=False,
     )  # fmt: skip
-    with contextlib.closing(crew._Crew(1)) as one:
+    with contextlib.closing(run._Crew(1)) as one:
         assert not isinstance(one.attempt(piece), str)
         (worker,) = one.workers
         worker.process.kill()

@@ -1,20 +1,278 @@
-"""Finds the steps in a profiler's trace, and what the GPU did in them."""
+"""A profiler's trace: which file is meant, its events one by one, the steps in it, and what the GPU did in them."""
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Sequence
+import os
+import re
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
+import ijson
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp, median_step
-from rooflinekit.errors import InputError, nearest
-from rooflinekit.study.profile.file import Trace
+from rooflinekit.errors import CampaignError, InputError, nearest
+from rooflinekit.files import read_bytes
 from rooflinekit.study.profile.profile import Profile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Progress = Callable[[float], None]  # gets the share of the file that is read
+
+#: What is kept, by the category of an event; stacks of Python functions, most of a large file, are not.
+_CATEGORIES = {
+    "kernel": "kernels",
+    "gpu_memcpy": "kernels",
+    "gpu_memset": "kernels",
+    "cpu_op": "calls",
+    "user_annotation": "marks",
+    "cuda_runtime": "launches",
+    "cuda_driver": "launches",
+}
+#: What `record_shapes=True` notes of a call.
+INPUTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+_LATEST = 1e18  # µs: no clock shows as much
+_GZIP = b"\x1f\x8b"
+_EXPECTED = "expected JSON of torch.profiler's export_chrome_trace"
+
+
+#: Columns of events of one sort, in the order of the file, with their kind as `array` says it.
+_COLUMNS = {
+    "name": "q",  # index into `Trace.names`
+    "start": "d",  # microseconds
+    "end": "d",
+    "thread": "q",  # index of process and thread; of a kernel, its device
+    "correlation": "q",  # equal for a kernel and its launch; 0 or below where the file has none
+    "inputs": "q",  # of a call, index into `Trace.inputs`; -1 where its shapes were not recorded
+}
+_MOST_DEEPER = 1000  # at the end of a piece that is read at once, than at its beginning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A profiler's trace; events have the columns of `_COLUMNS`."""
+
+    file: str
+    devices: tuple[str, ...]  # names of the GPUs, by number
+    names: tuple[str, ...]
+    kernels: pd.DataFrame  # and copies and fills on the GPU
+    calls: pd.DataFrame  # of operators, on the CPU
+    launches: pd.DataFrame  # of kernels, by the CPU
+    marks: pd.DataFrame  # of the profiler's steps, and of record_function
+    inputs: tuple[str, ...] = ()  # of calls, each once, as JSON: sizes, types, strides, values; see `Inputs.read`
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """When the first event begins and the last one ends, in microseconds."""
+        kept = [events for events in (self.kernels, self.calls, self.launches, self.marks) if len(events)]
+        return min(float(events.start.min()) for events in kept), max(float(events.end.max()) for events in kept)
+
+
+def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
+    """The events of a trace, also of a compressed one (.json.gz).
+
+    Raises CampaignError for a file that cannot be read, ends early, is no JSON or no trace of torch.profiler.
+    """
+    path = Path(file)
+    if not os.path.isfile(path):  # a device or a pipe might never end
+        read_bytes(path, CampaignError)
+    try:
+        with path.open("rb") as raw:
+            size = path.stat().st_size
+            devices, events, _ = _head(_Watched(_stream(raw), raw, size, None))
+            raw.seek(0)
+            stream = _Watched(_stream(raw), raw, size, progress)
+            found = _Events(ijson.items(stream, events, use_float=True, buf_size=1 << 18))
+    except (ijson.JSONError, ValueError) as error:  # ValueError: letters or numbers that Python cannot hold
+        raise CampaignError(f"{path}: {_EXPECTED}; {_reason(error)}") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CampaignError(f"{path}: the compressed file is damaged or ends early; copy or export it again") from error
+    except OSError as error:
+        raise CampaignError(f"{path}: cannot be read: {error.strerror or error}") from error
+    frames = found.frames()
+    if not any(len(frames[sort]) for sort in ("kernels", "calls")):
+        raise CampaignError(f"{path}: {_EXPECTED}; got no kernel and no operator in it")
+    return Trace(file=path.name, devices=devices, names=tuple(found.names), inputs=tuple(found.inputs), **frames)
+
+
+def _stream(raw: IO[bytes]) -> IO[bytes]:
+    compressed = raw.read(2) == _GZIP
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[return-value]
+
+
+class _Watched:
+    """A stream that says how far it has been read."""
+
+    def __init__(self, stream: IO[bytes], raw: IO[bytes], size: int, progress: Progress | None) -> None:
+        self.stream, self.raw, self.size, self.progress = stream, raw, size, progress
+
+    def read(self, count: int = -1) -> bytes:
+        if self.progress is not None:
+            self.progress(self.raw.tell() / self.size if self.size else 1.0)
+        chunk = self.stream.read(count)
+        # The parser's time grows with the square of the depth. An event has many texts for each bracket of its own.
+        deeper = chunk.count(b"[") + chunk.count(b"{") - chunk.count(b"]") - chunk.count(b"}")
+        if deeper > _MOST_DEEPER and chunk.count(b'"') <= 4 * deeper:
+            raise ValueError("it nests too deep")
+        return chunk
+
+
+def rank_in(file: Path) -> int | None:
+    """The rank that a trace says it is of, before its events; None where it does not, or is no trace."""
+    try:
+        with file.open("rb") as raw:
+            return _head(_Watched(_stream(raw), raw, file.stat().st_size, None))[2]
+    except (ijson.JSONError, ValueError, EOFError, zlib.error, OSError):  # reading all of it says what is wrong
+        return None
+
+
+def _head(stream: _Watched) -> tuple[tuple[str, ...], str, int | None]:
+    """What stands before the events: names of GPUs, and where the events are; and the rank."""
+    devices: list[str] = []
+    rank: int | None = None
+    for prefix, event, value in ijson.parse(stream):
+        if (prefix, event) == ("", "start_array"):
+            return (), "item", None
+        if (prefix, event) == ("traceEvents", "start_array"):
+            break
+        if prefix == "deviceProperties.item.name":
+            devices.append(str(value))
+        if prefix == "distributedInfo.rank" and isinstance(value, int):
+            rank = value
+    return tuple(devices), "traceEvents.item", rank
+
+
+class _Events:
+    """Events of all sorts as numbers in columns, and each name once."""
+
+    def __init__(self, events: Iterator[Any]) -> None:
+        self.columns = {sort: {name: array(kind) for name, kind in _COLUMNS.items()} for sort in _CATEGORIES.values()}
+        self.names: dict[str, int] = {}
+        self.inputs: dict[str, int] = {}
+        self.threads: dict[tuple[str, str], int] = {}
+        column: Any
+        for event in (one for one in events if isinstance(one, dict) and one.get("ph") == "X"):
+            sort = _CATEGORIES.get(str(event.get("cat", "")).lower())
+            start, length = _time(event.get("ts")), _time(event.get("dur"))
+            if sort is not None and start is not None and length is not None and length >= 0:
+                row = self._row(event, sort, start, start + length)
+                for column, value in zip(self.columns[sort].values(), row, strict=True):
+                    column.append(value)
+
+    def _row(self, event: dict[str, Any], sort: str, start: float, end: float) -> tuple[float, ...]:
+        given = event.get("args")
+        args = given if isinstance(given, dict) else {}
+        if sort == "kernels":
+            thread = _integer(args.get("device"), 0)
+        else:
+            thread = self.threads.setdefault((str(event.get("pid")), str(event.get("tid"))), len(self.threads))
+        inputs = -1
+        if sort == "calls" and INPUTS[0] in args:
+            inputs = self.inputs.setdefault(json.dumps([args.get(key) for key in INPUTS]), len(self.inputs))
+        name = self.names.setdefault(str(event.get("name")), len(self.names))
+        return name, start, end, thread, _integer(args.get("correlation"), -1), inputs
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        import pandas as pd
+
+        return {
+            sort: pd.DataFrame({name: np.array(column, dtype=column.typecode) for name, column in columns.items()})
+            for sort, columns in self.columns.items()
+        }
+
+
+def _time(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < _LATEST else None
+
+
+def _integer(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and abs(value) < 1 << 63 else otherwise
+
+
+def _reason(error: Exception) -> str:
+    """ijson has one class for files that end early and for letters that no JSON has, and other words a back end."""
+    text = str(error).lower()
+    if "too deep" in text:
+        return "it nests too deep"
+    if "premature" in text or "incomplete" in text:
+        return "the file ends early: export it again, or copy it whole"
+    return "got no JSON"
+
+
+# Traces of several ranks in a folder: which file is whose.
+
+
+_TRACES = re.compile(r"\.json(\.gz)?$", re.IGNORECASE)
+#: As HTA, TraceLens and people name them: rank0.json.gz, model_rank_0.json, rank-12.pt.trace.json, rank3/trace.json.
+_RANK = re.compile(r"(?<![a-z])rank[-_. ]?(\d+)(?!\d)", re.IGNORECASE)
+
+
+def rank_files(folder: Path) -> dict[int, Path]:
+    """The trace of each rank: by the name of its file, else by what the trace itself says.
+
+    A folder with a single trace that says nothing is of rank 0. Raises InputError for a folder without traces, for one
+    whose rank nothing tells, and for two of one rank.
+    """
+    below = (*folder.glob("*"), *folder.glob("*/*"))
+    files = sorted(file for file in below if file.is_file() and _TRACES.search(file.name))
+    if not files:
+        raise InputError(f"{folder}: expected traces of torch.profiler (.json, .json.gz); the folder has none")
+    found: dict[int, Path] = {}
+    for file in files:
+        rank = _rank_of(file, file.relative_to(folder).as_posix())
+        if rank is None and len(files) == 1:
+            rank = 0
+        if rank is None:
+            raise InputError(f"{file}: neither its name nor the trace says which rank it is; call it rank0.json, …")
+        if rank in found:
+            raise InputError(f"{folder}: {found[rank].name} and {file.name} are both of rank {rank}; move one away")
+        found[rank] = file
+    return dict(sorted(found.items()))
+
+
+def trace_files(path: str | Path, rank: int | None = None) -> list[Path]:
+    """The traces that are meant: a file itself; of a folder that of one rank, or all.
+
+    "sample" is a small trace that is shipped: three training steps of a small network on a CPU. Raises InputError for
+    no rank.
+    """
+    path = Path(path)
+    if str(path) == "sample" and not os.path.exists(path):
+        path = Path(__file__).with_name("sample.json.gz")
+    if not os.path.isdir(path):
+        own = _rank_of(path, path.name) if rank is not None and os.path.isfile(path) else rank
+        if own not in (rank, None):
+            raise InputError(f"rank {rank}: {path.name} is the trace of rank {own}")
+        return [path]
+    found = rank_files(path)
+    if rank is not None and rank not in found:
+        listed = ", ".join(map(str, found))
+        raise InputError(f"rank {rank}: {path} has no trace of it, but of {listed}")
+    return list(found.values()) if rank is None else [found[rank]]
+
+
+def _rank_of(file: Path, name: str) -> int | None:
+    named = _RANK.findall(name)
+    return int(named[-1]) if named else rank_in(file)
+
+
+def part(progress: Progress | None, place: int, count: int) -> Progress | None:
+    """The progress of one of so many files, as that of all."""
+    return None if progress is None else lambda share: progress((place + share) / count)
+
+
+# The steps in a trace.
+
 
 Windows = NDArray[np.float64]  # [steps, 2]: begin and end of each, in microseconds
 Rows = NDArray[np.int64]  # of each event the row of something else; -1 for none
