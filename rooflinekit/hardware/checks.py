@@ -8,7 +8,7 @@ calculated from others. A deviation that is real is written into the file under 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rooflinekit.errors import SpecError, nearest
@@ -87,12 +87,12 @@ def _vector_checks(device: Device) -> Iterator[Check]:
     units = "SMs" if device.kind == "gpu" else "cores"
     formula = f"2 x {device.sm_count} {units} x {device.lanes_per_sm} lanes x {_hz(device.vector_clock)}"
     yield _compare("vector_peak.fp32", lanes, device.vector_peak["fp32"], "flop/s", _VECTOR_TOLERANCE, formula)
-    ratios = VECTOR_RATIO.get(rate_class(device))
+    ratios = ARCHITECTURES.get(rate_class(device), Architecture()).vector
     for math, peak in device.vector_peak.items():
         name = f"vector_peak.{math}"
         if math == "fp32":
             continue
-        if ratios is None or math not in ratios:
+        if math not in ratios:
             note = f"no {math} vector rate is known for {rate_class(device)}"
             yield Check(name, None, peak, "flop/s", "skipped", note)
             continue
@@ -261,77 +261,85 @@ def _rate(value: float) -> str:
 # checked.
 
 
-# Dense multiply-adds per SM (compute unit, Xe core) per clock with fp32 (int32) accumulation, at the full rate.
-MATRIX_FMA: Mapping[str, Mapping[str, int]] = {
-    "3.7": {},
-    "5.2": {},
-    "6.0": {},
-    "6.1": {},
-    "7.0": {"fp16": 512},
-    "7.5": {"fp16": 512, "int8": 1024},
-    "8.0": {"fp64": 64, "tf32": 512, "fp16": 1024, "bf16": 1024, "int8": 2048},
-    "8.6": {"tf32": 256, "fp16": 512, "bf16": 512, "int8": 1024},
-    "8.7": {"tf32": 512, "fp16": 1024, "bf16": 1024, "int8": 2048},
-    "8.9": {"tf32": 256, "fp16": 512, "bf16": 512, "fp8": 1024, "int8": 1024},
-    "9.0": {"fp64": 128, "tf32": 1024, "fp16": 2048, "bf16": 2048, "fp8": 4096, "int8": 4096},
-    "10.0": {"fp64": 64, "tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192, "int8": 8192, "fp4": 16384},
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What units of one class do in a clock. NVIDIA's have a name, and the lanes and matrix units of an SM too.
+
+    matrix: dense multiply-adds per SM (compute unit, Xe core) with fp32 (int32) accumulation, at the full rate; None
+    where they are not known. Of AMX: one tile product of 16 x 16 x 32 (64) in 16 clocks. vector: rates relative to one
+    fp32 multiply-add per lane. int8: dot products of four, beside matrix units.
+    """
+
+    matrix: Mapping[str, float] | None = None
+    vector: Mapping[str, float] = field(default_factory=dict)
+    name: str | None = None
+    lanes: int | None = None  # fp32 multiply-adds
+    units: int = 0
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "3.7": Architecture({}, {"fp64": 1 / 3}, "Kepler", 192),
+    "5.0": Architecture(None, {}, "Maxwell", 128),
+    "5.2": Architecture({}, {"fp64": 1 / 32}, "Maxwell", 128),
+    "6.0": Architecture({}, {"fp64": 1 / 2, "fp16": 2}, "Pascal", 64),
+    "6.1": Architecture({}, {"fp64": 1 / 32, "fp16": 1 / 64, "int8": 4}, "Pascal", 128),
+    "7.0": Architecture({"fp16": 512}, {"fp64": 1 / 2, "fp16": 2}, "Volta", 64, 8),
+    "7.5": Architecture({"fp16": 512, "int8": 1024}, {"fp64": 1 / 32, "fp16": 2}, "Turing", 64, 8),
+    "8.0": Architecture(
+        {"fp64": 64, "tf32": 512, "fp16": 1024, "bf16": 1024, "int8": 2048}, {"fp64": 1 / 2, "fp16": 4},
+        "Ampere", 64, 4,
+    ),
+    "8.6": Architecture(
+        {"tf32": 256, "fp16": 512, "bf16": 512, "int8": 1024}, {"fp64": 1 / 64, "fp16": 1}, "Ampere", 128, 4,
+    ),
+    "8.7": Architecture(
+        {"tf32": 512, "fp16": 1024, "bf16": 1024, "int8": 2048}, {"fp64": 1 / 64, "fp16": 2}, "Ampere", 128, 4,
+    ),
+    "8.9": Architecture(
+        {"tf32": 256, "fp16": 512, "bf16": 512, "fp8": 1024, "int8": 1024}, {"fp64": 1 / 64, "fp16": 1},
+        "Ada Lovelace", 128, 4,
+    ),
+    "9.0": Architecture(
+        {"fp64": 128, "tf32": 1024, "fp16": 2048, "bf16": 2048, "fp8": 4096, "int8": 4096}, {"fp64": 1 / 2, "fp16": 2},
+        "Hopper", 128, 4,
+    ),
+    "10.0": Architecture(
+        {"fp64": 64, "tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192, "int8": 8192, "fp4": 16384},
+        {"fp64": 1 / 2}, "Blackwell", 128, 4,
+    ),
     # Blackwell Ultra gave up fp64 and int8 for fp4.
-    "10.3": {"tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192, "int8": 256, "fp4": 24576},
-    "12.0": {"tf32": 256, "fp16": 512, "bf16": 512, "fp8": 1024, "int8": 1024, "fp4": 2048},
-    "gfx900": {},
-    "gfx906": {},
-    "gfx1030": {},
-    "gfx908": {"fp32": 128, "fp16": 512, "bf16": 256, "int8": 512},
-    "gfx90a": {"fp64": 128, "fp32": 128, "fp16": 512, "bf16": 512, "int8": 512},
-    "gfx942": {"fp64": 128, "fp32": 128, "tf32": 512, "fp16": 1024, "bf16": 1024, "fp8": 2048, "int8": 2048},
-    "gfx950": {"fp64": 64, "fp32": 128, "fp16": 2048, "bf16": 2048, "fp8": 4096, "int8": 4096, "fp4": 8192},
-    "gfx1100": {"fp16": 256, "bf16": 256, "int8": 256},
-    "M1 family 7": {},
-    "M2 family 8": {},
-    "M3 family 9": {},
-    "Xe-HPC (Ponte Vecchio)": {"tf32": 1024, "fp16": 2048, "bf16": 2048, "int8": 4096},
-    "Xe-HPG (Alchemist)": {"fp16": 1024, "bf16": 1024, "int8": 2048},
-    "avx2": {},
-    "avx512": {},
-    "avx512-amx": {"bf16": 512, "int8": 1024},  # one tile product of 16 x 16 x 32 (64) in 16 clocks
-}
+    "10.3": Architecture(
+        {"tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192, "int8": 256, "fp4": 24576}, {"fp64": 1 / 64},
+        "Blackwell Ultra", 128, 4,
+    ),
+    "12.0": Architecture(
+        {"tf32": 256, "fp16": 512, "bf16": 512, "fp8": 1024, "int8": 1024, "fp4": 2048}, {"fp64": 1 / 64, "fp16": 1},
+        "Blackwell", 128, 4,
+    ),
+    "gfx900": Architecture({}, {"fp64": 1 / 16, "fp16": 2}),
+    "gfx906": Architecture({}, {"fp64": 1 / 2, "fp16": 2, "int8": 4}),
+    "gfx1030": Architecture({}, {"fp64": 1 / 16, "fp16": 2, "int8": 4}),
+    "gfx908": Architecture({"fp32": 128, "fp16": 512, "bf16": 256, "int8": 512}, {"fp64": 1 / 2}),
+    "gfx90a": Architecture({"fp64": 128, "fp32": 128, "fp16": 512, "bf16": 512, "int8": 512}, {"fp64": 1}),
+    "gfx942": Architecture(
+        {"fp64": 128, "fp32": 128, "tf32": 512, "fp16": 1024, "bf16": 1024, "fp8": 2048, "int8": 2048}, {"fp64": 1},
+    ),
+    "gfx950": Architecture(
+        {"fp64": 64, "fp32": 128, "fp16": 2048, "bf16": 2048, "fp8": 4096, "int8": 4096, "fp4": 8192}, {"fp64": 1},
+    ),
+    "gfx1100": Architecture({"fp16": 256, "bf16": 256, "int8": 256}, {"fp64": 1 / 16, "fp16": 4}),
+    "M1 family 7": Architecture({}, {"fp16": 1}),
+    "M2 family 8": Architecture({}, {"fp16": 1}),
+    "M3 family 9": Architecture({}, {"fp16": 1}),
+    "Xe-HPC (Ponte Vecchio)": Architecture({"tf32": 1024, "fp16": 2048, "bf16": 2048, "int8": 4096}, {"fp64": 1}),
+    "Xe-HPG (Alchemist)": Architecture({"fp16": 1024, "bf16": 1024, "int8": 2048}),
+    "avx2": Architecture({}, {"fp64": 1 / 2}),
+    "avx512": Architecture({}, {"fp64": 1 / 2}),
+    "avx512-amx": Architecture({"bf16": 512, "int8": 1024}, {"fp64": 1 / 2, "fp16": 2}),
+}  # fmt: skip
 
 # Of product lines with `tensor_rate: half-accumulate` (GeForce), these formats run at half the full rate.
 HALVED_BY_ACCUMULATION = ("tf32", "fp16", "bf16", "fp8")
-
-# Vector rates relative to one fp32 multiply-add per lane and clock. int8: dot products of four, beside matrix units.
-VECTOR_RATIO: Mapping[str, Mapping[str, float]] = {
-    "3.7": {"fp64": 1 / 3},
-    "5.2": {"fp64": 1 / 32},
-    "6.0": {"fp64": 1 / 2, "fp16": 2},
-    "6.1": {"fp64": 1 / 32, "fp16": 1 / 64, "int8": 4},
-    "7.0": {"fp64": 1 / 2, "fp16": 2},
-    "7.5": {"fp64": 1 / 32, "fp16": 2},
-    "8.0": {"fp64": 1 / 2, "fp16": 4},
-    "8.6": {"fp64": 1 / 64, "fp16": 1},
-    "8.7": {"fp64": 1 / 64, "fp16": 2},
-    "8.9": {"fp64": 1 / 64, "fp16": 1},
-    "9.0": {"fp64": 1 / 2, "fp16": 2},
-    "10.0": {"fp64": 1 / 2},
-    "10.3": {"fp64": 1 / 64},
-    "12.0": {"fp64": 1 / 64, "fp16": 1},
-    "gfx900": {"fp64": 1 / 16, "fp16": 2},
-    "gfx906": {"fp64": 1 / 2, "fp16": 2, "int8": 4},
-    "gfx1030": {"fp64": 1 / 16, "fp16": 2, "int8": 4},
-    "gfx908": {"fp64": 1 / 2},
-    "gfx90a": {"fp64": 1},
-    "gfx942": {"fp64": 1},
-    "gfx950": {"fp64": 1},
-    "gfx1100": {"fp64": 1 / 16, "fp16": 4},
-    "M1 family 7": {"fp16": 1},
-    "M2 family 8": {"fp16": 1},
-    "M3 family 9": {"fp16": 1},
-    "Xe-HPC (Ponte Vecchio)": {"fp64": 1},
-    "Xe-HPG (Alchemist)": {},
-    "avx2": {"fp64": 1 / 2},
-    "avx512": {"fp64": 1 / 2},
-    "avx512-amx": {"fp64": 1 / 2, "fp16": 2},
-}
 
 
 def rate_class(device: Device) -> str:
@@ -344,7 +352,7 @@ def matrix_fma(device: Device, math: str, *, accumulate: str = "fp32") -> float 
 
     Zero means that the architecture has no matrix units for the format.
     """
-    table = MATRIX_FMA.get(rate_class(device))
+    table = ARCHITECTURES.get(rate_class(device), Architecture()).matrix
     if table is None:
         return None
     full = table.get(math, 0)
@@ -352,7 +360,7 @@ def matrix_fma(device: Device, math: str, *, accumulate: str = "fp32") -> float 
     return halve(full, math, device.tensor_rate) if accumulate == "fp32" or device.tensor_rate == "half" else full
 
 
-def halve(full: int, math: str, tensor_rate: str) -> float:
+def halve(full: float, math: str, tensor_rate: str) -> float:
     """Of the full rate in format `math`, accumulating in fp32 (int32), what a product line keeps."""
     if tensor_rate == "half":
         return full / 2

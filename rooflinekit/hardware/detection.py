@@ -14,29 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.errors import SpecError
-from rooflinekit.hardware.checks import MATRIX_FMA, VECTOR_RATIO, halve
+from rooflinekit.hardware.checks import ARCHITECTURES, Architecture, halve
 from rooflinekit.hardware.device import SCHEMA_VERSION
 from rooflinekit.hardware.fields import write_quantity
 from rooflinekit.units import format_quantity
 
-# fp32 multiply-add lanes and matrix units of an SM, and what the architecture is called, by CUDA compute capability.
-_ARCHITECTURES = {
-    "3.7": ("Kepler", 192, 0),
-    "5.0": ("Maxwell", 128, 0),
-    "5.2": ("Maxwell", 128, 0),
-    "6.0": ("Pascal", 64, 0),
-    "6.1": ("Pascal", 128, 0),
-    "7.0": ("Volta", 64, 8),
-    "7.5": ("Turing", 64, 8),
-    "8.0": ("Ampere", 64, 4),
-    "8.6": ("Ampere", 128, 4),
-    "8.7": ("Ampere", 128, 4),
-    "8.9": ("Ada Lovelace", 128, 4),
-    "9.0": ("Hopper", 128, 4),
-    "10.0": ("Blackwell", 128, 4),
-    "10.3": ("Blackwell Ultra", 128, 4),
-    "12.0": ("Blackwell", 128, 4),
-}
 _AMD_LANES = 64
 
 UNKNOWN = "not reported; see the datasheet"
@@ -69,27 +51,28 @@ def describe_gpu(properties: Any, nvml: Mapping[str, float], *, hip: bool = Fals
 
     target = str(getattr(properties, "gcnArchName", "")).split(":")[0]
     capability = target if hip else f"{properties.major}.{properties.minor}"
-    architecture, lanes, units = _ARCHITECTURES.get(capability, (None, _AMD_LANES if hip else None, 0))
+    known = ARCHITECTURES.get(capability, Architecture())
+    lanes = _AMD_LANES if hip else known.lanes
     sms = int(properties.multi_processor_count)
     clock = nvml.get("clock") or ask("clock_rate", 1e3)
-    halved = "GeForce" in properties.name and units > 0
+    halved = "GeForce" in properties.name and known.units > 0
     mapping: dict[str, Any] = {
         **heading(properties.name, "gpu"),
         "vendor": "AMD" if hip else "NVIDIA",
-        "architecture": architecture,
+        "architecture": known.name,
         "compute_capability": capability,
         "process_node": None,
         "process_nm": None,
         "launch_date": None,
         "sm_count": sms,
         "lanes_per_sm": lanes,
-        **({"tensor_cores": units * sms} if units else {}),
+        **({"tensor_cores": known.units * sms} if known.units else {}),
         **({"tensor_rate": "half-accumulate"} if halved else {}),
         "clock": {"base": None, "boost": text(clock, "Hz")},
         **_memory(ask),
         "registers_per_sm": getattr(properties, "regs_per_multiprocessor", None),
         "threads_per_sm": getattr(properties, "max_threads_per_multi_processor", None),
-        **_peaks(capability, sms, lanes, clock, "half-accumulate" if halved else "full"),
+        **_peaks(known, sms, lanes, clock, "half-accumulate" if halved else "full"),
         "interconnect": None,
         "pcie": {key: int(nvml[key]) for key in ("generation", "lanes")}
         if {"generation", "lanes"} <= {*nvml}
@@ -173,16 +156,15 @@ def text(value: float | None, unit: str) -> str | None:
     return write_quantity(value, unit)
 
 
-def _peaks(capability: str, sms: int, lanes: int | None, clock: float | None, rate: str) -> dict[str, Any]:
+def _peaks(known: Architecture, sms: int, lanes: int | None, clock: float | None, rate: str) -> dict[str, Any]:
     """Peaks out of units, rates per clock and the clock, as far as all three are known."""
     if lanes is None or clock is None:
         return {"vector_peak": {"fp32": None}}
     lane_peak = 2 * sms * lanes * clock
-    vector = {"fp32": 1.0, **VECTOR_RATIO.get(capability, {})}
+    vector = {"fp32": 1.0, **known.vector}
     found: dict[str, Any] = {}
-    matrix = MATRIX_FMA.get(capability, {})
-    if matrix:
-        table = {math: 2 * sms * halve(fma, math, rate) * clock for math, fma in matrix.items()}
+    if known.matrix:
+        table = {math: 2 * sms * halve(fma, math, rate) * clock for math, fma in known.matrix.items()}
         found["matrix_peak"] = {math: _peak_text(peak) for math, peak in table.items()}
     found["vector_peak"] = {math: _peak_text(lane_peak * ratio) for math, ratio in vector.items()}
     return found

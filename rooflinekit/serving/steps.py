@@ -56,20 +56,13 @@ def step_graph(decoder: Decoder, step: str, options: Options) -> Graph:
     }[step]
     decoder.check_tp(options.tp, options.ep, options.dp)
     form = check_format("weights", options.weights, WEIGHT_FORMATS)
-    cached = check_format("kv", options.kv, KV_FORMATS)
     tape = EngineTape(
         dtype=form.outside, format=form, adapters=options.adapters, sequences=total(part.sequences for part in parts),
         has_experts=decoder.experts > 0,
     )  # fmt: skip
+    cached = check_format("kv", options.kv, KV_FORMATS)
     ids = TensorSpec(name="ids", shape=(total(part.tokens for part in parts),), dtype=DType.INT64, role=Role.INPUT)
-    table = tape.weight("embedding", decoder.vocab, decoder.hidden)
-    x = tape.run("aten.embedding", (table, ids), tape.new(*ids.shape, decoder.hidden))
-    residual: TensorSpec | None = None
-    for i in range(decoder.layers):
-        windowed = decoder.window if i >= decoder.full_layers else None
-        layer = _Layer(decoder=decoder, tape=tape, parts=parts, cached=cached, options=options, window=windowed)
-        x, residual = layer.run(f"layers.{i}", x, residual, dense=i < decoder.dense_layers)
-    answer = _output(decoder, tape, x, residual, total(part.answers for part in parts), options.tp)
+    answer = _Builder(decoder=decoder, tape=tape, parts=parts, cached=cached, options=options).step(ids)
     return Graph(
         name=f"{decoder.name} {step}",
         mode="inference",
@@ -81,78 +74,72 @@ def step_graph(decoder: Decoder, step: str, options: Options) -> Graph:
     )
 
 
-def _output(
-    decoder: Decoder, tape: EngineTape, x: TensorSpec, residual: TensorSpec | None, sequences: Size, tp: int
-) -> TensorSpec:
-    """[tokens, hidden] → the next token of each sequence, from its last one."""
-    tape.module = "output"
-    x, _ = _normalized(decoder, tape, x, residual)
-    last = tape.run("aten.index_select", (x, _numbers(sequences)), tape.new(sequences, decoder.hidden), dim=0)
-    vocab = ceil_div(decoder.vocab, tp)
-    if decoder.tied:
-        matrix = tape.weights["embedding"]
-        logits = tape.run("aten.mm", (last, matrix.seen(decoder.hidden, vocab)), tape.new(sequences, vocab))
-    else:
-        assert isinstance(vocab, int)
-        logits = tape.plain(last, "matrix", vocab)
-    return tape.run("aten.argmax", (logits,), tape.new(sequences, dtype=DType.INT64), dim=-1, keepdim=False)
-
-
-def _numbers(count: Size) -> TensorSpec:
-    return TensorSpec(name="last tokens", shape=(count,), dtype=DType.INT64, role=Role.INPUT)
-
-
-def _normalized(
-    decoder: Decoder, tape: EngineTape, x: TensorSpec, residual: TensorSpec | None
-) -> tuple[TensorSpec, TensorSpec]:
-    """x normalized, and the residual with x added to it; there is none before the first layer."""
-    gain = tape.weight("norm", decoder.hidden)
-    if residual is None:
-        return tape.run("serving.rms_norm", (x, gain), tape.new(*x.shape)), x
-    y, summed = tape.new(*x.shape), residual.seen(*x.shape, mark="summed")
-    tape.run("serving.add_rms_norm", (x, residual, gain), y, summed)
-    return y, summed
+#: Last part of the module in which all groups exchange tokens.
+EXCHANGE = "exchange"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """One GPU's part of a layer."""
+class _Builder:
+    """One GPU's part of a step, written on the tape."""
 
     decoder: Decoder
     tape: EngineTape
     parts: tuple[Part, ...]
     cached: DType
     options: Options
-    window: int | None
 
-    def run(
-        self, module: str, x: TensorSpec, residual: TensorSpec | None, *, dense: bool
-    ) -> tuple[TensorSpec, TensorSpec]:
-        """[tokens, hidden] and its residual → the same behind the layer; `dense`: one without experts before others."""
-        d, tape, over = self.decoder, self.tape, self.options
-        tape.module = f"{module}.attention"
-        x, residual = _normalized(d, tape, x, residual)
-        if d.latent:
-            attended = self._latent(x)
+    def step(self, ids: TensorSpec) -> TensorSpec:
+        """[tokens] → the next token of each sequence."""
+        d, tape = self.decoder, self.tape
+        table = tape.weight("embedding", d.vocab, d.hidden)
+        x = tape.run("aten.embedding", (table, ids), tape.new(*ids.shape, d.hidden))
+        residual: TensorSpec | None = None
+        for i in range(d.layers):
+            x, residual = self._layer(i, x, residual)
+        tape.module = "output"
+        x, _ = self._normalized(x, residual)
+        answers, vocab = total(part.answers for part in self.parts), ceil_div(d.vocab, self.options.tp)
+        places = TensorSpec(name="last tokens", shape=(answers,), dtype=DType.INT64, role=Role.INPUT)
+        last = tape.run("aten.index_select", (x, places), tape.new(answers, d.hidden), dim=0)
+        if d.tied:
+            logits = tape.run("aten.mm", (last, table.seen(d.hidden, vocab)), tape.new(answers, vocab))
         else:
-            heads, kv_heads = d.heads // over.tp, d.kv_heads_on(over.tp)
-            qkv = tape.linear(x, "qkv", (heads + 2 * kv_heads) * d.head_dim)
-            attended = self._attention(qkv, heads, kv_heads)
-        network = Network(decoder=d, tape=tape, tp=over.tp, ep=over.ep, dp=over.dp)
+            assert isinstance(vocab, int)
+            logits = tape.plain(last, "matrix", vocab)
+        return tape.run("aten.argmax", (logits,), tape.new(answers, dtype=DType.INT64), dim=-1, keepdim=False)
+
+    def _normalized(self, x: TensorSpec, residual: TensorSpec | None) -> tuple[TensorSpec, TensorSpec]:
+        """x normalized, and the residual with x added to it; there is none before the first layer."""
+        tape, gain = self.tape, self.tape.weight("norm", self.decoder.hidden)
+        if residual is None:
+            return tape.run("serving.rms_norm", (x, gain), tape.new(*x.shape)), x
+        y, summed = tape.new(*x.shape), residual.seen(*x.shape, mark="summed")
+        tape.run("serving.add_rms_norm", (x, residual, gain), y, summed)
+        return y, summed
+
+    def _layer(self, i: int, x: TensorSpec, residual: TensorSpec | None) -> tuple[TensorSpec, TensorSpec]:
+        """[tokens, hidden] and its residual → the same behind the layer."""
+        d, tape, tp = self.decoder, self.tape, self.options.tp
+        tape.module = f"layers.{i}.attention"
+        x, residual = self._normalized(x, residual)
+        attended = self._latent(x) if d.latent else self._attention(x, d.window if i >= d.full_layers else None)
         attended = tape.linear(attended, "output", d.hidden)
         if d.parallel:
-            tape.module = f"{module}.network"
-            both = tape.run("aten.add", (attended, network.plain(x, d.ffn)), tape.new(*x.shape), alpha=1)
-            return tape.summed(both, over.tp), residual
-        x = tape.summed(attended, over.tp)
-        tape.module = f"{module}.network"
-        x, residual = _normalized(d, tape, x, residual)
-        if dense or not d.experts:
-            return tape.summed(network.plain(x, d.dense_ffn if dense else d.ffn), over.tp), residual
-        return network.experts(x), residual
+            tape.module = f"layers.{i}.network"
+            both = tape.run("aten.add", (attended, self._plain(x, d.ffn)), tape.new(*x.shape), alpha=1)
+            return tape.summed(both, tp), residual
+        x = tape.summed(attended, tp)
+        tape.module = f"layers.{i}.network"
+        x, residual = self._normalized(x, residual)
+        if d.experts and i >= d.dense_layers:
+            return self._experts(x), residual
+        return tape.summed(self._plain(x, d.dense_ffn if i < d.dense_layers else d.ffn), tp), residual
 
-    def _attention(self, qkv: TensorSpec, heads: int, kv_heads: int) -> TensorSpec:
+    def _attention(self, x: TensorSpec, window: int | None) -> TensorSpec:
+        """[tokens, hidden] → [tokens, heads · head_dim]."""
         d, tape = self.decoder, self.tape
+        heads, kv_heads = d.heads // self.options.tp, d.kv_heads_on(self.options.tp)
+        qkv = tape.linear(x, "qkv", (heads + 2 * kv_heads) * d.head_dim)
         if d.qk_norm:
             gain = tape.weight("qk_norm", 2 * d.head_dim)
             turned = tape.new(qkv.shape[0], (heads + kv_heads) * d.head_dim)
@@ -167,7 +154,7 @@ class _Layer:
             shape = (b, kv_heads, part.context, d.head_dim)
             keys, values = (tape.cache(f"{name}{mark}", *shape, dtype=self.cached) for name in ("keys", "values"))
             out = result.seen(*query.shape)
-            tape.run("serving.paged_attention", (query, keys, values), out, window=self.window)
+            tape.run("serving.paged_attention", (query, keys, values), out, window=window)
         return result
 
     def _latent(self, x: TensorSpec) -> TensorSpec:
@@ -214,6 +201,61 @@ class _Layer:
         tape.run("aten.bmm", (mixed.seen(heads, tokens, d.latent), back),
                  result.seen(heads, tokens, d.value_dim))  # fmt: skip
 
+    # Feed-forward networks: dense, or experts that are divided over ep of the tp · dp GPUs; the others share each.
+
+    def _plain(self, x: TensorSpec, ffn: int, name: str = "") -> TensorSpec:
+        """[tokens, hidden] → the same, not yet summed over GPUs."""
+        d, tape, width = self.decoder, self.tape, ffn // self.options.tp
+        h = tape.linear(x, f"{name}up", (1 + d.gated) * width)
+        return tape.linear(self._activated(h, width), f"{name}down", d.hidden)
+
+    def _activated(self, h: TensorSpec, width: int) -> TensorSpec:
+        kind = "serving.gated_activation" if self.decoder.gated else "serving.activation"
+        return self.tape.run(kind, (h,), self.tape.new(*h.shape[:-1], width))
+
+    def _experts(self, x: TensorSpec) -> TensorSpec:
+        """[tokens, hidden] → the same, summed over GPUs.
+
+        Each GPU of a group has all its tokens, as attention leaves them; those of other groups are gathered, and the
+        results of its experts sent back.
+        """
+        d, tape, over = self.decoder, self.tape, self.options
+        result = self._chosen(x)
+        if over.dp > 1:
+            # The tokens of all groups, gathered before the experts and summed where they came from behind them. Both
+            # together move what an all-reduce of all tokens over all GPUs does (its two halves are a reduce-scatter
+            # and an all-gather), and are timed as one: vLLM's and TensorRT-LLM's default. An all-to-all moves less
+            # where each token passes few of many GPUs.
+            module, tape.module = tape.module, f"{tape.module}.{EXCHANGE}"
+            result = tape.summed(result, over.gpus).seen(*x.shape)
+            tape.module = module
+        if d.shared_ffn:
+            shared = self._plain(x, d.shared_ffn, "shared.")
+            if over.dp > 1:
+                shared = tape.summed(shared, over.tp)
+            result = tape.run("aten.add", (result, shared), tape.new(*x.shape), alpha=1)
+        return result if over.dp > 1 else tape.summed(result, over.tp)
+
+    def _chosen(self, x: TensorSpec) -> TensorSpec:
+        """Each token through its experts of this GPU, whose weights are read as far as some token needs them.
+
+        Experts are chosen evenly. What the tokens of other GPUs' experts lack here comes with the sum over GPUs.
+        """
+        d, tape, over, tokens = self.decoder, self.tape, self.options, x.shape[0]
+        chosen = tape.run("aten._softmax", (tape.plain(x, "router", d.experts),), tape.new(tokens, d.experts), dim=-1)
+        picked = tape.new(tokens, d.experts_per_token)
+        index = tape.new(*picked.shape, dtype=DType.INT64)
+        tape.run("aten.topk", (chosen,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
+        everyone = product((tokens, over.dp))
+        touched = touched_experts(d.experts, d.experts_per_token, everyone, over.ep)
+        rows = ceil_div(product((everyone, d.experts_per_token)), over.ep)
+        each = ceil_div(rows, touched)
+        grouped = tape.run("aten.index_select", (x, index), tape.new(touched, each, d.hidden), dim=0)
+        width, held = d.ffn * over.ep // over.gpus, d.experts // over.ep
+        h = tape.experts(grouped, "experts.up", (1 + d.gated) * width, held, rows)
+        y = tape.experts(self._activated(h, width), "experts.down", d.hidden, held, rows)
+        return tape.run("serving.combine_experts", (y, picked, index), tape.new(everyone, d.hidden))
+
 
 def _queries(part: Part, heads: int, width: int) -> tuple[Size, ...]:
     """Shape of the queries. All new tokens of a sequence that goes on are worked on as further heads of one: kernels
@@ -222,81 +264,3 @@ def _queries(part: Part, heads: int, width: int) -> tuple[Size, ...]:
     if part.decodes:
         return part.sequences, product((heads, part.new)), 1, width
     return part.sequences, heads, part.new, width
-
-
-# Feed-forward networks of a layer as ops of one GPU: dense, or experts that are shared out.
-
-
-#: Last part of the module in which all groups exchange tokens.
-EXCHANGE = "exchange"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """One GPU's part. The experts are divided over ep of the tp · dp GPUs, the others share each."""
-
-    decoder: Decoder
-    tape: EngineTape
-    tp: int
-    ep: int
-    dp: int  # groups of tp GPUs, each with sequences of its own
-
-    def plain(self, x: TensorSpec, ffn: int, name: str = "") -> TensorSpec:
-        """[tokens, hidden] → the same, not yet summed over GPUs."""
-        d, tape, width = self.decoder, self.tape, ffn // self.tp
-        h = tape.linear(x, f"{name}up", (1 + d.gated) * width)
-        return tape.linear(self._activated(h, width), f"{name}down", d.hidden)
-
-    def _activated(self, h: TensorSpec, width: int) -> TensorSpec:
-        kind = "serving.gated_activation" if self.decoder.gated else "serving.activation"
-        return self.tape.run(kind, (h,), self.tape.new(*h.shape[:-1], width))
-
-    def experts(self, x: TensorSpec) -> TensorSpec:
-        """[tokens, hidden] → the same, summed over GPUs.
-
-        Each GPU of a group has all its tokens, as attention leaves them; those of other groups are gathered, and the
-        results of its experts sent back.
-        """
-        d, tape = self.decoder, self.tape
-        result = self._chosen(x)
-        if self.dp > 1:
-            result = self._exchanged(result, x.shape[0])
-        if d.shared_ffn:
-            shared = self.plain(x, d.shared_ffn, "shared.")
-            if self.dp > 1:
-                shared = tape.summed(shared, self.tp)
-            result = tape.run("aten.add", (result, shared), tape.new(*x.shape), alpha=1)
-        return result if self.dp > 1 else tape.summed(result, self.tp)
-
-    def _chosen(self, x: TensorSpec) -> TensorSpec:
-        """Each token through its experts of this GPU, whose weights are read as far as some token needs them.
-
-        Experts are chosen evenly. What the tokens of other GPUs' experts lack here comes with the sum over GPUs.
-        """
-        d, tape, tokens = self.decoder, self.tape, x.shape[0]
-        chosen = tape.run("aten._softmax", (tape.plain(x, "router", d.experts),), tape.new(tokens, d.experts), dim=-1)
-        picked = tape.new(tokens, d.experts_per_token)
-        index = tape.new(*picked.shape, dtype=DType.INT64)
-        tape.run("aten.topk", (chosen,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
-        everyone = product((tokens, self.dp))
-        touched = touched_experts(d.experts, d.experts_per_token, everyone, self.ep)
-        rows = ceil_div(product((everyone, d.experts_per_token)), self.ep)
-        each = ceil_div(rows, touched)
-        grouped = tape.run("aten.index_select", (x, index), tape.new(touched, each, d.hidden), dim=0)
-        width, held = d.ffn * self.ep // (self.tp * self.dp), d.experts // self.ep
-        h = tape.experts(grouped, "experts.up", (1 + d.gated) * width, held, rows)
-        y = tape.experts(self._activated(h, width), "experts.down", d.hidden, held, rows)
-        return tape.run("serving.combine_experts", (y, picked, index), tape.new(everyone, d.hidden))
-
-    def _exchanged(self, x: TensorSpec, tokens: Size) -> TensorSpec:
-        """The tokens of all groups, gathered before the experts and summed where they came from behind them.
-
-        Both together move what an all-reduce of all tokens over all GPUs does (its two halves are a reduce-scatter and
-        an all-gather), and are timed as one: vLLM's and TensorRT-LLM's default. An all-to-all moves less where each
-        token passes few of many GPUs.
-        """
-        tape, module = self.tape, self.tape.module
-        tape.module = f"{module}.{EXCHANGE}"
-        everyone = tape.summed(x, self.tp * self.dp)
-        tape.module = module
-        return everyone.seen(tokens, self.decoder.hidden)
