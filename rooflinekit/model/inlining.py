@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import ADDED, Family, Phase, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.layout import Layouts
-from rooflinekit.model.loops import LABEL, Access, Input, Loop, Part, is_one_loop
+from rooflinekit.model.loops import LABEL, Access, Loop, Part
 from rooflinekit.model.lowering import parts_of
 
 # A graph's loops with what each reads and writes: values, of which every write to a memory makes a new one.
@@ -39,14 +39,9 @@ class Dataflow:
     kept: set[str] = field(default_factory=set)  # values that outlive the step
 
 
-def dataflow_of(graph: Graph, layouts: Layouts) -> Dataflow:
-    """The loops of a graph whose results are read."""
-    return _without_dead(_dataflow(graph, layouts))
-
-
 def _parts(graph: Graph, layouts: Layouts) -> Iterator[Part]:
     """All loops in order, each in the region between what a strategy has put in."""
-    region, reorders = 0, graph.like is None or graph.like.reorders_loops
+    region, reorders = 0, (graph.like or PRESENT).reorders_loops
     for priced in graph.priced:
         region += priced.op.kind.startswith(ADDED)
         for part in parts_of(priced, graph.like):
@@ -144,11 +139,6 @@ class Expression:
     operations: float  # an element
     eager_bytes: int  # that the ops in it move one after another
 
-    @property
-    def read_bytes(self) -> int:
-        """Bytes read, each value once."""
-        return sum(read.bytes for read in self.reads.values())
-
 
 @dataclass(slots=True, kw_only=True)
 class Buffer:
@@ -177,7 +167,7 @@ class Buffer:
 
 def buffers_of(graph: Graph, layouts: Layouts) -> tuple[list[Buffer], Dataflow]:
     """The buffers of a graph in the order of execution, and the values that they read and write."""
-    flow = dataflow_of(graph, layouts)
+    flow = _without_dead(_dataflow(graph, layouts))
     return _Inlining(flow, graph.like).run(), flow
 
 
@@ -233,7 +223,7 @@ class _Inlining:
         if reads > MOST_READS or expression.operations > MOST_OPERATIONS:
             return True
         eager = expression.eager_bytes + len(users) * integer(spec.bytes)
-        return len(users) * expression.read_bytes > eager
+        return len(users) * sum(read.bytes for read in expression.reads.values()) > eager
 
     def _wants_memory(self, value: str, user: int, producer: Part) -> bool:
         part = self._flow.parts[user]
@@ -293,7 +283,7 @@ class _Inlining:
         ((value, spec),) = flow.writes[i]
         inputs = tuple(self._concatenated(read, i) for read, _ in reads)
         readers = tuple(flow.parts[user] for user in flow.users[value])
-        if is_one_loop(inputs, readers, kept=value in flow.kept, like=self._like):
+        if _is_one_loop(inputs, readers, kept=value in flow.kept, like=self._like):
             self._keep_or_store(value, spec, self._expression(i))
             return
         for (name, access), each in zip(reads, inputs, strict=True):
@@ -302,14 +292,65 @@ class _Inlining:
             else:
                 self._store(self._expression(i, [(name, access)]), {value: spec}, share=integer(access.spec.numel))
 
-    def _concatenated(self, value: str, i: int) -> Input:
+    def _concatenated(self, value: str, i: int) -> _Input:
         pending, made = self._pending.get(value), self._made.get(value)
         sources = [self._made.get(key) for key, _ in pending[0].reads] if pending else [made]
         library = made is not None and made.part.loop is Loop.EXTERN
-        return Input(
+        return _Input(
             pending=pending is not None,
             placed=library or (made is None and not pending),
             movable=library and made is not None and made.part.priced.timed_as is Family.MATMUL,
             reduced=any(source is not None and source.part.loop is Loop.REDUCTION for source in sources),
             others=tuple(self._flow.parts[user] for user in self._flow.users[value] if user != i),
         )
+
+
+# What becomes of a concatenation: written into its readers, one kernel of its own, or each input put to its place.
+#
+# Inductor's rule (torch 2.5 and 2.13: torch/_inductor/lowering.py, `cat`). Up to 8 inputs are one pointwise loop, which
+# loads each input where its part of the result is, under a mask,
+# - where all readers are pointwise, and an input at least has to be copied anyway: what a library or the caller has put
+#   into memory, or what is not in memory yet;
+# - whoever reads it, where all inputs have to be copied, and none hangs on a reduction.
+# Like any other pointwise loop it then goes into its readers or is stored (inlining.py). Else each input is put to its
+# place in the result: by the loop or the product that computes it, or by a copy. So it is from 2.12 on as well where an
+# input has other pointwise readers.
+
+
+MOST_POINTWISE = 8  # inputs of a concatenation that is one loop (max_pointwise_cat_inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Input:
+    """An input of a concatenation."""
+
+    pending: bool  # a pointwise loop that is not in memory yet
+    placed: bool  # where a library or the caller has put it
+    movable: bool  # by a product of a library, which writes it wherever it is told to
+    reduced: bool  # hangs on a reduction, without more than pointwise work between
+    others: tuple[Part, ...] = field(default=())  # that read it, beside this concatenation
+
+    @property
+    def copied(self) -> bool:
+        """Whether a kernel must bring it to its place in any case."""
+        return self.pending or (self.placed and not self.movable)
+
+
+def _is_one_loop(inputs: tuple[_Input, ...], readers: tuple[Part, ...], *, kept: bool, like: Release | None) -> bool:
+    """Whether it is a pointwise loop. `kept`: the caller gets it."""
+    if len(inputs) > MOST_POINTWISE:
+        return False
+    if (like or PRESENT).shares_concatenated and any(map(_is_shared, inputs)):
+        return False
+    if not kept and all(map(_is_pointwise, readers)) and any(each.copied for each in inputs):
+        return True
+    return all(each.copied for each in inputs) and not any(each.reduced for each in inputs)
+
+
+def _is_pointwise(reader: Part) -> bool:
+    return reader.loop is Loop.POINTWISE and not any(access.gathered for access in reader.reads)
+
+
+def _is_shared(given: _Input) -> bool:
+    others = [part for part in given.others if part.label != LABEL]
+    return any(map(_is_pointwise, others)) or (given.pending and bool(given.others))

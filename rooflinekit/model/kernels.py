@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from rooflinekit.cost.table import price_all
@@ -68,13 +68,19 @@ def _issue(
     device: Device | None,
     calls: int,
 ) -> Issue:
-    op = priced.op
-    family = priced.timed_as if priced.costs else Family.VIEW
+    op, family = priced.op, priced.timed_as if priced.costs else Family.VIEW
     found = _of_any_device(priced, family, graph) or tuple(_kernels(priced, family, graph.tf32, device, graph.like))
+    return issue_of(op, family, found, tensor_formats, traffic, calls)
+
+
+def issue_of(
+    op: Op, family: Family, kernels: Iterable[Kernel], tensor_formats: Collection[str], traffic: Traffic,
+    calls: int = 0,
+) -> Issue:  # fmt: skip
+    """What the CPU issues for an op: its kernels, with layout copies and what they find in the cache."""
     if family is Family.CONVOLUTION:
-        found = tuple(with_layout_copies(op, found, tensor_formats))
-    kernels = tuple(reusing(kernel, op, traffic) for kernel in found)
-    return Issue(op=op, family=family, kernels=kernels, calls=calls)
+        kernels = with_layout_copies(op, kernels, tensor_formats)
+    return Issue(op=op, family=family, kernels=tuple(reusing(k, op, traffic) for k in kernels), calls=calls)
 
 
 def _of_any_device(priced: PricedOp, family: Family, graph: Graph) -> tuple[Kernel, ...]:

@@ -22,7 +22,7 @@ from rooflinekit.cost.rules.reduction import (
     RMS_NORM_GRADIENT,
 )
 from rooflinekit.cost.table import aten
-from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import ADDED, EAGER, Basis, DType, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.loops import Access, Loop, Part, extern, pointwise
@@ -87,7 +87,7 @@ def _is_pooled_by_library(op: Op, like: Release | None) -> bool:
         return False
     dilated = any(integer(step) > 1 for step in op.attrs.get("dilation") or ())
     window = math.prod(map(integer, op.attrs.get("kernel_size") or ()))
-    return window > 25 or (dilated and like is not None and not like.compiles_dilated_pooling)
+    return window > 25 or (dilated and not (like or PRESENT).compiles_dilated_pooling)
 
 
 def _pointwise(priced: PricedOp) -> Iterator[Part]:
