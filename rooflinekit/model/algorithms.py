@@ -8,11 +8,10 @@ formats and on which GPUs it exists. The libraries' own records are in `cudnn`, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
-
-import numpy as np
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
@@ -149,8 +148,6 @@ SCALED_PRODUCTS = {
 
 
 # A convolution as libraries see it: its sizes, and what an algorithm makes of them.
-#
-# Sizes may be numbers, or numbers at points; what is made of them is of the same kind.
 
 
 Direction = Literal["forward", "data", "weight"]
@@ -174,21 +171,21 @@ class Problem:
     outer: Number  # and of its result
     image: tuple[Number, ...]  # depth, height and width; 1 where it has none
     result: tuple[Number, ...]
-    window: tuple[Any, ...]
-    stride: tuple[Any, ...]
-    dilation: tuple[Any, ...]
-    itemsize: Number
-    volume: Any = False  # whether tensors have a depth, even if it is 1
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    itemsize: int
+    volume: bool = False  # whether tensors have a depth, even if it is 1
 
     @property
     def taps(self) -> Number:
         """Pixels of the window."""
-        return product_of(self.window)
+        return math.prod(self.window)
 
     @property
     def pixels(self) -> Number:
         """Of the result, of one image."""
-        return product_of(self.result)
+        return math.prod(self.result)
 
     @property
     def gathered(self) -> Number:
@@ -199,25 +196,25 @@ class Problem:
     def tensors(self) -> tuple[Number, Number, Number]:
         """Bytes of the image, the weight and the result."""
         channels = self.inner, self.inner * self.outer, self.outer
-        counts = self.images * product_of(self.image), self.taps, self.images * self.pixels
+        counts = self.images * math.prod(self.image), self.taps, self.images * self.pixels
         image, weight, result = (self.itemsize * self.groups * c * n for c, n in zip(channels, counts, strict=True))
         return image, weight, result
 
     @property
-    def pointwise(self) -> Any:
+    def pointwise(self) -> bool:
         """Whether each output pixel sees one input pixel."""
-        return (self.taps == 1) & all_of(s == 1 for s in self.stride)
+        return all(size == 1 for size in (self.taps, *self.stride))
 
     @property
-    def wide(self) -> Any:
+    def wide(self) -> bool:
         """Whether libraries have no kernels that are unrolled for its window: volumes, and windows above 7."""
-        return (self.window[0] > 1) | (self.window[1] > WIDE) | (self.window[2] > WIDE)
+        return self.window[0] > 1 or max(self.window[1:]) > WIDE
 
     @property
     def cleared(self) -> Number:
         """Numbers of an image's gradient that are set to 0 before: of all, where no window sees some of its pixels."""
-        unseen = any_of(w < s for w, s in zip(self.window, self.stride, strict=True))
-        return self.images * self.groups * self.inner * product_of(self.image) * unseen
+        unseen = any(w < s for w, s in zip(self.window, self.stride, strict=True))
+        return self.images * self.groups * self.inner * math.prod(self.image) * unseen
 
     @property
     def written(self) -> tuple[Number, ...]:
@@ -238,8 +235,8 @@ class Problem:
 
         It does so whether the stride meets the tap or not.
         """
-        channels = at_least(self.outer, _SCATTERED_CHANNELS)
-        return product_of(self.image) * channels / (self.pixels * self.outer)
+        channels = larger(self.outer, _SCATTERED_CHANNELS)
+        return math.prod(self.image) * channels / (self.pixels * self.outer)
 
     def _product(self, images: Number, batch: Number) -> Gemm:
         pixels, of_window = images * self.pixels, self.taps * self.inner
@@ -256,13 +253,13 @@ class Form:
 
     algorithm: Algorithm
     gemm: Gemm
-    possible: Any = True
+    possible: bool = True
     moved: Number = 0  # bytes written, and read again
     alone: Number = 0  # bytes of all its traffic that kernels of their own move, before and after its products
     added: Number = 0  # of the result, which each launch but the first reads and writes again
     repeats: Number = 1  # launches, one after the other
     calls: Number = 0  # of the library of products
-    untuned: Any = False  # whether that library has no tuned kernel of these sizes in bf16
+    untuned: bool = False  # whether that library has no tuned kernel of these sizes in bf16
 
 
 def _no_forms(p: Problem, threads: bool) -> Iterable[Form]:
@@ -319,39 +316,6 @@ def ceiled(size: Any, piece: Any) -> Any:
     return -(-size // piece)
 
 
-def at_least(size: Any, least: int) -> Any:
-    """The size, or the least that it may be."""
-    return np.maximum(least, size) if isinstance(size, np.ndarray) else larger(least, size)
-
-
-def least_of(numbers: Iterable[Any]) -> Any:
-    """The least of several, case by case where they are arrays."""
-
-    def smaller(a: Any, b: Any) -> Any:
-        return np.minimum(a, b) if isinstance(a, np.ndarray) else a + b - larger(a, b)
-
-    return functools.reduce(smaller, numbers)
-
-
-def product_of(sizes: Sequence[Any]) -> Any:
-    """Of all sizes."""
-    found: Any = 1
-    for size in sizes:
-        found = found * size
-    return found
-
-
-def all_of(conditions: Iterable[Any]) -> Any:
-    """Whether all hold: case by case where they are arrays."""
-    found: Any = True
-    for condition in conditions:
-        found = found & condition
-    return found
-
-
-def any_of(conditions: Iterable[Any]) -> Any:
-    """Whether one holds."""
-    found: Any = False
-    for condition in conditions:
-        found = found | condition
-    return found
+def least_of(numbers: Iterable[Number]) -> Any:
+    """The least of several, at every point by itself."""
+    return functools.reduce(lambda a, b: a + b - larger(a, b), numbers)

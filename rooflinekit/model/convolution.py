@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,6 @@ from rooflinekit.model.algorithms import (
     Form,
     Problem,
     filled_up,
-    product_of,
 )
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
 from rooflinekit.model.kernel import Chain, Kernel, passing
@@ -264,7 +264,7 @@ def _rearranged(
                 channels = integer(tensor.shape[1])
                 if aligned and channels > VECTOR_BYTES // _HALF_BYTES and channels % LEAST_ALIGNED:
                     yield tensor, "to even channels"
-            elif rows and odd_rows(product_of([integer(size) for size in tensor.shape[2:]])):
+            elif rows and odd_rows(math.prod(map(integer, tensor.shape[2:]))):
                 yield tensor, "to even rows"
 
 
@@ -307,9 +307,9 @@ def _around_sums(kernel: Kernel, op: Op) -> Kernel:
     return passing(kernel, "sums in fp32", SUMS_READ * count, SUMS_WRITTEN * count)
 
 
-def odd_rows(pixels: Any) -> Any:
+def odd_rows(pixels: Any) -> bool:
     """Whether images of so many pixels, one behind the other, begin off what a tensor core's kernels load at once."""
-    return (pixels > 1) & (pixels % LEAST_ALIGNED != 0)
+    return bool(pixels > 1 and pixels % LEAST_ALIGNED != 0)
 
 
 def gradients_in_either(tensor_formats: Collection[str]) -> bool:
