@@ -224,25 +224,26 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], tensor_formats: Collec
     7×7 ones take DeepBench's V100 and T4 1.4 to 2.3 times the product. Their gradients take no longer on V100, nor does
     a ResNet-101 on an RTX 4090 at 176 pixels, of which 23 blocks see 11×11 ones, beside one at 160 or 224.
     """
+    pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
+    either = gradients_in_either(tensor_formats)
     for given in kernels:
         plain = _or_filled_up(given, op, tensor_formats)
         on_tensor_core = plain.tensor_core and plain.math in tensor_formats
         kernel = _by_image(plain, op) if on_tensor_core else plain
-        pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
-        either = pixel and ("gradient" not in kernel.cost.label or gradients_in_either(tensor_formats))
-        copied = on_tensor_core and not either and bool(kernel.cost.gemms)
-        read = 2 if kernel.cost.label == "weight gradient" else 1
-        written = 0 if kernel.cost.label == "weight gradient" else 1
-        image = op.inputs[read - 1]
-        if kernel.cost.gemms and has_gaps(image):
-            yield _copy(kernel, image, "without gaps")
-        results = [t for t in op.outputs[:written] if len(t.shape) > 2]
-        aligned = on_tensor_core and bool(kernel.cost.gemms)
-        rows = aligned and pixel and "gradient" not in kernel.cost.label and gradients_in_either(tensor_formats)
-        before, after = (_rearranged(tensors, copied, aligned, rows) for tensors in (op.inputs[:read], results))
+        if not kernel.cost.gemms:
+            yield kernel
+            continue
+        gradient, of_weight = "gradient" in kernel.cost.label, kernel.cost.label == "weight gradient"
+        copied = on_tensor_core and not (pixel and (either or not gradient))
+        rows = on_tensor_core and pixel and either and not gradient
+        read = op.inputs[: 2 if of_weight else 1]
+        results = [] if of_weight else [t for t in op.outputs[:1] if len(t.shape) > 2]
+        if has_gaps(read[-1]):
+            yield _copy(kernel, read[-1], "without gaps")
+        before, after = (_rearranged(tensors, copied, on_tensor_core, rows) for tensors in (read, results))
         yield from (_copy(kernel, tensor, label or "to channels last") for tensor, label in before)
         yield kernel
-        if aligned and kernel.direction == "weight" and kernel.math in HALF and sums_in_fp32(tensor_formats):
+        if on_tensor_core and kernel.direction == "weight" and kernel.math in HALF and sums_in_fp32(tensor_formats):
             yield _around_sums(kernel, op)
         yield from (_copy(kernel, tensor, label or "from channels last") for tensor, label in after)
 
