@@ -249,7 +249,7 @@ class _Making:
 
 def _work(group: Group) -> Iterable[tuple[int, int]]:
     """Arithmetic of each loop in it: what several buffers of a kernel need is computed once (common subexpressions)."""
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[int, tuple[int, int]] = {}
     for buffer in group.buffers:
         for loop, work in buffer.expression.work.items():
             found[loop] = max(found.get(loop, work), work)
