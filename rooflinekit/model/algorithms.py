@@ -30,7 +30,7 @@ class ByUnit(Generic[T]):
 
     @classmethod
     def both(cls, value: T) -> ByUnit[T]:
-        """The same on either unit."""
+        """The same value for both units."""
         return cls(value, value)
 
     def of(self, tensor_cores: bool) -> T:
@@ -104,7 +104,7 @@ class Algorithm:
         return self.shape == "threads"
 
     def share(self, values: Mapping[str, float], tensor_core: bool) -> float:
-        """Its rate on that unit, of a product's there."""
+        """Its rate on that unit, as a share of a matrix product's rate there."""
         name = self.rate.of(tensor_core)
         return values[name] if name else 1.0
 
@@ -184,12 +184,12 @@ class Problem:
 
     @property
     def pixels(self) -> Number:
-        """Of the result, of one image."""
+        """Pixels of the result of one image."""
         return math.prod(self.result)
 
     @property
     def gathered(self) -> Number:
-        """Channels a group that lie behind each other in what is gathered."""
+        """Channels per group that are contiguous in what a kernel gathers."""
         return self.outer if self.direction == "data" else self.inner
 
     @property
@@ -212,26 +212,26 @@ class Problem:
 
     @property
     def cleared(self) -> Number:
-        """Numbers of an image's gradient that are set to 0 before: of all, where no window sees some of its pixels."""
+        """Elements of an image's gradient that are set to 0 first: all of them, where no window covers some pixels."""
         unseen = any(w < s for w, s in zip(self.window, self.stride, strict=True))
         return self.images * self.groups * self.inner * math.prod(self.image) * unseen
 
     @property
     def written(self) -> tuple[Number, ...]:
-        """Sizes of what is written, of a weight's gradient of what is read with the windows."""
+        """Sizes of what is written; of a weight's gradient those of the result, which is read with the windows."""
         return self.image if self.direction == "data" else self.result
 
     def product(self) -> Gemm:
-        """All of it as one implicit product."""
+        """The whole convolution as one implicit matrix product."""
         return self._product(self.images, 1)
 
     def by_image(self) -> Gemm:
-        """A product for each image."""
+        """A matrix product for each image."""
         return self._product(1, self.images)
 
     @property
     def scattered(self) -> Number:
-        """By how much FLOP grow where a data gradient of few channels takes every tap at every pixel.
+        """Factor by which FLOP grow where a data gradient of few channels computes every tap at every pixel.
 
         It does so whether the stride meets the tap or not.
         """
@@ -268,7 +268,7 @@ def _no_forms(p: Problem, threads: bool) -> Iterable[Form]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Libraries:
-    """What PyTorch calls on a vendor's devices: its libraries, and the algorithms of that of convolutions."""
+    """The libraries that PyTorch calls on a vendor's devices, and the algorithms of the one for convolutions."""
 
     products: str  # name of the library
     convolutions: str
@@ -286,7 +286,7 @@ class Libraries:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Each library once."""
+        """Their names, each once."""
         return tuple(dict.fromkeys((self.products, self.convolutions, *self.own)))
 
 
@@ -296,26 +296,26 @@ def result_sizes(image: Any, window: Any, pad: Any, stride: Any, dilation: Any) 
 
 
 def summed(p: Problem) -> tuple[Number, Number]:
-    """Channels a group that are summed over, and those that come out."""
+    """Channels per group that the product sums over, and those that it produces."""
     return (p.outer, p.inner) if p.direction == "data" else (p.inner, p.outer)
 
 
 def filled_up(p: Problem) -> Number:
-    """By how much the channels grow that a tensor core's kernels gather, filled up to whole vectors of 16 bytes."""
+    """Factor by which channels grow when a tensor core's kernels pad them to whole vectors of 16 bytes."""
     vector = VECTOR_BYTES // p.itemsize
     return ceiled(p.gathered, vector) * vector / p.gathered
 
 
 def blocks(sizes: tuple[Number, ...], edge: int) -> Number:
-    """Blocks of so many pixels along a side that cover an image, in each slice along its depth."""
+    """Number of blocks of edge × edge pixels that cover an image, in all slices along its depth."""
     return sizes[0] * ceiled(sizes[1], edge) * ceiled(sizes[2], edge)
 
 
 def ceiled(size: Any, piece: Any) -> Any:
-    """How many pieces cover a size."""
+    """The quotient, rounded up: how many pieces cover a size."""
     return -(-size // piece)
 
 
 def least_of(numbers: Iterable[Number]) -> Any:
-    """The least of several, at every point by itself."""
+    """The smallest of several numbers, for each point of a sweep by itself."""
     return functools.reduce(lambda a, b: a + b - larger(a, b), numbers)

@@ -108,7 +108,7 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
 
 
 def _made_for(algorithm: Algorithm, op: Op, device: Device | None) -> Algorithm:
-    """The library's kernel for the gradient, for wide heads, for a generation of GPUs."""
+    """The variant of a library's kernel for a gradient, for wide heads or for a generation of GPUs."""
     if op.kind in GRADIENTS:
         wide = max(_widths(op)) > _IN_REGISTERS
         return {CUDNN: CUDNN_GRADIENT, EFFICIENT: EFFICIENT_WIDE if wide else EFFICIENT}.get(algorithm, algorithm)
@@ -158,7 +158,7 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
 
 
 def _first_of(op: Op, device: Device, capability: tuple[int, int], like: Release | None) -> Algorithm:
-    """The first that is on and takes it, in PyTorch's order (torch._C._get_sdp_priority_order).
+    """The first kernel in PyTorch's order that is switched on and takes the op (torch._C._get_sdp_priority_order).
 
     Raises FormatError where there is none.
     """
@@ -186,7 +186,7 @@ def _first_of(op: Op, device: Device, capability: tuple[int, int], like: Release
 
 
 def _of_amd(op: Op, device: Device) -> Algorithm:
-    """What runs on a GPU of AMD's: math where PyTorch brings no kernels for it. On other vendors' none is known."""
+    """What runs on AMD's GPUs: math where PyTorch ships no kernel for the GPU. Of other vendors nothing is known."""
     asked = op.kind.startswith("flash_attn.") or op.attrs.get("prefers") == "ck"
     asked = asked or op.attrs.get("package") == "xformers"
     if asked and _is_one_of(device, _OF_CK) and _tensors(op)[0].dtype.itemsize == _HALF:
@@ -210,7 +210,7 @@ def _shares_keys(op: Op) -> bool:
 
 
 def _widths(op: Op) -> list[int]:
-    """Numbers of a head, of queries and of values."""
+    """Head dimensions of queries and of values."""
     return [integer(tensor.shape[-1]) for tensor in _tensors(op)[::2]]
 
 
@@ -242,7 +242,7 @@ def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flash:
-    """What the kernels of a version of FlashAttention take."""
+    """What the kernels of one version of FlashAttention accept."""
 
     widest: int  # numbers of a head
     step: int = 1  # of which that is a multiple
@@ -258,7 +258,7 @@ class _Flash:
 
     @property
     def wanted(self) -> str:
-        """What would be taken, in words."""
+        """In words, what it would accept."""
         words = [f"a multiple of {self.step}"] * (self.step > 1) + ["one width"] * self.one_width
         return f"use heads of {' and of '.join(words)} up to {self.widest}"
 
@@ -299,7 +299,7 @@ def _against_own_flash(op: Op, capability: tuple[int, int], like: Release | None
 
 
 def _unequal(op: Op) -> Iterator[Obstacle]:
-    """A causal mask that begins at the upper left, where flash attention's ends at the lower right."""
+    """Why lengths must be equal: PyTorch's causal mask begins at the upper left, flash attention's ends lower right."""
     query, key, _ = _tensors(op)
     if op.kind.startswith(_SCALED) and query.shape[-2] != key.shape[-2]:
         yield "a causal mask of unequal lengths", "use flex_attention"
@@ -375,7 +375,7 @@ def against(op: Op, name: str, device: Device, like: Release | None = None) -> t
 
 
 def _switched_off(name: str, op: Op) -> list[Obstacle]:
-    """What the program leaves out."""
+    """The obstacle that the program has switched the kernel off."""
     return [_OFF] if name in _SWITCHED and name not in op.attrs.get("backends", _SWITCHED) else []
 
 
@@ -384,7 +384,7 @@ def _older(capability: tuple[int, int], first: int = _FLASH_FROM) -> Obstacle:
 
 
 def _without(like: Release | None, first: Release, what: str) -> Iterator[Obstacle]:
-    """Where a release has no such kernel."""
+    """The obstacle of a release without such a kernel."""
     if like is not None and like < first[:2]:
         yield f"PyTorch {like}", f"PyTorch {first} brings {what}"
 
@@ -458,7 +458,7 @@ def _length(op: Op) -> int:
 
 
 def _is_one_of(device: Device, architectures: tuple[str, ...]) -> bool:
-    """Whether an AMD GPU is of one of these."""
+    """Whether an AMD GPU has one of these architectures."""
     return (device.compute_capability or "").startswith(architectures)
 
 

@@ -77,7 +77,7 @@ WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("simt
 
 
 def few_channels(p: Problem, math: Math) -> bool:
-    """Whether CUDA cores gather channels one by one: kernels of tensor cores load 4 of 32 bits at once.
+    """Whether CUDA cores gather channels one by one: kernels of tensor cores load vectors of 4 numbers of 32 bits.
 
     Of 16 bits the forward pass fills channels up; the gradient of the weight has no such kernels.
     """

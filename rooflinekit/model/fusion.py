@@ -84,7 +84,7 @@ def compiled_issues(
 
 
 def splits(graph: Graph, device: Device) -> int:
-    """Equal for devices of a vendor on which inductor runs the same reductions of the graph in two kernels."""
+    """A number, equal for devices of a vendor on which inductor splits the same reductions of the graph in two."""
     key = "splits", device.vendor
     if key not in graph.memo:
         graph.memo[key] = sorted({whole_up_to(buffer) for buffer in _lowered(graph, device)[2]})
@@ -102,7 +102,7 @@ def _lowered(graph: Graph, device: Device | None) -> tuple[Graph, Layouts, list[
 
 
 def assumptions_of(graph: Graph, device: Device) -> Iterator[str]:
-    """What is taken for granted of the compiled step, to be told to the user."""
+    """Assumptions about the compiled step that the user is told."""
     if converts_to_channels_last(graph, device):
         yield "compiled: inductor runs the convolutions with channels last"
     if with_fused_attention(graph) is not graph:
@@ -120,7 +120,7 @@ def is_fused(issue: Issue) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Making:
-    """Kernels of groups, in the order of execution."""
+    """Makes the kernels of groups, in the order of execution."""
 
     graph: Graph
     flow: Dataflow
@@ -248,7 +248,7 @@ class _Making:
 
 
 def _work(group: Group) -> Iterable[tuple[int, int]]:
-    """Arithmetic of each loop in it: what several buffers of a kernel need is computed once (common subexpressions)."""
+    """Arithmetic of each loop; what several buffers of a kernel need is computed once (common subexpressions)."""
     found: dict[int, tuple[int, int]] = {}
     for buffer in group.buffers:
         for loop, work in buffer.expression.work.items():
@@ -257,7 +257,7 @@ def _work(group: Group) -> Iterable[tuple[int, int]]:
 
 
 def _name(group: Group, labels: list[str], i: int) -> str:
-    """As inductor names its kernels: pointwise, reduction, and the ops in it."""
+    """The name that inductor gives a kernel: its sort, and the ops in it."""
     sort = {Loop.REDUCTION: "red", Loop.LIST: "for"}.get(group.loop, "poi")
     if group.loop is Loop.REDUCTION and group.inner <= PERSISTENT_ROW:
         sort = "per"
@@ -275,7 +275,7 @@ def _family(group: Group, cost: Cost) -> Family:
 
 
 def _rows(group: Group, written: list[tuple[TensorSpec, int]]) -> Rows:
-    """Long rows that are read again for a result of each element: the second time from L1, as far as they fit."""
+    """Long rows that are read twice for a result of each element: the second time from L1, as far as they fit."""
     again = any(buffer.numel > group.outer for buffer in group.buffers if buffer.part.loop is Loop.POINTWISE)
     columns = any(buffer.part.columns for buffer in group.buffers)
     if group.loop is not Loop.REDUCTION or group.split or columns or not again or group.inner <= PERSISTENT_ROW:

@@ -35,7 +35,7 @@ _FEW_COLUMNS_AN_SM, _LONG_COLUMN = 64, 128
 
 
 def whole_up_to(buffer: Buffer) -> int:
-    """SMs of the largest GPU on which the buffer is one kernel; on larger ones it is a reduction in two."""
+    """Number of SMs up to which the buffer is one kernel; on larger GPUs it is a reduction in two."""
     part = buffer.part
     long, few = (_LONG_COLUMN, _FEW_COLUMNS_AN_SM) if part.columns else (_LONG_ROW, _FEW_ROWS_AN_SM)
     splits = part.loop is Loop.REDUCTION and part.inner > long
@@ -138,7 +138,7 @@ class _Fusing:
         return sorted(found, key=rank)
 
     def _shared_bytes(self, value: str, i: int, j: int) -> int:
-        """Bytes of a value that both touch at the same places."""
+        """Bytes of a value that two buffers access at the same places."""
 
         def touched(k: int) -> dict[tuple[str, str], int]:
             buffer = self._buffers[k]
@@ -196,7 +196,7 @@ class _Fusing:
         return True
 
     def _comes_between(self, a: Group, b: Group) -> bool:
-        """Whether another group needs one of the two and is needed by the other."""
+        """Whether a third group must run between the two."""
         return self._reaches(a, b) or self._reaches(b, a)
 
     def _reaches(self, start: Group, goal: Group) -> bool:
@@ -219,7 +219,7 @@ class _Fusing:
         return place
 
     def _touching(self, values: Iterable[str], places: Mapping[str, list[int]], group: Group) -> Iterator[Group]:
-        """The other groups at the places of these values."""
+        """The other groups that write, or read, one of these values."""
         return (self._of[i] for value in values for i in places[value] if self._of[i] is not group)
 
     def _after(self, group: Group) -> Iterator[Group]:

@@ -45,7 +45,7 @@ class Dataflow:
 
 
 def _parts(graph: Graph, layouts: Layouts) -> Iterator[Part]:
-    """All loops in order, each in the region between what a strategy has put in."""
+    """All loops in order, each with its region: ops that a strategy has added separate regions."""
     region, reorders = 0, (graph.like or PRESENT).reorders_loops
     for priced in graph.priced:
         region += priced.op.kind.startswith(ADDED)
@@ -85,13 +85,13 @@ def _dataflow(graph: Graph, layouts: Layouts) -> Dataflow:
 
 
 def _loss(graph: Graph) -> tuple[TensorSpec, ...]:
-    """What the forward phase of a training step ends with: the caller gets it, though no op reads it."""
+    """The results of a training step's last forward op: the caller gets them, though no op reads them."""
     last = [op for op in graph.ops if op.phase is Phase.FORWARD][-1:] if graph.mode == "training" else []
     return tuple(spec for op in last for spec in op.outputs)
 
 
 def _without_dead(steps: list[Step], numel: dict[str, int], kept: set[str]) -> Dataflow:
-    """Without results that nobody reads, and loops that have no others; what libraries are called for stays."""
+    """Drops results that nobody reads, and loops without any other result; calls of libraries stay."""
     alive: list[Step] = []
     users: dict[str, list[Step]] = defaultdict(list)
     for step in reversed(steps):
@@ -122,7 +122,7 @@ class Read:
 
 @dataclass(slots=True, kw_only=True)
 class Expression:
-    """Pointwise work: what it reads once everything before it that was not stored is written into it."""
+    """Pointwise work with everything that was not stored written into it, and what it therefore reads."""
 
     part: Part
     reads: dict[tuple[str, str], Read]
@@ -164,7 +164,7 @@ def buffers_of(graph: Graph, layouts: Layouts) -> tuple[list[Buffer], Dataflow]:
 
 
 class _Inlining:
-    """One pass over the parts, in the order of execution."""
+    """One pass over the loops, in the order of execution."""
 
     def __init__(self, flow: Dataflow, like: Release | None) -> None:
         self._flow, self._like = flow, like
@@ -222,7 +222,7 @@ class _Inlining:
     def _expression(
         self, step: Step, accesses: Iterable[tuple[str, Access]] | None = None, *, counted: bool = True
     ) -> Expression:
-        """The part with all that is not stored written into it; `counted`: its arithmetic is not in another result."""
+        """The loop with all that is not stored written into it; `counted`: no other result has its arithmetic."""
         part = step.part
         numel = part.outer * part.inner
         own = sum(integer(cost.bytes) for cost in part.priced.costs)
@@ -261,7 +261,7 @@ class _Inlining:
         into.labels.extend(label for label in inner.labels if label not in into.labels)
 
     def _concatenate(self, step: Step) -> None:
-        """One loop, or each input at its place: an input that is not stored yet is computed right there."""
+        """As one loop, or each input written to its place, where an input that is not stored yet is computed."""
         ((value, spec),) = step.writes
         inputs = tuple(self._concatenated(read, step) for read, _ in step.reads)
         readers = tuple(user.part for user in self._flow.users[value])
@@ -288,7 +288,7 @@ class _Inlining:
 
 
 def _wants_memory(value: str, user: Step, producer: Part) -> bool:
-    """Whether a reader takes a value from memory alone."""
+    """Whether a reader can take a value from memory only."""
     if user.part.place != producer.place or user.part.loop in (Loop.EXTERN, Loop.LIST):
         return True
     return any(access.gathered for read, access in user.reads if read == value)
@@ -326,7 +326,7 @@ class _Input:
 
 
 def _is_one_loop(inputs: tuple[_Input, ...], readers: tuple[Part, ...], *, kept: bool, like: Release | None) -> bool:
-    """Whether it is a pointwise loop. `kept`: the caller gets it."""
+    """Whether a concatenation is one pointwise loop. `kept`: the caller gets it."""
     if len(inputs) > MOST_POINTWISE:
         return False
     if (like or PRESENT).shares_concatenated and any(map(_is_shared, inputs)):

@@ -46,7 +46,7 @@ def issues_of(graph: Graph, tensor_formats: Collection[str] = (), device: Device
 
 
 def _calls(graph: Graph) -> Iterator[int]:
-    """How many modules Python has called anew when it comes to each op; autograd and optimizers call none."""
+    """For each op, how many modules Python calls on the way to it; autograd and optimizers call none."""
     before: list[str] | None = None
     for op in graph.ops:
         if op.phase is not Phase.FORWARD:
@@ -84,7 +84,7 @@ def issue_of(
 
 
 def _of_any_device(priced: PricedOp, family: Family, graph: Graph) -> tuple[Kernel, ...]:
-    """The kernels of an op that are the same on every device; remembered. None of other ops, or where it has none."""
+    """The kernels of an op that has the same ones on every device, remembered; none of other ops."""
     if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(priced.op):
         return ()
     known = graph.memo.setdefault("kernels of any device", {})
@@ -227,7 +227,7 @@ def unaligned_accesses(op: Op) -> int:
 
 
 def _in_pieces(matrix: TensorSpec) -> int:
-    """How many pieces of a row are moved at once, of all rows; none where rows are aligned."""
+    """Number of accesses to the whole matrix in pieces of less than 16 bytes; 0 where rows are aligned."""
     if matrix.dtype.itemsize != 2 or len(matrix.shape) < 2:
         return 0
     shape = matrix.shape[-2:]

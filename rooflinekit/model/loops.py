@@ -20,7 +20,7 @@ LABEL = "cat"  # of a concatenation
 
 
 class Loop(StrEnum):
-    """What becomes of an op."""
+    """The kinds of loop nest that an op becomes."""
 
     POINTWISE = "pointwise"
     REDUCTION = "reduction"
@@ -38,7 +38,7 @@ class Access:
 
     @property
     def elements(self) -> int:
-        """Elements in memory: those of an expanded tensor once."""
+        """Elements in memory; those of an expanded dimension count once."""
         return integer(self.spec.bytes) // self.spec.dtype.itemsize
 
 
@@ -60,7 +60,7 @@ class Part:
 
     @property
     def place(self) -> tuple[Phase, int]:
-        """What it can fuse within: a phase of the step, as far as no op of a strategy cuts it."""
+        """Loops fuse only within the same phase of the step and the same region."""
         return self.op.phase, self.region
 
     @property
@@ -70,7 +70,7 @@ class Part:
 
 
 def op_name(op: Op) -> str:
-    """The operator without namespace, and without the mark of writing in place."""
+    """The operator's name without namespace and without the underscore of in-place ops."""
     return op.kind.rpartition(".")[2].rstrip("_")
 
 

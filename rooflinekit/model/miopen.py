@@ -93,7 +93,7 @@ _TUNED_PIXELS, _TUNED_RATIO, _TUNED_SUM, _TUNED_RESULTS = 400, 2, 720, 2.9e6
 
 
 def gathers_pixels(math: Math, p: Problem) -> bool:
-    """Whether MIOpen has kernels of its own for one pixel that sees one pixel.
+    """Whether MIOpen has 1×1 kernels of its own.
 
     They are assembly (ConvAsm1x1U), which is there in bf16 for the weight's gradient alone (ConvAsmBwdWrW1x1).
     """
@@ -172,7 +172,7 @@ def _in_passes(p: Problem, possible: bool) -> Form:
 
 
 def _by_products(p: Problem) -> Iterator[Form]:
-    """Through the library of products (MIOpen's gemm.cpp), and the last resort.
+    """Algorithms that call the library of products (MIOpen's gemm.cpp), and the naive kernel as a last resort.
 
     Of a weight's gradient the images' parts are added up, one call after the other: each reads and writes all of it.
     Where one pixel sees every second one, all images are one product, with channels brought to the front and back.
@@ -212,7 +212,7 @@ def _untuned(p: Problem, pixels: Number, images: Number = 1) -> bool:
 
 
 def _generation(device: Device) -> str:
-    """The instruction set, as its assembly is written for one of them."""
+    """The GPU's instruction set, for which MIOpen's assembly is written."""
     return GCN if (device.compute_capability or "").startswith("gfx9") else RDNA
 
 

@@ -77,7 +77,7 @@ class _Layers:
 
     @classmethod
     def of(cls, op: Op) -> _Layers:
-        """Of a forward or backward operator."""
+        """The sizes of a forward or backward operator."""
         x, attrs = op.inputs[0], op.attrs
         steps, batch = map(integer, steps_and_batch(op, x))
         return cls(
@@ -89,7 +89,7 @@ class _Layers:
 
     @property
     def gates(self) -> int:
-        """Of a cell."""
+        """Gates of a cell."""
         return CELL_WORK[self.mode][0]
 
     @property
@@ -114,7 +114,7 @@ class _Layers:
 
 
 def is_recurrent(op: Op) -> bool:
-    """Whether its kernels are another device's otherwise: see `persists`."""
+    """Whether its kernels depend on the device: see `persists`."""
     return op.kind in RECURRENT or is_cell(op)
 
 
@@ -153,7 +153,7 @@ def _at_once(kernel: Kernel, layers: _Layers) -> Kernel:
 
 
 def cell_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
-    """A cell without its products, which a GPU has one kernel for: on a CPU operators one after another."""
+    """A cell without its products: one kernel on a GPU, several operators on a CPU."""
     if device is None or device.kind != "cpu":
         return kernel
     ops = _CPU_CELL_OPS * (_CPU_BACKWARD if op.kind in CELL_GRADIENTS else 1)
@@ -213,7 +213,7 @@ def _chain(layers: _Layers, device: Device | None, *, backward: bool, stays: boo
 
 
 def _merged(gemms: tuple[Gemm, ...], layers: _Layers) -> tuple[Gemm, ...]:
-    """The products of one layer and direction, for all of them: their states are of one size."""
+    """The products of one layer and direction, batched over all layers and directions, whose states have one size."""
     stack = layers.layers * layers.directions
     first = gemms[: len(gemms) // stack]
     return tuple(replace(gemm, batch=stack * integer(gemm.batch)) for gemm in first)

@@ -55,7 +55,7 @@ def fuse_into_templates(made: list[tuple[Issue, ...]], groups: Sequence[Group], 
 
 
 def _only_reader(groups: Sequence[Group], i: int, flow: Dataflow) -> int | None:
-    """The pointwise group that alone reads a product, each number where it is written."""
+    """Index of the pointwise group that alone reads a product, each element at its place; None where there is none."""
     values = groups[i].written
     if len(values) != 1 or values & flow.kept:
         return None
