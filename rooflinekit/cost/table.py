@@ -97,6 +97,7 @@ def family(
     A row ends with what is counted. Of one without, the numbers are the vector FLOP and the special functions of
     `each` element.
     """
+    module = sys._getframe(1).f_globals["__name__"]  # whose rules they are
     for names, row in rows.items():
         numbers = [number for number in row if not isinstance(number, str)]
 
@@ -105,7 +106,7 @@ def family(
 
         kinds = aten(names)
         price.__doc__ = next((text for text in row if isinstance(text, str)), "") or an_element(*numbers, each=each)
-        price.__module__, price.__name__ = cost.__module__, kinds[0].rpartition(".")[2]
+        price.__module__, price.__name__ = module, kinds[0].rpartition(".")[2]
         rule(*kinds, timed_as=timed_as)(price)
 
 
@@ -139,6 +140,16 @@ def writes(tensors: Iterable[TensorSpec]) -> Cost:
 def traffic(op: Op) -> Cost:
     """Compulsory traffic: every input read once, every output written once."""
     return reads(op.inputs) + writes(op.outputs)
+
+
+def per_input(op: Op, vector: int = 0, special: int = 0) -> Cost:
+    """So much work for each element of the first input, and the op's traffic."""
+    return work(op.inputs[0].numel, vector, special) + traffic(op)
+
+
+def per_output(op: Op, vector: int = 0, special: int = 0) -> Cost:
+    """So much work for each element of the first output, and the op's traffic."""
+    return work(op.outputs[0].numel, vector, special) + traffic(op)
 
 
 def dense_bytes(tensor: TensorSpec) -> Size:

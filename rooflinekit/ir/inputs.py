@@ -224,3 +224,6 @@ class Release(NamedTuple):
         if allowed is not None or self >= (1, 12):
             return allowed
         return self >= (1, 7)
+
+
+PRESENT = Release(2, 13)  # what a graph that names none is taken for

@@ -8,11 +8,10 @@ formats and on which GPUs it exists. The libraries' own records are in `cudnn`, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
-
-import numpy as np
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
@@ -31,7 +30,7 @@ class ByUnit(Generic[T]):
 
     @classmethod
     def both(cls, value: T) -> ByUnit[T]:
-        """The same on either unit."""
+        """The same value for both units."""
         return cls(value, value)
 
     def of(self, tensor_cores: bool) -> T:
@@ -105,7 +104,7 @@ class Algorithm:
         return self.shape == "threads"
 
     def share(self, values: Mapping[str, float], tensor_core: bool) -> float:
-        """Its rate on that unit, of a product's there."""
+        """Its rate on that unit, as a share of a matrix product's rate there."""
         name = self.rate.of(tensor_core)
         return values[name] if name else 1.0
 
@@ -149,8 +148,6 @@ SCALED_PRODUCTS = {
 
 
 # A convolution as libraries see it: its sizes, and what an algorithm makes of them.
-#
-# Sizes may be numbers, or numbers at points; what is made of them is of the same kind.
 
 
 Direction = Literal["forward", "data", "weight"]
@@ -174,72 +171,72 @@ class Problem:
     outer: Number  # and of its result
     image: tuple[Number, ...]  # depth, height and width; 1 where it has none
     result: tuple[Number, ...]
-    window: tuple[Any, ...]
-    stride: tuple[Any, ...]
-    dilation: tuple[Any, ...]
-    itemsize: Number
-    volume: Any = False  # whether tensors have a depth, even if it is 1
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    itemsize: int
+    volume: bool = False  # whether tensors have a depth, even if it is 1
 
     @property
     def taps(self) -> Number:
         """Pixels of the window."""
-        return product_of(self.window)
+        return math.prod(self.window)
 
     @property
     def pixels(self) -> Number:
-        """Of the result, of one image."""
-        return product_of(self.result)
+        """Pixels of the result of one image."""
+        return math.prod(self.result)
 
     @property
     def gathered(self) -> Number:
-        """Channels a group that lie behind each other in what is gathered."""
+        """Channels per group that are contiguous in what a kernel gathers."""
         return self.outer if self.direction == "data" else self.inner
 
     @property
     def tensors(self) -> tuple[Number, Number, Number]:
         """Bytes of the image, the weight and the result."""
         channels = self.inner, self.inner * self.outer, self.outer
-        counts = self.images * product_of(self.image), self.taps, self.images * self.pixels
+        counts = self.images * math.prod(self.image), self.taps, self.images * self.pixels
         image, weight, result = (self.itemsize * self.groups * c * n for c, n in zip(channels, counts, strict=True))
         return image, weight, result
 
     @property
-    def pointwise(self) -> Any:
+    def pointwise(self) -> bool:
         """Whether each output pixel sees one input pixel."""
-        return (self.taps == 1) & all_of(s == 1 for s in self.stride)
+        return all(size == 1 for size in (self.taps, *self.stride))
 
     @property
-    def wide(self) -> Any:
+    def wide(self) -> bool:
         """Whether libraries have no kernels that are unrolled for its window: volumes, and windows above 7."""
-        return (self.window[0] > 1) | (self.window[1] > WIDE) | (self.window[2] > WIDE)
+        return self.window[0] > 1 or max(self.window[1:]) > WIDE
 
     @property
     def cleared(self) -> Number:
-        """Numbers of an image's gradient that are set to 0 before: of all, where no window sees some of its pixels."""
-        unseen = any_of(w < s for w, s in zip(self.window, self.stride, strict=True))
-        return self.images * self.groups * self.inner * product_of(self.image) * unseen
+        """Elements of an image's gradient that are set to 0 first: all of them, where no window covers some pixels."""
+        unseen = any(w < s for w, s in zip(self.window, self.stride, strict=True))
+        return self.images * self.groups * self.inner * math.prod(self.image) * unseen
 
     @property
     def written(self) -> tuple[Number, ...]:
-        """Sizes of what is written, of a weight's gradient of what is read with the windows."""
+        """Sizes of what is written; of a weight's gradient those of the result, which is read with the windows."""
         return self.image if self.direction == "data" else self.result
 
     def product(self) -> Gemm:
-        """All of it as one implicit product."""
+        """The whole convolution as one implicit matrix product."""
         return self._product(self.images, 1)
 
     def by_image(self) -> Gemm:
-        """A product for each image."""
+        """A matrix product for each image."""
         return self._product(1, self.images)
 
     @property
     def scattered(self) -> Number:
-        """By how much FLOP grow where a data gradient of few channels takes every tap at every pixel.
+        """Factor by which FLOP grow where a data gradient of few channels computes every tap at every pixel.
 
         It does so whether the stride meets the tap or not.
         """
-        channels = at_least(self.outer, _SCATTERED_CHANNELS)
-        return product_of(self.image) * channels / (self.pixels * self.outer)
+        channels = larger(self.outer, _SCATTERED_CHANNELS)
+        return math.prod(self.image) * channels / (self.pixels * self.outer)
 
     def _product(self, images: Number, batch: Number) -> Gemm:
         pixels, of_window = images * self.pixels, self.taps * self.inner
@@ -256,13 +253,13 @@ class Form:
 
     algorithm: Algorithm
     gemm: Gemm
-    possible: Any = True
+    possible: bool = True
     moved: Number = 0  # bytes written, and read again
     alone: Number = 0  # bytes of all its traffic that kernels of their own move, before and after its products
     added: Number = 0  # of the result, which each launch but the first reads and writes again
     repeats: Number = 1  # launches, one after the other
     calls: Number = 0  # of the library of products
-    untuned: Any = False  # whether that library has no tuned kernel of these sizes in bf16
+    untuned: bool = False  # whether that library has no tuned kernel of these sizes in bf16
 
 
 def _no_forms(p: Problem, threads: bool) -> Iterable[Form]:
@@ -271,7 +268,7 @@ def _no_forms(p: Problem, threads: bool) -> Iterable[Form]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Libraries:
-    """What PyTorch calls on a vendor's devices: its libraries, and the algorithms of that of convolutions."""
+    """The libraries that PyTorch calls on a vendor's devices, and the algorithms of the one for convolutions."""
 
     products: str  # name of the library
     convolutions: str
@@ -289,7 +286,7 @@ class Libraries:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Each library once."""
+        """Their names, each once."""
         return tuple(dict.fromkeys((self.products, self.convolutions, *self.own)))
 
 
@@ -299,59 +296,26 @@ def result_sizes(image: Any, window: Any, pad: Any, stride: Any, dilation: Any) 
 
 
 def summed(p: Problem) -> tuple[Number, Number]:
-    """Channels a group that are summed over, and those that come out."""
+    """Channels per group that the product sums over, and those that it produces."""
     return (p.outer, p.inner) if p.direction == "data" else (p.inner, p.outer)
 
 
 def filled_up(p: Problem) -> Number:
-    """By how much the channels grow that a tensor core's kernels gather, filled up to whole vectors of 16 bytes."""
+    """Factor by which channels grow when a tensor core's kernels pad them to whole vectors of 16 bytes."""
     vector = VECTOR_BYTES // p.itemsize
     return ceiled(p.gathered, vector) * vector / p.gathered
 
 
 def blocks(sizes: tuple[Number, ...], edge: int) -> Number:
-    """Blocks of so many pixels along a side that cover an image, in each slice along its depth."""
+    """Number of blocks of edge × edge pixels that cover an image, in all slices along its depth."""
     return sizes[0] * ceiled(sizes[1], edge) * ceiled(sizes[2], edge)
 
 
 def ceiled(size: Any, piece: Any) -> Any:
-    """How many pieces cover a size."""
+    """The quotient, rounded up: how many pieces cover a size."""
     return -(-size // piece)
 
 
-def at_least(size: Any, least: int) -> Any:
-    """The size, or the least that it may be."""
-    return np.maximum(least, size) if isinstance(size, np.ndarray) else larger(least, size)
-
-
-def least_of(numbers: Iterable[Any]) -> Any:
-    """The least of several, case by case where they are arrays."""
-
-    def smaller(a: Any, b: Any) -> Any:
-        return np.minimum(a, b) if isinstance(a, np.ndarray) else a + b - larger(a, b)
-
-    return functools.reduce(smaller, numbers)
-
-
-def product_of(sizes: Sequence[Any]) -> Any:
-    """Of all sizes."""
-    found: Any = 1
-    for size in sizes:
-        found = found * size
-    return found
-
-
-def all_of(conditions: Iterable[Any]) -> Any:
-    """Whether all hold: case by case where they are arrays."""
-    found: Any = True
-    for condition in conditions:
-        found = found & condition
-    return found
-
-
-def any_of(conditions: Iterable[Any]) -> Any:
-    """Whether one holds."""
-    found: Any = False
-    for condition in conditions:
-        found = found | condition
-    return found
+def least_of(numbers: Iterable[Number]) -> Any:
+    """The smallest of several numbers, for each point of a sweep by itself."""
+    return functools.reduce(lambda a, b: a + b - larger(a, b), numbers)

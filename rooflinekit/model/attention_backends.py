@@ -7,15 +7,15 @@ cuDNN and FlashAttention 3 use. By those of one warp an SM multiplies no faster 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from rooflinekit.cost.rules.attention import GRADIENTS
 from rooflinekit.errors import FormatError, InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import DType, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
@@ -44,7 +44,6 @@ TRITON = replace(AOTRITON, name="Triton's attention")
 #: PyTorch's own products and softmax, which model.attention_math writes out.
 WRITTEN_OUT = replace(ATTENTION, name="math")
 
-_PRESENT = Release(2, 13)
 LATER = "PyTorch 2.11"  # from which on cuDNN's is taken first: Release.prefers_cudnn
 
 BACKENDS = {
@@ -55,12 +54,11 @@ BACKENDS = {
 _CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
 _LATENT = [192, 128]  # of queries and values, which it takes too
 _CUDNN_DROPOUT = 1 / 16  # of which the rate is a multiple
-_FLASH_WIDTH, _FLASH_1_WIDTH, _FLASH_4_WIDTH = 256, 128, 128
-_LATER_STEP = 8  # numbers of a head of FlashAttention 3 and 4, a multiple
 _EFFICIENT_STEPS = ((1, 8), (4, 8))  # of heads before Ampere and from it on: in more than 16 bits, and in 16
 _TENSOR_CORES = 7  # the generation that has the first
 _FLASH_FROM, _TRITON_FROM, _EFFICIENT_FROM = 8, 7, 5  # generations
-_CUDNN_FROM, _FLASH_2_FROM, _FLEX_FROM = (2, 5), (2, 2), (2, 5)  # releases in which sdpa_kernel or torch.nn has them
+#: Releases in which sdpa_kernel or torch.nn has a kernel, and as what.
+_FIRST = {"cudnn": (Release(2, 5), "it"), "flash": (Release(2, 2), "it"), "triton": (Release(2, 5), "flex_attention")}
 _OF_AOTRITON = ("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")  # GPUs for which PyTorch brings its kernels
 #: Operators that a package, or torch.nn.attention.varlen, calls by name, of tensors with heads behind the sequence.
 _FLASH_KINDS = ("flash_attn.", "torch_attn.", "aten._flash_attention_")
@@ -110,7 +108,7 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
 
 
 def _made_for(algorithm: Algorithm, op: Op, device: Device | None) -> Algorithm:
-    """The library's kernel for the gradient, for wide heads, for a generation of GPUs."""
+    """The variant of a library's kernel for a gradient, for wide heads or for a generation of GPUs."""
     if op.kind in GRADIENTS:
         wide = max(_widths(op)) > _IN_REGISTERS
         return {CUDNN: CUDNN_GRADIENT, EFFICIENT: EFFICIENT_WIDE if wide else EFFICIENT}.get(algorithm, algorithm)
@@ -160,17 +158,17 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
 
 
 def _first_of(op: Op, device: Device, capability: tuple[int, int], like: Release | None) -> Algorithm:
-    """The first that is on and takes it, in PyTorch's order (torch._C._get_sdp_priority_order).
+    """The first kernel in PyTorch's order that is switched on and takes the op (torch._C._get_sdp_priority_order).
 
     Raises FormatError where there is none.
     """
     allowed = op.attrs.get("backends", _SWITCHED)
     asked = op.kind.startswith(f"{_SCALED}cudnn") and "backends" not in op.attrs  # by the operator's own name
-    first = asked or (like or _PRESENT).prefers_cudnn(capability[0])
+    first = asked or (like or PRESENT).prefers_cudnn(capability[0])
     excluded = {
         "cudnn": _against_cudnn(op, capability),
-        "flash": _against_flash(op, capability, like) if op.kind.startswith(_FLASH) else iter([_MASKED]),
-        "efficient": _against_efficient(op, capability, like),
+        "flash": _against_own_flash(op, capability, like) if op.kind.startswith(_FLASH) else iter([_MASKED]),
+        "efficient": _against_efficient(op, capability),
         "math": iter(()),
     }
     order = ("cudnn", "flash", "efficient", "math") if first else ("flash", "efficient", "math", "cudnn")
@@ -179,7 +177,7 @@ def _first_of(op: Op, device: Device, capability: tuple[int, int], like: Release
         if name in allowed:
             reasons = [one for one, _ in excluded[name]]
             if not reasons:
-                return FLASH_1 if name == "flash" and not (like or _PRESENT).has_flash_2 else BACKENDS[name]
+                return FLASH_1 if name == "flash" and not (like or PRESENT).has_flash_2 else BACKENDS[name]
             why.append(f"{BACKENDS[name].name} is excluded by {' and '.join(reasons)}")
     raise FormatError(
         f"{device.name}: scaled_dot_product_attention stops with 'No available kernel. Aborting execution.': "
@@ -188,7 +186,7 @@ def _first_of(op: Op, device: Device, capability: tuple[int, int], like: Release
 
 
 def _of_amd(op: Op, device: Device) -> Algorithm:
-    """What runs on a GPU of AMD's: math where PyTorch brings no kernels for it. On other vendors' none is known."""
+    """What runs on AMD's GPUs: math where PyTorch ships no kernel for the GPU. Of other vendors nothing is known."""
     asked = op.kind.startswith("flash_attn.") or op.attrs.get("prefers") == "ck"
     asked = asked or op.attrs.get("package") == "xformers"
     if asked and _is_one_of(device, _OF_CK) and _tensors(op)[0].dtype.itemsize == _HALF:
@@ -212,21 +210,16 @@ def _shares_keys(op: Op) -> bool:
 
 
 def _widths(op: Op) -> list[int]:
-    """Numbers of a head, of queries and of values."""
+    """Head dimensions of queries and of values."""
     return [integer(tensor.shape[-1]) for tensor in _tensors(op)[::2]]
 
 
 #: What keeps a kernel from running, and what would change that.
 Obstacle = tuple[str, str]
 _MASKED: Obstacle = "a mask", "drop the mask or use flex_attention"
+_DROPS: Obstacle = "dropout", "train without"
 _OFF: Obstacle = "the program", "leave it switched on"
-_SWITCHED = (
-    "flash",
-    "cudnn",
-    "efficient",
-    "math",
-)  # by torch.nn.attention.sdpa_kernel, of which an op's `backends` are on
-_FIRST_FLASH = Release(2, 1)  # whose flash attention is FlashAttention 1
+_SWITCHED = ("flash", "cudnn", "efficient", "math")  # by torch.nn.attention.sdpa_kernel: an op's `backends` are on
 
 
 def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
@@ -247,81 +240,72 @@ def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
         yield "a single key", "use two keys or more"
 
 
-def _against_flash(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
-    """Why PyTorch's flash attention does not take it (sdp_utils.cpp, use_flash_attention)."""
-    if capability[0] < _FLASH_FROM:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flash:
+    """What the kernels of one version of FlashAttention accept."""
+
+    widest: int  # numbers of a head
+    step: int = 1  # of which that is a multiple
+    one_width: bool = True  # of queries and values
+    latent: bool = False  # whether it takes those of latent attention too
+    only: int = 0  # the generation that has them; 0 for all from Ampere on
+    dropout: bool = True
+
+    def takes(self, widths: list[int]) -> bool:
+        """Whether it takes heads of queries and values of so many numbers."""
+        alike = max(widths) <= self.widest and (not self.one_width or len(set(widths)) == 1)
+        return not any(width % self.step for width in widths) and (alike or (self.latent and widths == _LATENT))
+
+    @property
+    def wanted(self) -> str:
+        """In words, what it would accept."""
+        words = [f"a multiple of {self.step}"] * (self.step > 1) + ["one width"] * self.one_width
+        return f"use heads of {' and of '.join(words)} up to {self.widest}"
+
+
+#: By PyTorch (sdp_utils.cpp, use_flash_attention) and by packages (of Dao-AILab/flash-attention hopper/flash_api.cpp
+#: and flash_attn/cute/interface.py).
+_VERSIONS = {
+    "flash-1": _Flash(widest=128),
+    "flash": _Flash(widest=256),
+    "flash-3": _Flash(widest=256, step=8, latent=True, only=_HOPPER, dropout=False),
+    "flash-4": _Flash(widest=128, step=8, one_width=False, latent=True, only=_BLACKWELL, dropout=False),
+}
+
+
+def _against_flash(op: Op, capability: tuple[int, int], version: _Flash) -> Iterator[Obstacle]:
+    """Why a version of FlashAttention does not take it."""
+    if not version.only and capability[0] < _FLASH_FROM:
         yield _older(capability)
         return
-    most = _FLASH_WIDTH if (like or _PRESENT).has_flash_2 else _FLASH_1_WIDTH
+    if version.only not in (0, capability[0]):
+        yield "compute capability {}.{}".format(*capability), f"take a GPU of {version.only}.x"
     query, widths = _tensors(op)[0], _widths(op)
     if query.dtype.itemsize != _HALF:
         yield _wider(query)
     if op.attrs.get("attn_bias") is not None:
         yield _MASKED
-    if len(set(widths)) > 1 or widths[0] > most:
-        yield _of_width(widths), f"use heads of one width up to {most}"
+    if not version.dropout and op.attrs.get("dropout_p"):
+        yield _DROPS
+    if not version.takes(widths):
+        yield _of_width(widths), version.wanted
     if op.attrs.get("is_causal"):
         yield from _unequal(op)
 
 
+def _against_own_flash(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    """Why the version that a release of PyTorch has does not take it."""
+    return _against_flash(op, capability, _VERSIONS["flash" if (like or PRESENT).has_flash_2 else "flash-1"])
+
+
 def _unequal(op: Op) -> Iterator[Obstacle]:
-    """A causal mask that begins at the upper left, where flash attention's ends at the lower right."""
+    """Why lengths must be equal: PyTorch's causal mask begins at the upper left, flash attention's ends lower right."""
     query, key, _ = _tensors(op)
     if op.kind.startswith(_SCALED) and query.shape[-2] != key.shape[-2]:
         yield "a causal mask of unequal lengths", "use flex_attention"
 
 
-def _against_later_flash(
-    op: Op, capability: tuple[int, int], generation: int, widths_taken: Callable[[list[int]], bool], wanted: str
-) -> Iterator[Obstacle]:
-    """Why a package's kernels for one generation do not take it: neither masks nor dropout (hopper/flash_api.cpp and
-    flash_attn/cute/interface.py of Dao-AILab/flash-attention).
-    """
-    if capability[0] != generation:
-        yield "compute capability {}.{}".format(*capability), f"take a GPU of {generation}.x"
-    query, widths = _tensors(op)[0], _widths(op)
-    if query.dtype.itemsize != _HALF:
-        yield _wider(query)
-    if op.attrs.get("attn_bias") is not None:
-        yield _MASKED
-    if op.attrs.get("dropout_p"):
-        yield "dropout", "train without"
-    if any(width % _LATER_STEP for width in widths) or not widths_taken(widths):
-        yield _of_width(widths), f"use heads of a multiple of {_LATER_STEP} {wanted}"
-    if op.attrs.get("is_causal"):
-        yield from _unequal(op)
-
-
-def _against_flash_3(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
-    def taken(widths: list[int]) -> bool:
-        return widths == _LATENT or (len(set(widths)) == 1 and widths[0] <= _FLASH_WIDTH)
-
-    return _against_later_flash(op, capability, _HOPPER, taken, f"and of one width up to {_FLASH_WIDTH}")
-
-
-def _against_flash_4(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
-    def taken(widths: list[int]) -> bool:
-        return widths == _LATENT or max(widths) <= _FLASH_4_WIDTH
-
-    return _against_later_flash(op, capability, _BLACKWELL, taken, f"up to {_FLASH_4_WIDTH}")
-
-
-def _against_flash_1(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
-    return _against_flash(op, capability, _FIRST_FLASH)
-
-
-def _against_flash_2(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
-    yield from _without(like, _FLASH_2_FROM, "it")
-    yield from _against_flash(op, capability, None)
-
-
-def _against_asked_cudnn(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
-    if like is None or not like.prefers_cudnn(capability[0]):
-        yield from _without(like, _CUDNN_FROM, "it")
-    yield from _against_cudnn(op, capability)
-
-
-def _against_efficient(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+def _against_efficient(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
     """Why CUTLASS's memory-efficient kernels do not take it (sdp_utils.cpp, use_mem_efficient_attention).
 
     bfloat16 wants 8.0. Rows of a head have a whole number of the products' vectors: 16 bytes on tensor cores.
@@ -339,24 +323,22 @@ def _against_efficient(op: Op, capability: tuple[int, int], like: Release | None
         yield _of_width(widths), f"use heads of a multiple of {step}"
 
 
-def _against_nothing(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
-    return iter(())
-
-
-def _against_triton(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
-    """Why flex_attention does not take it: inductor's Triton wants Volta, and there is no dropout."""
-    if capability[0] < _TRITON_FROM:
+def _against(name: str, op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    """Why a kernel for CUDA does not take it. inductor's Triton wants Volta, and has no dropout."""
+    if name == "triton" and capability[0] < _TRITON_FROM:
         yield _older(capability, _TRITON_FROM)
-    yield from _without(like, _FLEX_FROM, "flex_attention")
-    if op.attrs.get("dropout_p"):
-        yield "dropout", "train without"
+    if name in _FIRST and not (name == "cudnn" and like is not None and like.prefers_cudnn(capability[0])):
+        yield from _without(like, *_FIRST[name])
+    if name in _VERSIONS:
+        yield from _against_flash(op, capability, _VERSIONS[name])
+    elif name == "cudnn":
+        yield from _against_cudnn(op, capability)
+    elif name == "efficient":
+        yield from _against_efficient(op, capability)
+    elif name == "triton" and op.attrs.get("dropout_p"):
+        yield _DROPS
 
 
-#: What excludes each kernel for CUDA: of an op, the compute capability, and the release.
-_LIMITS: dict[str, Callable[[Op, tuple[int, int], Release | None], Iterator[Obstacle]]] = {
-    "cudnn": _against_asked_cudnn, "flash": _against_flash_2, "flash-1": _against_flash_1, "flash-3": _against_flash_3,
-    "flash-4": _against_flash_4, "efficient": _against_efficient, "triton": _against_triton, "math": _against_nothing,
-}  # fmt: skip
 #: GPUs of AMD's for which there is each of its kernels.
 _OF_AMD = {"aotriton": _OF_AOTRITON, "ck": _OF_CK, "aiter": _OF_AITER, "triton": _OF_AOTRITON}
 
@@ -387,20 +369,24 @@ def against(op: Op, name: str, device: Device, like: Release | None = None) -> t
     capability = capability_of(device)
     if capability is None:
         return () if name == "math" else tuple(_against_on_amd(op, name, device))
-    if name not in _LIMITS:
+    if name in _OF_AMD and name != "triton":
         return ((f"{device.vendor}'s GPUs", "take one of AMD's"),)
-    found = _LIMITS[name](op, capability, like)
-    return (*found, _OFF) if name in _SWITCHED and name not in op.attrs.get("backends", _SWITCHED) else tuple(found)
+    return (*_against(name, op, capability, like), *_switched_off(name, op))
+
+
+def _switched_off(name: str, op: Op) -> list[Obstacle]:
+    """The obstacle that the program has switched the kernel off."""
+    return [_OFF] if name in _SWITCHED and name not in op.attrs.get("backends", _SWITCHED) else []
 
 
 def _older(capability: tuple[int, int], first: int = _FLASH_FROM) -> Obstacle:
     return "compute capability {}.{}".format(*capability), f"take a GPU of {first}.0 or later"
 
 
-def _without(like: Release | None, first: tuple[int, int], what: str) -> Iterator[Obstacle]:
-    """Where a release has no such kernel."""
-    if like is not None and like < first:
-        yield f"PyTorch {like}", "PyTorch {}.{} brings {}".format(*first, what)
+def _without(like: Release | None, first: Release, what: str) -> Iterator[Obstacle]:
+    """The obstacle of a release without such a kernel."""
+    if like is not None and like < first[:2]:
+        yield f"PyTorch {like}", f"PyTorch {first} brings {what}"
 
 
 def _wider(query: TensorSpec) -> Obstacle:
@@ -416,25 +402,22 @@ def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[st
     capability, given = capability_of(device), op.attrs.get("backend")
     if capability is None or given is not None or not _may_differ(op):
         return
-    ran, release, allowed = backend_of(op, device, like), like or _PRESENT, op.attrs.get("backends", BACKENDS)
+    ran, release = backend_of(op, device, like), like or PRESENT
     found: dict[str, list[Obstacle]] = {}
     if not op.kind.startswith(_SCALED):
-        if ran == FLASH and _PRESENT.prefers_cudnn(capability[0]):
+        if ran == FLASH and PRESENT.prefers_cudnn(capability[0]):
             found["cudnn"] = [("a call of flash attention by name", "call scaled_dot_product_attention")]
-    elif ran != CUDNN and _PRESENT.prefers_cudnn(capability[0]):
-        found["cudnn"] = [*_against_cudnn(op, capability), *([_OFF] if "cudnn" not in allowed else [])]
+    elif ran != CUDNN and PRESENT.prefers_cudnn(capability[0]):
+        found["cudnn"] = [*_against_cudnn(op, capability), *_switched_off("cudnn", op)]
         if not release.prefers_cudnn(capability[0]):
             by_hand = ", this one in sdpa_kernel(SDPBackend.CUDNN_ATTENTION)" * (release >= (2, 5))
             found["cudnn"].append((f"PyTorch {release}", f"{LATER} runs it by itself{by_hand}"))
     if ran == FLASH_1:
         found["flash"] = [(f"PyTorch {release}", "PyTorch 2.2 brings it")]
     elif ran in (EFFICIENT, WRITTEN_OUT):
-        found["flash"] = [*_against_flash(op, capability, like), *([_OFF] if "flash" not in allowed else [])]
+        found["flash"] = [*_against_own_flash(op, capability, like), *_switched_off("flash", op)]
     if ran == WRITTEN_OUT:
-        found["efficient"] = [
-            *_against_efficient(op, capability, like),
-            *([_OFF] if "efficient" not in allowed else []),
-        ]
+        found["efficient"] = [*_against_efficient(op, capability), *_switched_off("efficient", op)]
     yield from ((name, tuple(against)) for name, against in found.items() if against)
 
 
@@ -460,7 +443,7 @@ def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
     dropout = op.attrs.get("dropout_p") if backend == "efficient" else 0.0
     attrs = {**op.attrs, "backend": backend, "dropout_p": dropout} | ({} if bias is None else {"attn_bias": None})
     found = replace(op, inputs=taken(op.inputs), outputs=taken(op.outputs), attrs=MappingProxyType(attrs))
-    return None if any(_LIMITS[backend](found, capability, None)) else found
+    return None if any(_against(backend, found, capability, None)) else found
 
 
 def _may_differ(op: Op) -> bool:
@@ -475,7 +458,7 @@ def _length(op: Op) -> int:
 
 
 def _is_one_of(device: Device, architectures: tuple[str, ...]) -> bool:
-    """Whether an AMD GPU is of one of these."""
+    """Whether an AMD GPU has one of these architectures."""
     return (device.compute_capability or "").startswith(architectures)
 
 

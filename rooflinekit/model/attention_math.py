@@ -23,7 +23,7 @@ _SIXTEEN_BITS = 2
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a forward pass leaves for its gradient."""
+    """Tensors that a forward pass keeps for its gradient."""
 
     query: TensorSpec  # scaled
     key: TensorSpec  # scaled
@@ -35,7 +35,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Ops:
-    """Ops in the place of one."""
+    """Collects the ops that take the place of one."""
 
     whole: Op
     found: list[Op] = field(default_factory=list)
@@ -54,12 +54,12 @@ class _Ops:
         return TensorSpec(name=f"{self.whole.name}: {what}", shape=tuple(shape), dtype=dtype)
 
     def changed(self, kind: str, one: TensorSpec, what: str, dtype: DType | None = None, /, **attrs: Any) -> TensorSpec:
-        """An elementwise op, whose result is contiguous."""
+        """Adds an elementwise op, whose result is contiguous."""
         return self.run(kind, [one], self.new(what, one.shape, dtype or one.dtype), self=one, dtype=dtype, **attrs)
 
 
 def _batches(one: TensorSpec, *, turned: bool = False) -> TensorSpec:
-    """Of [batch, heads, rows, columns] a product for each head; turned: with rows for columns."""
+    """[batch, heads, rows, columns] as a batch of matrices; `turned`: each of them transposed."""
     *outer, rows, columns = one.shape
     batch = outer[0] * outer[1]
     if not turned:
@@ -68,7 +68,7 @@ def _batches(one: TensorSpec, *, turned: bool = False) -> TensorSpec:
 
 
 def _product(ops: _Ops, a: TensorSpec, b: TensorSpec, output: TensorSpec) -> TensorSpec:
-    """a and b as `_batches` gives them."""
+    """The batched product of two tensors that `_batches` has made."""
     flat = replace(output, shape=(a.shape[0], *output.shape[2:]), stride=None)
     ops.run("bmm", [a, b], flat, self=a, mat2=b)
     return output
@@ -112,7 +112,7 @@ def _forward(op: Op) -> tuple[list[Op], _Kept]:
 
 
 def _widened(ops: _Ops, one: TensorSpec, heads: Any, what: str) -> TensorSpec:
-    """In fp32 where it has 16 bits, with heads that share it given one each, in an order that products take."""
+    """The tensor in fp32 if it has 16 bits, with shared heads repeated, in a layout that batched products accept."""
     apart = _apart(one)
     if one.shape[1] != heads:
         shape = (one.shape[0], heads, *one.shape[2:])
@@ -123,12 +123,12 @@ def _widened(ops: _Ops, one: TensorSpec, heads: Any, what: str) -> TensorSpec:
 
 
 def _apart(one: TensorSpec) -> bool:
-    """Whether heads of a batch do not lie one behind the other, so that a product of each takes a copy."""
+    """Whether the heads of a batch are not contiguous, so that a batched product needs a copy."""
     return one.stride is not None and 0 not in one.stride and one.stride[0] != product((one.stride[1], one.shape[1]))
 
 
 def _triangle(ops: _Ops, rows: Any, keys: Any, dtype: DType) -> TensorSpec:
-    """What is added under a causal mask."""
+    """The mask that is added to the scores of causal attention."""
     seen = ops.run("ones", [], ops.new("ones", (rows, keys), DType.BOOL), size=(rows, keys))
     seen = ops.changed("tril", seen, "seen")
     zero, never = (ops.run("scalar_tensor", [], ops.new(what, (), dtype)) for what in ("zero", "never"))
@@ -171,14 +171,14 @@ def _backward(op: Op, kept: _Kept) -> list[Op]:
 
 @dataclass(frozen=True, slots=True)
 class _Gradient:
-    """One of query, key or value: summed where heads share it, in 16 bits where that has."""
+    """The gradient of query, key or value: summed over heads that share it, in 16 bits where the tensor is."""
 
     ops: _Ops
     given: TensorSpec
     output: TensorSpec
 
     def into(self, shape: tuple[Any, ...], dtype: DType) -> TensorSpec:
-        """What the last op before `deliver` writes."""
+        """The tensor that the last op before `deliver` writes."""
         if shape[1] == self.given.shape[1] and dtype is self.given.dtype:
             return replace(self.output, stride=None)
         return self.ops.new(f"gradient for {self.output.name}", shape, dtype)

@@ -42,7 +42,7 @@ def with_fused_attention(graph: Graph) -> Graph:
 
 
 def _with_fused_attention(graph: Graph) -> Graph | None:
-    """None where there is no such attention."""
+    """As `with_fused_attention`; None where there is no such attention."""
     found = {} if graph.mode == "training" else {one.output.name: one for one in _Uses(graph).attentions()}
     if not found:
         return None
@@ -54,7 +54,7 @@ def _with_fused_attention(graph: Graph) -> Graph | None:
 
 
 class _Uses:
-    """Who writes and who reads each memory of a graph; views do neither."""
+    """The writer and the readers of each memory of a graph; views do neither."""
 
     def __init__(self, graph: Graph) -> None:
         self.returned = {spec.memory for spec in graph.outputs}
@@ -97,7 +97,7 @@ class _Uses:
         return _Written(op, (*before, *after), last, mask)
 
     def _only_writer(self, spec: TensorSpec) -> Op | None:
-        """Who writes what one op alone reads, where the caller does not get it."""
+        """The writer of a tensor that one op alone reads and that the caller does not get."""
         alone = len(self.readers[spec.memory]) == 1 and spec.memory not in self.returned
         return self.writers.get(spec.memory) if alone else None
 

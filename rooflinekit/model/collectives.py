@@ -50,7 +50,7 @@ class LinkConstants:
     spreads: Mapping[str, Spread]  # by kind of link, or technology for generations unmeasured; UNSEEN for the others
 
     def link(self, name: str, link: Link) -> float:
-        """Of a link; of the nearest generation that was measured."""
+        """The constant of a link, or of the nearest generation that was measured."""
         return self._nearest(name, link.technology, link.generation)
 
     def rate(self, link: Link, share: str = "share") -> float:
@@ -59,7 +59,7 @@ class LinkConstants:
         return min(of_link, self.link("ceiling", link)) if link.technology in THROUGH_HOST else of_link
 
     def device(self, name: str, device: Device) -> float:
-        """Of a device; of the nearest compute capability that was measured."""
+        """The constant of a device, or of the nearest compute capability that was measured."""
         if device.kind == "cpu":
             return self._exact(f"{name} cpu", name)
         try:
@@ -167,7 +167,7 @@ def time_collective(
 
 
 def algorithms_of(collective: str, route: Route, *, sums_in_switch: bool = True) -> tuple[str, ...]:
-    """Those among which the library chooses; "hierarchical" is one that programs write, taken only when named."""
+    """Algorithms among which the library chooses; "hierarchical" is written by programs and taken only when named."""
     if collective in ("all-to-all", "send-recv"):
         return ("direct",)
     inside = route.inside
@@ -224,7 +224,7 @@ def _nvls(collective: str, size: float, route: Route, constants: LinkConstants) 
 
 
 def _direct(collective: str, size: float, route: Route, constants: LinkConstants) -> CollectiveTiming:
-    """Every device to every other one at once."""
+    """Every device sends to every other one at once."""
     n, here = route.ranks, route.per_node
     hop = max(_hop(route.inside, constants), _hop(route.between, constants))
     ahead = max(constants.device("peer_start", device) for device in route.devices)
@@ -293,7 +293,7 @@ def _copied(collective: str, size: float, ranks: int) -> float:
 
 
 def _copy_time(device: Device, constants: LinkConstants) -> float:
-    """Seconds a byte of such a copy, which the few SMs of the collective do."""
+    """Seconds per byte of such a copy, by the few SMs that the collective uses."""
     return 1 / (device.dram.bandwidth * constants.device("copy_share", device))
 
 
@@ -337,7 +337,7 @@ PAYLOAD_SHARE = 256 / (256 + 24)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A link as each member of a group has it."""
+    """The link of one member of a group."""
 
     technology: str
     bandwidth: float  # byte/s in one direction by the datasheet: of a device, or between nodes of a node
@@ -349,7 +349,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """As constants call it."""
+        """Its name in the table of constants."""
         return f"{self.technology}-{self.generation}" if self.generation else self.technology
 
 
@@ -375,7 +375,7 @@ class Route:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """Those that are used."""
+        """The links in use."""
         return tuple(link for link in (self.inside, self.between) if link is not None)
 
 
@@ -445,7 +445,7 @@ def _inside(cluster: Cluster, devices: Sequence[Device], members: Sequence[int])
 
 
 def _joined(cluster: Cluster, members: Sequence[int]) -> bool:
-    """Whether NVLink leads from each member to each other one, by way of members."""
+    """Whether NVLink connects all members, directly or through other members."""
     assert cluster.nvlink is not None
     reached, waiting = {members[0]}, [members[0]]
     while waiting:
@@ -473,7 +473,7 @@ def _pcie(cluster: Cluster, kinds: Sequence[Device], members: Sequence[int]) -> 
 
 
 def _part(member: int, counts: Sequence[int]) -> int:
-    """In which part a member is, of parts with so many."""
+    """Index of the part that a member is in, of consecutive parts of these sizes."""
     end = 0
     for part, count in enumerate(counts):
         end += count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,6 @@ from rooflinekit.model.algorithms import (
     Form,
     Problem,
     filled_up,
-    product_of,
 )
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
 from rooflinekit.model.kernel import Chain, Kernel, passing
@@ -140,7 +140,7 @@ def problem_of(op: Op, label: str = "") -> Problem:
 
 
 def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
-    """The kernel with the algorithms of every library beside it."""
+    """The kernel with the algorithms of all libraries as its alternatives."""
     cleared = p.itemsize * p.cleared if p.direction == "data" else 0
     cost = replace(kernel.cost, write_bytes=integer(kernel.cost.write_bytes) + cleared)
     threads = kernel.algorithm if kernel.algorithm.runs_in_threads else None
@@ -163,7 +163,7 @@ def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
 
 
 def _padded(kernel: Kernel, p: Problem, threads: Algorithm | None) -> Number:
-    """By how much channels are filled up where vectors of them are loaded."""
+    """Factor by which channels are padded where a kernel loads vectors of them."""
     if threads is None and p.direction == "data" and not kernel.pointwise and cudnn.few_channels(p, kernel.math):
         return p.scattered
     return min(1.0, _MOST_SUMMED / p.gathered) if threads == GROUP_SUMS else filled_up(p)
@@ -187,7 +187,7 @@ def _as_form(kernel: Kernel, form: Form) -> Kernel:
 
 
 def _loop(form: Form) -> Chain | None:
-    """The calls of a form that goes from image to image: where windows are written out, two kernels each."""
+    """The calls of an algorithm that takes one image after another: two kernels each where windows are written out."""
     if form.repeats == 1:
         return None
     kernels = form.repeats * (2 if form.algorithm.name else 1)
@@ -224,25 +224,26 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], tensor_formats: Collec
     7×7 ones take DeepBench's V100 and T4 1.4 to 2.3 times the product. Their gradients take no longer on V100, nor does
     a ResNet-101 on an RTX 4090 at 176 pixels, of which 23 blocks see 11×11 ones, beside one at 160 or 224.
     """
+    pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
+    either = gradients_in_either(tensor_formats)
     for given in kernels:
         plain = _or_filled_up(given, op, tensor_formats)
         on_tensor_core = plain.tensor_core and plain.math in tensor_formats
         kernel = _by_image(plain, op) if on_tensor_core else plain
-        pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
-        either = pixel and ("gradient" not in kernel.cost.label or gradients_in_either(tensor_formats))
-        copied = on_tensor_core and not either and bool(kernel.cost.gemms)
-        read = 2 if kernel.cost.label == "weight gradient" else 1
-        written = 0 if kernel.cost.label == "weight gradient" else 1
-        image = op.inputs[read - 1]
-        if kernel.cost.gemms and has_gaps(image):
-            yield _copy(kernel, image, "without gaps")
-        results = [t for t in op.outputs[:written] if len(t.shape) > 2]
-        aligned = on_tensor_core and bool(kernel.cost.gemms)
-        rows = aligned and pixel and "gradient" not in kernel.cost.label and gradients_in_either(tensor_formats)
-        before, after = (_rearranged(tensors, copied, aligned, rows) for tensors in (op.inputs[:read], results))
+        if not kernel.cost.gemms:
+            yield kernel
+            continue
+        gradient, of_weight = "gradient" in kernel.cost.label, kernel.cost.label == "weight gradient"
+        copied = on_tensor_core and not (pixel and (either or not gradient))
+        rows = on_tensor_core and pixel and either and not gradient
+        read = op.inputs[: 2 if of_weight else 1]
+        results = [] if of_weight else [t for t in op.outputs[:1] if len(t.shape) > 2]
+        if has_gaps(read[-1]):
+            yield _copy(kernel, read[-1], "without gaps")
+        before, after = (_rearranged(tensors, copied, on_tensor_core, rows) for tensors in (read, results))
         yield from (_copy(kernel, tensor, label or "to channels last") for tensor, label in before)
         yield kernel
-        if aligned and kernel.direction == "weight" and kernel.math in HALF and sums_in_fp32(tensor_formats):
+        if on_tensor_core and kernel.direction == "weight" and kernel.math in HALF and sums_in_fp32(tensor_formats):
             yield _around_sums(kernel, op)
         yield from (_copy(kernel, tensor, label or "from channels last") for tensor, label in after)
 
@@ -264,7 +265,7 @@ def _rearranged(
                 channels = integer(tensor.shape[1])
                 if aligned and channels > VECTOR_BYTES // _HALF_BYTES and channels % LEAST_ALIGNED:
                     yield tensor, "to even channels"
-            elif rows and odd_rows(product_of([integer(size) for size in tensor.shape[2:]])):
+            elif rows and odd_rows(math.prod(map(integer, tensor.shape[2:]))):
                 yield tensor, "to even rows"
 
 
@@ -302,23 +303,23 @@ def sums_in_fp32(tensor_formats: Collection[str]) -> bool:
 
 
 def _around_sums(kernel: Kernel, op: Op) -> Kernel:
-    """Setting the sums to 0 before, writing them in 32 bits and reading them again: one kernel for all that."""
+    """One kernel for all traffic of sums in fp32: set to 0 before, written, read and written in 16 bits."""
     count = integer(image_and_weight(op)[1].numel)
     return passing(kernel, "sums in fp32", SUMS_READ * count, SUMS_WRITTEN * count)
 
 
-def odd_rows(pixels: Any) -> Any:
-    """Whether images of so many pixels, one behind the other, begin off what a tensor core's kernels load at once."""
-    return (pixels > 1) & (pixels % LEAST_ALIGNED != 0)
+def odd_rows(pixels: Any) -> bool:
+    """Whether contiguous images of so many pixels begin at addresses that a tensor core's kernels cannot load from."""
+    return bool(pixels > 1 and pixels % LEAST_ALIGNED != 0)
 
 
 def gradients_in_either(tensor_formats: Collection[str]) -> bool:
-    """Whether gradients of a convolution of one pixel run in either layout where these formats have a tensor core."""
+    """Whether gradients of a 1×1 convolution run in either layout on GPUs whose tensor cores have these formats."""
     return not _LATER_CORES & set(tensor_formats)
 
 
 def _by_image(kernel: Kernel, op: Op) -> Kernel:
-    """A convolution of one pixel, channels first, on the tensor core: a product for each image.
+    """A 1×1 convolution with channels first on the tensor core, as a product for each image.
 
     Pixels of two images do not lie behind each other, so no tile holds pixels of both.
     """
@@ -335,13 +336,13 @@ def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
 
 
 def image_and_weight(op: Op) -> tuple[TensorSpec, TensorSpec]:
-    """What was convolved with what; a backward's first input is the output's gradient."""
+    """The image and the weight; the first input of a gradient is the gradient of the output."""
     first = 1 if op.kind == "aten.convolution_backward" else 0
     return op.inputs[first], op.inputs[first + 1]
 
 
 def has_gaps(tensor: TensorSpec) -> bool:
-    """Whether numbers of another tensor lie between its own, as between pixels of some of an image's channels."""
+    """Whether elements of another tensor lie between its own, as in a slice of an image's channels."""
     if tensor.stride is None:
         return False
     steps = zip(tensor.shape, tensor.stride, strict=True)
@@ -349,5 +350,5 @@ def has_gaps(tensor: TensorSpec) -> bool:
 
 
 def channels_last(tensor: TensorSpec) -> bool:
-    """Whether the channels of a pixel lie behind each other."""
+    """Whether the channels of a pixel are contiguous."""
     return tensor.stride is not None and tensor.stride[1] == 1

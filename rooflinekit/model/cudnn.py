@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import Math
@@ -28,7 +27,6 @@ from rooflinekit.model.algorithms import (
     Form,
     Libraries,
     Problem,
-    all_of,
     blocks,
     ceiled,
     least_of,
@@ -78,12 +76,12 @@ FUSED_WINOGRAD = replace(
 WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("simt_convolution"))
 
 
-def few_channels(p: Problem, math: Math) -> Any:
-    """Whether CUDA cores gather channels one by one: kernels of tensor cores load 4 of 32 bits at once.
+def few_channels(p: Problem, math: Math) -> bool:
+    """Whether CUDA cores gather channels one by one: kernels of tensor cores load vectors of 4 numbers of 32 bits.
 
     Of 16 bits the forward pass fills channels up; the gradient of the weight has no such kernels.
     """
-    return (p.gathered < FEW[p.direction]) & (p.direction == "weight" or math in SINGLE)
+    return bool(p.gathered < FEW[p.direction]) and (p.direction == "weight" or math in SINGLE)
 
 
 def on_cuda_cores(algorithm: Algorithm) -> Algorithm:
@@ -118,30 +116,26 @@ def forms(p: Problem, threads: bool = False) -> Iterator[Form]:
     """cuDNN's algorithms beside the implicit product; none of what runs in threads, as it has no tiles for it."""
     if threads:
         return
-    plain = all_of(d == 1 for d in (*p.stride, *p.dilation))
-    flat = (p.window[0] == 1) & (p.volume == False)  # noqa: E712 (arrays)
-    square = flat & (p.window[1] == 3) & (p.window[2] == 3)
-    larger = flat & (p.window[1] == 5) & (p.window[2] == 5)
-    possible = plain & (square | larger) & (p.groups == 1)
+    plain = p.groups == 1 and all(d == 1 for d in (*p.stride, *p.dilation))
+    possible = plain and not p.volume and p.window in ((1, 3, 3), (1, 5, 5))
     if p.direction != "weight":
         yield _fused_winograd(p, possible)
     yield _winograd_in_passes(p, possible)
 
 
-def _fused_winograd(p: Problem, possible: Any) -> Form:
+def _fused_winograd(p: Problem, possible: bool) -> Form:
     """F(2×2): a kernel transforms the weight, another does all else."""
     k, n = summed(p)
     products = (_FUSED_EDGE + p.window[1] - 1) ** 2
     rows, columns = (ceiled(size, _FUSED_EDGE) for size in p.written[1:])
-    count = least_of(
-        ceiled(p.images, i) * p.written[0] * ceiled(rows, h) * ceiled(columns, w) for i, h, w in _FUSED_BLOCKS
-    )
+    counts = (ceiled(p.images, i) * ceiled(rows, h) * ceiled(columns, w) for i, h, w in _FUSED_BLOCKS)
+    count = p.written[0] * least_of(counts)
     gemm = Gemm(batch=1, m=FUSED_SIDE * count, n=FUSED_SIDE * ceiled(n, _FUSED_CHANNELS), k=k * products // _PRODUCTS)
     weight, moved = p.tensors[1], p.itemsize * products * k * n
     return Form(algorithm=FUSED_WINOGRAD, gemm=gemm, possible=possible, moved=moved, alone=weight + moved)
 
 
-def _winograd_in_passes(p: Problem, possible: Any) -> Form:
+def _winograd_in_passes(p: Problem, possible: bool) -> Form:
     """F(4×4): all three tensors are transformed by kernels of their own.
 
     Of a weight's gradient, blocks of pixels come as products with those of the image.

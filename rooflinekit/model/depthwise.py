@@ -38,7 +38,7 @@ _UNROLLED_LAST = 7  # squares of cuDNN's with channels last: timm's benchmark se
 
 
 def is_depthwise(cost: Cost) -> bool:
-    """One channel in and one out a group: there is nothing for a tensor core to contract but the window."""
+    """Whether each group has one channel in and one out: only the window is left to contract."""
     return any(gemm.batch != 1 and 1 in (gemm.n, gemm.m) for gemm in cost.gemms)
 
 

@@ -14,21 +14,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.inputs import PRESENT
 from rooflinekit.ir.op import DType, Family, Math, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.model.attention_patterns import with_fused_attention
-from rooflinekit.model.convolution import with_layout_copies
-from rooflinekit.model.grouping import Group, groups_of, may_fuse, only_reader, templated, whole_up_to, with_template
+from rooflinekit.model.grouping import Group, groups_of, whole_up_to
 from rooflinekit.model.inlining import Buffer, Dataflow, buffers_of
 from rooflinekit.model.kernel import Issue, Kernel, Traffic
-from rooflinekit.model.kernels import plain_kernels, reusing
+from rooflinekit.model.kernels import issue_of, plain_kernels, reusing
 from rooflinekit.model.layout import (
     NO_LAYOUTS,
     Layouts,
@@ -42,6 +42,7 @@ from rooflinekit.model.loops import LABEL, Loop
 from rooflinekit.model.lowering import BIAS_GRADIENT
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.model.rows import MOST_THREADS, NO_ROWS, Rows
+from rooflinekit.model.templates import fuse_into_templates, may_fuse, with_template
 
 FUSED = "inductor"  # the namespace of fused kernels' kinds
 _LOWERED = ("bias", BIAS_GRADIENT)  # kernels of eager convolutions that are loops here
@@ -67,16 +68,23 @@ def compiled_issues(
         raise missing_size(graph.dims)
     graph, layouts, buffers, flow = _lowered(graph, device)
     sms = device.sm_count if device is not None else 0
-    groups = groups_of(buffers, flow, sms, reorders_loops=graph.like is None or graph.like.reorders_loops)
-    making = _Making(graph, flow, layouts, groups, tensor_formats, device, autotunes=autotunes)
+    groups = groups_of(buffers, flow, sms, reorders_loops=(graph.like or PRESENT).reorders_loops)
+    readers = defaultdict[str, list[Group]](list)
+    for group in groups:
+        for value in {value for value, _ in group.read}:
+            readers[value].append(group)
+    making = _Making(
+        graph=graph, flow=flow, layouts=layouts, readers=readers, tensor_formats=tensor_formats, device=device,
+        autotunes=autotunes,
+    )  # fmt: skip
     made = [tuple(making.issues(i, group)) for i, group in enumerate(groups)]
     if autotunes and device is not None and may_fuse(device):
-        _fuse_into_templates(made, groups, flow, device)
+        fuse_into_templates(made, groups, flow, device)
     return tuple(issue for issues in made for issue in issues)
 
 
 def splits(graph: Graph, device: Device) -> int:
-    """Equal for devices of a vendor on which inductor runs the same reductions of the graph in two kernels."""
+    """A number, equal for devices of a vendor on which inductor splits the same reductions of the graph in two."""
     key = "splits", device.vendor
     if key not in graph.memo:
         graph.memo[key] = sorted({whole_up_to(buffer) for buffer in _lowered(graph, device)[2]})
@@ -93,26 +101,8 @@ def _lowered(graph: Graph, device: Device | None) -> tuple[Graph, Layouts, list[
     return graph.memo[key]  # type: ignore[no-any-return]
 
 
-def _fuse_into_templates(
-    made: list[tuple[Issue, ...]], groups: Sequence[Group], flow: Dataflow, device: Device
-) -> None:
-    """Replaces products, and pointwise work that follows them, where a template does both in less time."""
-    for i, issues in enumerate(made):
-        if len(issues) != 1 or issues[0].family is not Family.MATMUL or len(issues[0].kernels) != 1:
-            continue
-        behind = only_reader(groups, i, flow.kept)
-        if behind is None or len(made[behind]) != 1:
-            continue
-        (result,) = groups[i].buffers[0].writes.values()
-        (product,), (work, *_) = issues[0].kernels, made[behind][0].kernels
-        kernel = templated(product, work, integer(result.bytes), device)
-        if kernel is not None:
-            made[i] = ()
-            made[behind] = (replace(made[behind][0], family=Family.MATMUL, kernels=(kernel,)),)
-
-
 def assumptions_of(graph: Graph, device: Device) -> Iterator[str]:
-    """What is taken for granted of the compiled step, to be told to the user."""
+    """Assumptions about the compiled step that the user is told."""
     if converts_to_channels_last(graph, device):
         yield "compiled: inductor runs the convolutions with channels last"
     if with_fused_attention(graph) is not graph:
@@ -128,21 +118,18 @@ def is_fused(issue: Issue) -> bool:
     return issue.op.kind.startswith(f"{FUSED}.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Making:
-    """Kernels of groups, in the order of execution."""
+    """Makes the kernels of groups, in the order of execution."""
 
-    def __init__(
-        self, graph: Graph, flow: Dataflow, layouts: Layouts, groups: Sequence[Group], tensor_formats: Collection[str],
-        device: Device | None, *, autotunes: bool,
-    ) -> None:  # fmt: skip
-        self._autotunes = autotunes
-        self._tf32, self._like, self._flow, self._device = graph.tf32, graph.like, flow, device
-        self._tensor_formats, self._layouts = tensor_formats, layouts
-        self._traffic = Traffic()
-        self._readers: dict[str, list[Group]] = defaultdict(list)
-        for group in groups:
-            for value in {value for value, _ in group.read}:
-                self._readers[value].append(group)
+    graph: Graph
+    flow: Dataflow
+    layouts: Layouts
+    readers: Mapping[str, Sequence[Group]]  # of each value
+    tensor_formats: Collection[str]
+    device: Device | None
+    autotunes: bool
+    traffic: Traffic = field(default_factory=Traffic)
 
     def issues(self, i: int, group: Group) -> Iterator[Issue]:
         """What the CPU issues for a group."""
@@ -151,7 +138,7 @@ class _Making:
             return
         part = group.buffers[0].part
         family = part.priced.timed_as if part.priced.costs else Family.VIEW
-        if not (self._layouts.last and family is Family.CONVOLUTION):
+        if not (self.layouts.last and family is Family.CONVOLUTION):
             yield self._library(part.priced, family)
             return
         moved = with_channels_last(part.priced)
@@ -160,7 +147,7 @@ class _Making:
         yield self._library(with_given_channels_last(moved), family)
         for buffer in group.buffers:
             for value, spec in buffer.writes.items():
-                if value in self._flow.kept and spec.memory in self._layouts.returned:
+                if value in self.flow.kept and spec.memory in self.layouts.returned:
                     yield self._conversion(moved.op, spec, "from channels last")
 
     def _conversion(self, op: Op, spec: TensorSpec, label: str) -> Issue:
@@ -172,18 +159,14 @@ class _Making:
             name=name, kind=copy.kind, family=Family.MOVEMENT, module=op.module, phase=op.phase, math=Math.FP32,
             cost=Cost(read_bytes=size, write_bytes=size, label=label),
         )  # fmt: skip
-        return Issue(op=copy, family=Family.MOVEMENT, kernels=(reusing(kernel, copy, self._traffic),))
+        return Issue(op=copy, family=Family.MOVEMENT, kernels=(reusing(kernel, copy, self.traffic),))
 
     def _library(self, priced: PricedOp, family: Family) -> Issue:
-        op = priced.op
-        found = plain_kernels(priced, self._tf32, self._device, self._like)
+        found = plain_kernels(priced, self.graph.tf32, self.device, self.graph.like)
         plain = [kernel for kernel in found if kernel.cost.label not in _LOWERED]
-        if family is Family.CONVOLUTION:
-            if self._autotunes:
-                plain = list(with_template(op, plain, self._tensor_formats))
-            plain = list(with_layout_copies(op, plain, self._tensor_formats))
-        kernels = tuple(reusing(kernel, op, self._traffic) for kernel in plain)
-        return Issue(op=op, family=family, kernels=kernels)
+        if family is Family.CONVOLUTION and self.autotunes:
+            plain = list(with_template(priced.op, plain, self.tensor_formats))
+        return issue_of(priced.op, family, plain, self.tensor_formats, self.traffic)
 
     def _fused(self, i: int, group: Group) -> Issue:
         read, written = self._reads(group), self._writes(group)
@@ -217,16 +200,17 @@ class _Making:
             rows=_rows(group, written),
             streamed=self._streamed(group, read, written),
         )
-        kernels = [reusing(kernel, op, self._traffic)]
+        kernels = [reusing(kernel, op, self.traffic)]
         if group.split:  # the sums of sums, too few to count
-            kernels.append(_second(kernel))
+            label = "second stage"
+            kernels.append(replace(kernel, name=f"{name} ({label})", cost=Cost(label=label), rows=NO_ROWS))
         return Issue(op=op, family=kernel.family, kernels=tuple(kernels))
 
     def _streamed(
         self, group: Group, read: list[tuple[TensorSpec, int]], written: list[tuple[TensorSpec, int]]
     ) -> float:
         """The share of a stream's bandwidth that the kernel reaches."""
-        found = self._layouts.of_images(read), self._layouts.of_images(written, written=True)
+        found = self.layouts.of_images(read), self.layouts.of_images(written, written=True)
         if sum(map(bool, (*found[0], *found[1]))) == 2 and len(read) == len(written) == 1:
             return 1.0  # a copy
         several = any(LABEL in buffer.expression.labels and not buffer.partial for buffer in group.buffers)
@@ -247,25 +231,25 @@ class _Making:
         found = []
         for value, parts in views.items():
             spec, _ = max(parts.values(), key=lambda part: part[1])
-            whole = parts[""][1] if "" in parts else self._flow.numel[value] * spec.dtype.itemsize
+            whole = parts[""][1] if "" in parts else self.flow.numel[value] * spec.dtype.itemsize
             found.append((spec, min(sum(size for _, size in parts.values()), whole)))
         return found
 
     def _writes(self, group: Group) -> list[tuple[TensorSpec, int]]:
         """What a group writes: each value that outlives the step or is read in another group."""
-        read_outside = {value for value in group.written if any(other is not group for other in self._readers[value])}
+        read_outside = {value for value in group.written if any(other is not group for other in self.readers[value])}
         found: dict[str, tuple[TensorSpec, int]] = {}
         for buffer in group.buffers:
             for value, spec in buffer.writes.items():
-                if value in self._flow.kept or value in read_outside:
+                if value in self.flow.kept or value in read_outside:
                     size = buffer.stored_bytes(spec) + (found[value][1] if value in found else 0)
                     found[value] = (spec, size)
         return list(found.values())
 
 
 def _work(group: Group) -> Iterable[tuple[int, int]]:
-    """Arithmetic of each loop in it: what several buffers of a kernel need is computed once (common subexpressions)."""
-    found: dict[str, tuple[int, int]] = {}
+    """Arithmetic of each loop; what several buffers of a kernel need is computed once (common subexpressions)."""
+    found: dict[int, tuple[int, int]] = {}
     for buffer in group.buffers:
         for loop, work in buffer.expression.work.items():
             found[loop] = max(found.get(loop, work), work)
@@ -273,7 +257,7 @@ def _work(group: Group) -> Iterable[tuple[int, int]]:
 
 
 def _name(group: Group, labels: list[str], i: int) -> str:
-    """As inductor names its kernels: pointwise, reduction, and the ops in it."""
+    """The name that inductor gives a kernel: its sort, and the ops in it."""
     sort = {Loop.REDUCTION: "red", Loop.LIST: "for"}.get(group.loop, "poi")
     if group.loop is Loop.REDUCTION and group.inner <= PERSISTENT_ROW:
         sort = "per"
@@ -291,7 +275,7 @@ def _family(group: Group, cost: Cost) -> Family:
 
 
 def _rows(group: Group, written: list[tuple[TensorSpec, int]]) -> Rows:
-    """Long rows that are read again for a result of each element: the second time from L1, as far as they fit."""
+    """Long rows that are read twice for a result of each element: the second time from L1, as far as they fit."""
     again = any(buffer.numel > group.outer for buffer in group.buffers if buffer.part.loop is Loop.POINTWISE)
     columns = any(buffer.part.columns for buffer in group.buffers)
     if group.loop is not Loop.REDUCTION or group.split or columns or not again or group.inner <= PERSISTENT_ROW:
@@ -301,10 +285,3 @@ def _rows(group: Group, written: list[tuple[TensorSpec, int]]) -> Rows:
         count=group.outer, length=group.inner, passes=2, held_bytes=size * group.inner,
         threads=min(MOST_THREADS, group.inner // 4),
     )  # fmt: skip
-
-
-def _second(kernel: Kernel) -> Kernel:
-    """The second kernel of a reduction in two."""
-    return replace(
-        kernel, name=f"{kernel.name} (second stage)", cost=Cost(label="second stage"), recent=(), rows=NO_ROWS
-    )

@@ -16,16 +16,11 @@ kernels (ir.py, Reduction.num_splits); what reads its result runs after both.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from rooflinekit.hardware.device import Device
-from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Family, Math, Op
 from rooflinekit.ir.points import integer
-from rooflinekit.model import cudnn
 from rooflinekit.model.inlining import Buffer, Dataflow
-from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.loops import Loop
 
 MOST_BUFFERS = 64
@@ -40,7 +35,7 @@ _FEW_COLUMNS_AN_SM, _LONG_COLUMN = 64, 128
 
 
 def whole_up_to(buffer: Buffer) -> int:
-    """SMs of the largest GPU on which the buffer is one kernel; on larger ones it is a reduction in two."""
+    """Number of SMs up to which the buffer is one kernel; on larger GPUs it is a reduction in two."""
     part = buffer.part
     long, few = (_LONG_COLUMN, _FEW_COLUMNS_AN_SM) if part.columns else (_LONG_ROW, _FEW_ROWS_AN_SM)
     splits = part.loop is Loop.REDUCTION and part.inner > long
@@ -143,7 +138,7 @@ class _Fusing:
         return sorted(found, key=rank)
 
     def _shared_bytes(self, value: str, i: int, j: int) -> int:
-        """Bytes of a value that both touch at the same places."""
+        """Bytes of a value that two buffers access at the same places."""
 
         def touched(k: int) -> dict[tuple[str, str], int]:
             buffer = self._buffers[k]
@@ -201,7 +196,7 @@ class _Fusing:
         return True
 
     def _comes_between(self, a: Group, b: Group) -> bool:
-        """Whether another group needs one of the two and is needed by the other."""
+        """Whether a third group must run between the two."""
         return self._reaches(a, b) or self._reaches(b, a)
 
     def _reaches(self, start: Group, goal: Group) -> bool:
@@ -223,12 +218,13 @@ class _Fusing:
             place = self._earliest[place]
         return place
 
+    def _touching(self, values: Iterable[str], places: Mapping[str, list[int]], group: Group) -> Iterator[Group]:
+        """The other groups that write, or read, one of these values."""
+        return (self._of[i] for value in values for i in places[value] if self._of[i] is not group)
+
     def _after(self, group: Group) -> Iterator[Group]:
         """The groups that read what it writes."""
-        for value in group.written:
-            for i in self._readers[value]:
-                if self._of[i] is not group:
-                    yield self._of[i]
+        return self._touching(group.written, self._readers, group)
 
     # --- in which order --------------------------------------------------------------------------------------------
 
@@ -240,7 +236,8 @@ class _Fusing:
             stack = [start]
             while stack:
                 group = stack[-1]
-                missing = [g for g in self._before(group) if id(g) not in done]
+                read = (value for value, _ in group.read)
+                missing = [g for g in self._touching(read, self._writers, group) if id(g) not in done]
                 if missing:
                     stack.extend(missing)
                 else:
@@ -252,12 +249,6 @@ class _Fusing:
         for group in self._of:
             place(group)
         return found
-
-    def _before(self, group: Group) -> Iterator[Group]:
-        for value, _ in group.read:
-            for i in self._writers[value]:
-                if self._of[i] is not group:
-                    yield self._of[i]
 
 
 def _same_elements(a: Group, b: Group, reorders_loops: bool) -> bool:
@@ -274,83 +265,3 @@ def _same_elements(a: Group, b: Group, reorders_loops: bool) -> bool:
 def _goes_down_columns(group: Group) -> bool:
     """Whether a reduction goes through its elements in another order than pointwise work on them does."""
     return any(buffer.part.columns for buffer in group.buffers if buffer.part.loop is Loop.REDUCTION)
-
-
-# Products and convolutions under torch.compile's max-autotune: Triton's templates beside the library's kernels.
-#
-# inductor times both and keeps the least (torch/_inductor/select_algorithm.py). A template of a product takes pointwise
-# work on its result into its last step, which saves a pass over memory: the library's kernel with that work behind it
-# is timed against the template with it (scheduler.py, `benchmark_epilogue_fusion`). GPUs of fewer than 68 SMs have no
-# templates of products (utils.py, `is_big_gpu`).
-
-
-FEWEST_SMS = 68
-#: Of a convolution: by the rate of cuDNN's, on whatever GPU.
-TEMPLATE = replace(cudnn.FORWARD, name="template", library="")
-#: Rate of a product's template on a tensor core, of the library's kernel's: stated, ± 10 %. On lanes there is none
-#: worth taking: of KernelBench's fp32 products in half of its problems none became faster by max-autotune on an L40S.
-_PRODUCT = 0.9
-#: That of a convolution's, ± 30 %: stated. Volumes keep the library's: of those in half of KernelBench's problems some
-#: took 0.7 of its time and some 1.7 times as long.
-_CONVOLUTION = 0.5
-_STEP = 16  # channels that a step of the template multiplies at least
-
-
-def may_fuse(device: Device | None) -> bool:
-    """Whether the device has templates of products."""
-    return device is not None and device.kind == "gpu" and device.sm_count >= FEWEST_SMS
-
-
-def only_reader(groups: Sequence[Group], i: int, kept: Collection[str]) -> int | None:
-    """The pointwise group that alone reads a product, each number where it is written."""
-    values = groups[i].written
-    if len(values) != 1 or values & set(kept):
-        return None
-    (value,) = values
-    readers = [k for k, group in enumerate(groups) if any(name == value for name, _ in group.read)]
-    if len(readers) != 1 or groups[readers[0]].loop is not Loop.POINTWISE:
-        return None
-    (spec,) = groups[i].buffers[0].writes.values()
-    whole = all(view == "" for name, view in groups[readers[0]].read if name == value)
-    return readers[0] if whole and groups[readers[0]].outer == integer(spec.numel) else None
-
-
-def templated(product: Kernel, behind: Kernel, result: int, device: Device) -> Kernel | None:
-    """One kernel for a product and the work behind it, where it takes less than both. result: bytes between them."""
-    if product.math not in device.matrix_peak:
-        return None
-    cost = replace(
-        product.cost,
-        vector_flop=integer(product.cost.vector_flop) + integer(behind.cost.vector_flop),
-        special_flop=integer(product.cost.special_flop) + integer(behind.cost.special_flop),
-        read_bytes=integer(product.cost.read_bytes) + integer(behind.cost.read_bytes) - result,
-        write_bytes=behind.cost.write_bytes,
-    )
-    apart_s = _least_s(product.cost, product.math, device) + _least_s(behind.cost, behind.math, device)
-    if _least_s(cost, product.math, device, _PRODUCT) >= apart_s:
-        return None
-    name = f"triton_tem_fused_{product.kind.rpartition('.')[2]}_{behind.name.partition('_fused_')[2]}"
-    return replace(behind, name=name, family=Family.MATMUL, math=product.math, cost=cost, padded=1 / _PRODUCT)
-
-
-def _least_s(cost: Cost, math: Math, device: Device, share: float = 1.0) -> float:
-    """Seconds by the datasheet: at `share` of the peak of products, or of the bandwidth."""
-    products = integer(cost.matrix_flop) / (share * device.peak(math)) if cost.gemms else 0.0
-    return max(products, integer(cost.bytes) / device.dram.bandwidth)
-
-
-def with_template(op: Op, kernels: Sequence[Kernel], tensor_formats: Collection[str]) -> Iterator[Kernel]:
-    """A convolution's kernels, with the template among the algorithms of its product.
-
-    There is one for forward convolutions of images on a tensor core that are not transposed, dilated or grouped.
-    """
-    plain = op.kind == "aten.convolution" and not op.attrs.get("transposed") and op.attrs["groups"] == 1
-    plain = plain and set(op.attrs.get("dilation", (1,))) == {1} and len(op.inputs[1].shape) == 4
-    inner = integer(op.inputs[1].shape[1])
-    filled = -(-inner // _STEP) * _STEP / inner
-    for kernel in kernels:
-        if plain and kernel.cost.gemms and kernel.math in tensor_formats:
-            template = replace(kernel, algorithm=TEMPLATE, padded=filled / _CONVOLUTION, alternatives=())
-            yield replace(kernel, alternatives=(*kernel.alternatives, template))
-        else:
-            yield kernel

@@ -14,39 +14,39 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import ADDED, Family, Phase, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.layout import Layouts
-from rooflinekit.model.loops import LABEL, Access, Input, Loop, Part, is_one_loop
+from rooflinekit.model.loops import LABEL, Access, Loop, Part
 from rooflinekit.model.lowering import parts_of
 
-# A graph's loops with what each reads and writes: values, of which every write to a memory makes a new one.
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A loop nest with the values that it reads and writes: every write to a memory makes a new value."""
+
+    part: Part
+    reads: list[tuple[str, Access]]
+    writes: list[tuple[str, TensorSpec]]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Dataflow:
-    """Parts with versioned values: every write to a memory makes a new one."""
+    """The loops of a graph whose results are read, in the order of execution."""
 
-    parts: list[Part]
-    reads: list[list[tuple[str, Access]]]
-    writes: list[list[tuple[str, TensorSpec]]]
-    numel: dict[str, int] = field(default_factory=dict)
-    users: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    kept: set[str] = field(default_factory=set)  # values that outlive the step
-
-
-def dataflow_of(graph: Graph, layouts: Layouts) -> Dataflow:
-    """The loops of a graph whose results are read."""
-    return _without_dead(_dataflow(graph, layouts))
+    steps: list[Step]
+    numel: dict[str, int]  # of each value
+    users: dict[str, list[Step]]  # that read a value, each once
+    kept: set[str]  # values that outlive the step
 
 
 def _parts(graph: Graph, layouts: Layouts) -> Iterator[Part]:
-    """All loops in order, each in the region between what a strategy has put in."""
-    region, reorders = 0, graph.like is None or graph.like.reorders_loops
+    """All loops in order, each with its region: ops that a strategy has added separate regions."""
+    region, reorders = 0, (graph.like or PRESENT).reorders_loops
     for priced in graph.priced:
         region += priced.op.kind.startswith(ADDED)
         for part in parts_of(priced, graph.like):
@@ -56,65 +56,52 @@ def _parts(graph: Graph, layouts: Layouts) -> Iterator[Part]:
 
 
 def _dataflow(graph: Graph, layouts: Layouts) -> Dataflow:
-    parts = list(_parts(graph, layouts))
-    flow = Dataflow(parts=parts, reads=[], writes=[])
-    current: dict[str, str] = {}
-    flow.numel.update({spec.memory: integer(spec.numel) for spec in (*graph.weights, *graph.inputs)})
-    standing, made = set(flow.numel), set[str]()
-    for i, part in enumerate(parts):
+    numel = {spec.memory: integer(spec.numel) for spec in (*graph.weights, *graph.inputs)}
+    current: dict[str, str] = {}  # the value that a memory has
+    standing, made, steps = set(numel), set[str](), []
+    for i, part in enumerate(_parts(graph, layouts)):
         reads = [(current.get(access.spec.memory, access.spec.memory), access) for access in part.reads]
         writes = []
         for spec in part.writes:
             memory, value = spec.memory, f"{spec.memory}#{i}"
             before = current.get(memory, memory)
-            if flow.numel.get(before, 0) > integer(spec.numel):  # into a part of it: the rest stays
+            if numel.get(before, 0) > integer(spec.numel):  # into a part of it: the rest stays
                 reads.append((before, Access(spec=spec, bytes=0, gathered=True)))
-            flow.numel[value] = max(integer(spec.numel), flow.numel.get(before, 0))
+            numel[value] = max(integer(spec.numel), numel.get(before, 0))
             writes.append((value, spec))
         for value, access in reads:
-            flow.users[value].append(i)
             if access.spec.memory not in made:
                 standing.add(access.spec.memory)
-                flow.numel[value] = max(access.elements, flow.numel.get(value, 0))
+                numel[value] = max(access.elements, numel.get(value, 0))
             if part.op.kind.startswith(ADDED):  # a whole bucket, of which each copy has written a part
-                flow.numel[value] = max(access.elements, flow.numel[value])
+                numel[value] = max(access.elements, numel[value])
         for value, spec in writes:
             current[spec.memory] = value
             made.add(spec.memory)
-        flow.reads.append(reads)
-        flow.writes.append(writes)
+        steps.append(Step(part, reads, writes))
     lasting = standing | {spec.memory for spec in (*graph.outputs, *graph.gradients, *_loss(graph))}
-    flow.kept = {value for memory, value in current.items() if memory in lasting}
-    return flow
+    kept = {value for memory, value in current.items() if memory in lasting}
+    return _without_dead(steps, numel, kept)
 
 
 def _loss(graph: Graph) -> tuple[TensorSpec, ...]:
-    """What the forward phase of a training step ends with: the caller gets it, though no op reads it."""
+    """The results of a training step's last forward op: the caller gets them, though no op reads them."""
     last = [op for op in graph.ops if op.phase is Phase.FORWARD][-1:] if graph.mode == "training" else []
     return tuple(spec for op in last for spec in op.outputs)
 
 
-def _without_dead(flow: Dataflow) -> Dataflow:
-    """Without results that nobody reads, and loops that have no others; what libraries are called for stays."""
-    alive: list[int] = []
-    users: dict[str, list[int]] = defaultdict(list)
-    for i in reversed(range(len(flow.parts))):
-        part = flow.parts[i]
-        flow.writes[i] = [w for w in flow.writes[i] if w[0] in flow.kept or users[w[0]] or part.loop is Loop.EXTERN]
-        if flow.writes[i] or part.loop is Loop.EXTERN:
-            alive.append(i)
-            for value, _ in flow.reads[i]:
-                users[value].append(i)
-    alive.reverse()
-    renumbered = {old: new for new, old in enumerate(alive)}
-    return Dataflow(
-        parts=[flow.parts[i] for i in alive],
-        reads=[flow.reads[i] for i in alive],
-        writes=[flow.writes[i] for i in alive],
-        numel=flow.numel,
-        users=defaultdict(list, {v: sorted({renumbered[i] for i in found}) for v, found in users.items()}),
-        kept=flow.kept,
-    )
+def _without_dead(steps: list[Step], numel: dict[str, int], kept: set[str]) -> Dataflow:
+    """Drops results that nobody reads, and loops without any other result; calls of libraries stay."""
+    alive: list[Step] = []
+    users: dict[str, list[Step]] = defaultdict(list)
+    for step in reversed(steps):
+        library = step.part.loop is Loop.EXTERN
+        step.writes = [(value, spec) for value, spec in step.writes if value in kept or users[value] or library]
+        if step.writes or library:
+            alive.append(step)
+            for value in dict.fromkeys(value for value, _ in step.reads):
+                users[value].append(step)
+    return Dataflow(alive[::-1], numel, users, kept)
 
 
 MOST_READS = 4
@@ -135,19 +122,14 @@ class Read:
 
 @dataclass(slots=True, kw_only=True)
 class Expression:
-    """Pointwise work: what it reads once everything before it that was not stored is written into it."""
+    """Pointwise work with everything that was not stored written into it, and what it therefore reads."""
 
     part: Part
     reads: dict[tuple[str, str], Read]
     labels: list[str]
-    work: dict[str, tuple[int, int]]  # loop → its arithmetic and special functions, as often as it runs here
+    work: dict[int, tuple[int, int]]  # loop → its arithmetic and special functions, as often as it runs here
     operations: float  # an element
     eager_bytes: int  # that the ops in it move one after another
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes read, each value once."""
-        return sum(read.bytes for read in self.reads.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,12 +159,12 @@ class Buffer:
 
 def buffers_of(graph: Graph, layouts: Layouts) -> tuple[list[Buffer], Dataflow]:
     """The buffers of a graph in the order of execution, and the values that they read and write."""
-    flow = dataflow_of(graph, layouts)
+    flow = _dataflow(graph, layouts)
     return _Inlining(flow, graph.like).run(), flow
 
 
 class _Inlining:
-    """One pass over the parts, in the order of execution."""
+    """One pass over the loops, in the order of execution."""
 
     def __init__(self, flow: Dataflow, like: Release | None) -> None:
         self._flow, self._like = flow, like
@@ -192,14 +174,14 @@ class _Inlining:
 
     def run(self) -> list[Buffer]:
         """The buffers."""
-        for i, part in enumerate(self._flow.parts):
-            if part.loop is Loop.POINTWISE and part.label == LABEL:
-                self._concatenate(i, part)
-            elif part.loop is Loop.POINTWISE:
-                for k, (value, spec) in enumerate(self._flow.writes[i]):
-                    self._keep_or_store(value, spec, self._expression(i, counted=k == 0))
+        for step in self._flow.steps:
+            if step.part.loop is not Loop.POINTWISE:
+                self._store(self._expression(step), dict(step.writes))
+            elif step.part.label == LABEL:
+                self._concatenate(step)
             else:
-                self._store(self._expression(i), dict(self._flow.writes[i]))
+                for k, (value, spec) in enumerate(step.writes):
+                    self._keep_or_store(value, spec, self._expression(step, counted=k == 0))
         return self._buffers
 
     # --- storing ---------------------------------------------------------------------------------------------
@@ -224,7 +206,7 @@ class _Inlining:
 
     def _is_stored(self, value: str, spec: TensorSpec, expression: Expression) -> bool:
         users, reads = self._flow.users[value], len(expression.reads)
-        if value in self._flow.kept or any(self._wants_memory(value, user, expression.part) for user in users):
+        if value in self._flow.kept or any(_wants_memory(value, user, expression.part) for user in users):
             return True
         if reads > MOST_ACCUMULATED_READS or expression.operations > MOST_ACCUMULATED_OPERATIONS:
             return True
@@ -233,27 +215,21 @@ class _Inlining:
         if reads > MOST_READS or expression.operations > MOST_OPERATIONS:
             return True
         eager = expression.eager_bytes + len(users) * integer(spec.bytes)
-        return len(users) * expression.read_bytes > eager
-
-    def _wants_memory(self, value: str, user: int, producer: Part) -> bool:
-        part = self._flow.parts[user]
-        if part.place != producer.place or part.loop in (Loop.EXTERN, Loop.LIST):
-            return True
-        return any(access.gathered for read, access in self._flow.reads[user] if read == value)
+        return len(users) * sum(read.bytes for read in expression.reads.values()) > eager
 
     # --- inlining --------------------------------------------------------------------------------------------
 
     def _expression(
-        self, i: int, accesses: Iterable[tuple[str, Access]] | None = None, *, counted: bool = True
+        self, step: Step, accesses: Iterable[tuple[str, Access]] | None = None, *, counted: bool = True
     ) -> Expression:
-        """The part with all that is not stored written into it; `counted`: its arithmetic is not in another result."""
-        part = self._flow.parts[i]
+        """The loop with all that is not stored written into it; `counted`: no other result has its arithmetic."""
+        part = step.part
         numel = part.outer * part.inner
         own = sum(integer(cost.bytes) for cost in part.priced.costs)
         arithmetic = (part.vector + part.special) / max(1, numel)
-        work = {str(i): (part.vector, part.special)} if counted else {}
+        work = {id(step): (part.vector, part.special)} if counted else {}
         found = Expression(part=part, reads={}, labels=[], work=work, operations=2 * arithmetic, eager_bytes=own)
-        for value, access in self._flow.reads[i] if accesses is None else accesses:
+        for value, access in step.reads if accesses is None else accesses:
             if value in self._pending and not access.gathered:
                 self._inline(found, value, access, numel)
             else:
@@ -271,11 +247,8 @@ class _Inlining:
         share = access.elements / size  # of it that is read: a slice, or all
         same = access.elements == size
         for key, read in inner.reads.items():
-            taken = (
-                read
-                if same
-                else Read(value=read.value, spec=read.spec, bytes=integer(read.bytes * min(1, share)), whole=False)
-            )
+            part = integer(read.bytes * min(1, share))
+            taken = read if same else replace(read, bytes=part, whole=False)
             old = into.reads.get(key)
             if old is None or old.bytes < taken.bytes:
                 into.reads[key] = taken
@@ -287,29 +260,86 @@ class _Inlining:
         into.eager_bytes += inner.eager_bytes
         into.labels.extend(label for label in inner.labels if label not in into.labels)
 
-    def _concatenate(self, i: int, part: Part) -> None:
-        """One loop, or each input at its place: an input that is not stored yet is computed right there."""
-        flow, reads = self._flow, self._flow.reads[i]
-        ((value, spec),) = flow.writes[i]
-        inputs = tuple(self._concatenated(read, i) for read, _ in reads)
-        readers = tuple(flow.parts[user] for user in flow.users[value])
-        if is_one_loop(inputs, readers, kept=value in flow.kept, like=self._like):
-            self._keep_or_store(value, spec, self._expression(i))
+    def _concatenate(self, step: Step) -> None:
+        """As one loop, or each input written to its place, where an input that is not stored yet is computed."""
+        ((value, spec),) = step.writes
+        inputs = tuple(self._concatenated(read, step) for read, _ in step.reads)
+        readers = tuple(user.part for user in self._flow.users[value])
+        if _is_one_loop(inputs, readers, kept=value in self._flow.kept, like=self._like):
+            self._keep_or_store(value, spec, self._expression(step))
             return
-        for (name, access), each in zip(reads, inputs, strict=True):
+        for (name, access), each in zip(step.reads, inputs, strict=True):
             if each.movable and len(self._made[name].writes) == 1:
                 self._made[name].writes[value] = spec
             else:
-                self._store(self._expression(i, [(name, access)]), {value: spec}, share=integer(access.spec.numel))
+                self._store(self._expression(step, [(name, access)]), {value: spec}, share=integer(access.spec.numel))
 
-    def _concatenated(self, value: str, i: int) -> Input:
+    def _concatenated(self, value: str, step: Step) -> _Input:
         pending, made = self._pending.get(value), self._made.get(value)
         sources = [self._made.get(key) for key, _ in pending[0].reads] if pending else [made]
         library = made is not None and made.part.loop is Loop.EXTERN
-        return Input(
+        return _Input(
             pending=pending is not None,
             placed=library or (made is None and not pending),
             movable=library and made is not None and made.part.priced.timed_as is Family.MATMUL,
             reduced=any(source is not None and source.part.loop is Loop.REDUCTION for source in sources),
-            others=tuple(self._flow.parts[user] for user in self._flow.users[value] if user != i),
+            others=tuple(user.part for user in self._flow.users[value] if user is not step),
         )
+
+
+def _wants_memory(value: str, user: Step, producer: Part) -> bool:
+    """Whether a reader can take a value from memory only."""
+    if user.part.place != producer.place or user.part.loop in (Loop.EXTERN, Loop.LIST):
+        return True
+    return any(access.gathered for read, access in user.reads if read == value)
+
+
+# What becomes of a concatenation: written into its readers, one kernel of its own, or each input put to its place.
+#
+# Inductor's rule (torch 2.5 and 2.13: torch/_inductor/lowering.py, `cat`). Up to 8 inputs are one pointwise loop, which
+# loads each input where its part of the result is, under a mask,
+# - where all readers are pointwise, and an input at least has to be copied anyway: what a library or the caller has put
+#   into memory, or what is not in memory yet;
+# - whoever reads it, where all inputs have to be copied, and none hangs on a reduction.
+# Like any other pointwise loop it then goes into its readers or is stored (inlining.py). Else each input is put to its
+# place in the result: by the loop or the product that computes it, or by a copy. So it is from 2.12 on as well where an
+# input has other pointwise readers.
+
+
+MOST_POINTWISE = 8  # inputs of a concatenation that is one loop (max_pointwise_cat_inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Input:
+    """An input of a concatenation."""
+
+    pending: bool  # a pointwise loop that is not in memory yet
+    placed: bool  # where a library or the caller has put it
+    movable: bool  # by a product of a library, which writes it wherever it is told to
+    reduced: bool  # hangs on a reduction, without more than pointwise work between
+    others: tuple[Part, ...]  # that read it, beside this concatenation
+
+    @property
+    def copied(self) -> bool:
+        """Whether a kernel must bring it to its place in any case."""
+        return self.pending or (self.placed and not self.movable)
+
+
+def _is_one_loop(inputs: tuple[_Input, ...], readers: tuple[Part, ...], *, kept: bool, like: Release | None) -> bool:
+    """Whether a concatenation is one pointwise loop. `kept`: the caller gets it."""
+    if len(inputs) > MOST_POINTWISE:
+        return False
+    if (like or PRESENT).shares_concatenated and any(map(_is_shared, inputs)):
+        return False
+    if not kept and all(map(_is_pointwise, readers)) and any(each.copied for each in inputs):
+        return True
+    return all(each.copied for each in inputs) and not any(each.reduced for each in inputs)
+
+
+def _is_pointwise(reader: Part) -> bool:
+    return reader.loop is Loop.POINTWISE and not any(access.gathered for access in reader.reads)
+
+
+def _is_shared(given: _Input) -> bool:
+    others = [part for part in given.others if part.label != LABEL]
+    return any(map(_is_pointwise, others)) or (given.pending and bool(given.others))

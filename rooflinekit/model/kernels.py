@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from rooflinekit.cost.table import price_all
@@ -46,7 +46,7 @@ def issues_of(graph: Graph, tensor_formats: Collection[str] = (), device: Device
 
 
 def _calls(graph: Graph) -> Iterator[int]:
-    """How many modules Python has called anew when it comes to each op; autograd and optimizers call none."""
+    """For each op, how many modules Python calls on the way to it; autograd and optimizers call none."""
     before: list[str] | None = None
     for op in graph.ops:
         if op.phase is not Phase.FORWARD:
@@ -68,17 +68,23 @@ def _issue(
     device: Device | None,
     calls: int,
 ) -> Issue:
-    op = priced.op
-    family = priced.timed_as if priced.costs else Family.VIEW
+    op, family = priced.op, priced.timed_as if priced.costs else Family.VIEW
     found = _of_any_device(priced, family, graph) or tuple(_kernels(priced, family, graph.tf32, device, graph.like))
+    return issue_of(op, family, found, tensor_formats, traffic, calls)
+
+
+def issue_of(
+    op: Op, family: Family, kernels: Iterable[Kernel], tensor_formats: Collection[str], traffic: Traffic,
+    calls: int = 0,
+) -> Issue:  # fmt: skip
+    """What the CPU issues for an op: its kernels, with layout copies and what they find in the cache."""
     if family is Family.CONVOLUTION:
-        found = tuple(with_layout_copies(op, found, tensor_formats))
-    kernels = tuple(reusing(kernel, op, traffic) for kernel in found)
-    return Issue(op=op, family=family, kernels=kernels, calls=calls)
+        kernels = with_layout_copies(op, kernels, tensor_formats)
+    return Issue(op=op, family=family, kernels=tuple(reusing(k, op, traffic) for k in kernels), calls=calls)
 
 
 def _of_any_device(priced: PricedOp, family: Family, graph: Graph) -> tuple[Kernel, ...]:
-    """The kernels of an op that are the same on every device; remembered. None of other ops, or where it has none."""
+    """The kernels of an op that has the same ones on every device, remembered; none of other ops."""
     if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(priced.op):
         return ()
     known = graph.memo.setdefault("kernels of any device", {})
@@ -221,7 +227,7 @@ def unaligned_accesses(op: Op) -> int:
 
 
 def _in_pieces(matrix: TensorSpec) -> int:
-    """How many pieces of a row are moved at once, of all rows; none where rows are aligned."""
+    """Number of accesses to the whole matrix in pieces of less than 16 bytes; 0 where rows are aligned."""
     if matrix.dtype.itemsize != 2 or len(matrix.shape) < 2:
         return 0
     shape = matrix.shape[-2:]

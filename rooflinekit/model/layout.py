@@ -58,7 +58,7 @@ def given_to(op: Op) -> tuple[TensorSpec, ...]:
 
 
 def with_given_channels_last(priced: PricedOp) -> PricedOp:
-    """The op with what it was given converted."""
+    """The op with the tensors of `given_to` converted."""
     given = given_to(priced.op)
     inputs = tuple(_turned(spec) if spec in given else spec for spec in priced.op.inputs)
     return replace(priced, op=replace(priced.op, inputs=inputs))
@@ -66,7 +66,7 @@ def with_given_channels_last(priced: PricedOp) -> PricedOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """Where the images of a graph lie whose convolutions run with channels last, by their memories.
+    """The layout of each image, by its memory, in a graph whose convolutions run with channels last.
 
     Layouts go from a convolution to everything that is computed from it, and what a convolution reads is written for
     it. The caller gets the layout of eager mode (`keep_output_stride` in inductor's config).
@@ -109,7 +109,7 @@ class Layouts:
         return bool(op.attrs.get("dim", -1) % 4 != 1) if softmax else columns
 
     def of_images(self, tensors: Iterable[tuple[TensorSpec, int]], *, written: bool = False) -> tuple[int, int]:
-        """Of tensors and what a kernel moves of each, the bytes of images with channels first, and with them last."""
+        """Bytes of images with channels first, and with channels last, by what a kernel moves of each tensor."""
         found = [0, 0]
         for spec, size in tensors:
             first = spec.memory in self.returned if written else _is_given(spec)
@@ -134,7 +134,7 @@ def _turned(spec: TensorSpec) -> TensorSpec:
 
 
 def _in_order(spec: TensorSpec) -> bool:
-    """Whether an image's sizes stand in the order of memory, channels first or last."""
+    """Whether an image is in either layout, neither transposed nor otherwise permuted."""
     stride = spec.stride
     return stride is None or bool(stride[2] >= stride[3] and (stride[1] >= stride[2] or stride[1] == 1))
 
@@ -144,7 +144,7 @@ def _is_given(spec: TensorSpec) -> bool:
 
 
 def _is_image(spec: TensorSpec) -> bool:
-    """With channels first, and not the same with channels last: more than one of them, and more than one pixel."""
+    """Whether it is an image with channels first, of several channels and pixels: else both layouts are one."""
     return (
         len(spec.shape) == 4 and (spec.stride is None or spec.stride[1] != 1) and bool(spec.shape[1] > 1)
         and any(bool(size > 1) for size in spec.shape[2:])

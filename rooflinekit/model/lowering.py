@@ -22,7 +22,7 @@ from rooflinekit.cost.rules.reduction import (
     RMS_NORM_GRADIENT,
 )
 from rooflinekit.cost.table import aten
-from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import ADDED, EAGER, Basis, DType, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.loops import Access, Loop, Part, extern, pointwise
@@ -82,12 +82,12 @@ def _is_extern(priced: PricedOp) -> bool:
 
 
 def _is_pooled_by_library(op: Op, like: Release | None) -> bool:
-    """A window of more than 25, or a dilated one before some release (lowering.py: falls back)."""
+    """Whether the window has more than 25 elements, or is dilated before PyTorch 2.8 (lowering.py falls back)."""
     if op.kind not in POOLS:
         return False
     dilated = any(integer(step) > 1 for step in op.attrs.get("dilation") or ())
     window = math.prod(map(integer, op.attrs.get("kernel_size") or ()))
-    return window > 25 or (dilated and like is not None and not like.compiles_dilated_pooling)
+    return window > 25 or (dilated and not (like or PRESENT).compiles_dilated_pooling)
 
 
 def _pointwise(priced: PricedOp) -> Iterator[Part]:
@@ -144,7 +144,7 @@ def _reaches_last(dims: object, rank: int) -> bool:
 
 
 def _pooling(priced: PricedOp) -> Iterator[Part]:
-    """To one pixel a mean over rows (decomposition of _adaptive_avg_pool2d), else a window at each result."""
+    """A mean over rows for a result of one pixel (decomposition of _adaptive_avg_pool2d), else a window a result."""
     op = priced.op
     if set(op.outputs[0].shape[2:]) == {1}:
         part = next(_reduction(replace(priced, op=replace(op, attrs={**op.attrs, "dim": None}))))

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,12 +34,9 @@ from rooflinekit.model.algorithms import (
     Form,
     Libraries,
     Problem,
-    all_of,
-    any_of,
     blocks,
     ceiled,
     compiled_for_amd,
-    product_of,
     summed,
 )
 
@@ -94,12 +92,12 @@ _AT_ONCE = {3: 6, 5: 4, 7: 3}
 _TUNED_PIXELS, _TUNED_RATIO, _TUNED_SUM, _TUNED_RESULTS = 400, 2, 720, 2.9e6
 
 
-def gathers_pixels(math: Math, p: Problem) -> Any:
-    """Whether MIOpen has kernels of its own for one pixel that sees one pixel.
+def gathers_pixels(math: Math, p: Problem) -> bool:
+    """Whether MIOpen has 1×1 kernels of its own.
 
     They are assembly (ConvAsm1x1U), which is there in bf16 for the weight's gradient alone (ConvAsmBwdWrW1x1).
     """
-    return p.pointwise & (math is not Math.BF16 or p.direction == "weight")
+    return p.pointwise and (math is not Math.BF16 or p.direction == "weight")
 
 
 def implicit(p: Problem, math: Math, threads: Algorithm | None = None) -> tuple[Algorithm, ...]:
@@ -129,25 +127,25 @@ def has_compiled(math: Math, direction: Direction) -> bool:
 
 def forms(p: Problem, threads: bool = False) -> Iterator[Form]:
     """All algorithms beside the implicit product."""
-    flat = (p.volume == False) & all_of(d == 1 for d in p.dilation)  # noqa: E712 (arrays)
-    unstrided = all_of(s == 1 for s in p.stride)
+    flat = not p.volume and all(d == 1 for d in p.dilation)
+    unstrided = all(s == 1 for s in p.stride)
     if p.direction == "weight":
-        yield from _fused_of_weight(p, flat & unstrided)
+        yield from _fused_of_weight(p, flat and unstrided)
         yield _in_passes(p, flat)
     else:
-        yield _fused(p, flat if p.direction == "forward" else flat & unstrided)
+        yield _fused(p, flat and (unstrided or p.direction == "forward"))
     yield from _by_products(p)
 
 
-def _fused(p: Problem, possible: Any) -> Form:
+def _fused(p: Problem, possible: bool) -> Form:
     k, n = summed(p)
     sides = zip(p.window[1:], p.stride[1:], strict=True)
-    pieces = product_of([step * ceiled(ceiled(side, step), _PIECE) for side, step in sides])
+    pieces = math.prod([step * ceiled(ceiled(side, step), _PIECE) for side, step in sides])
     gemm = Gemm(batch=16 * p.groups, m=p.images * blocks(p.written, _EDGE), n=n, k=k * pieces)
     return Form(algorithm=FUSED_WINOGRAD, gemm=gemm, possible=possible)
 
 
-def _fused_of_weight(p: Problem, possible: Any) -> Iterator[Form]:
+def _fused_of_weight(p: Problem, possible: bool) -> Iterator[Form]:
     """F(2×2, 3×3) and F(3×3, 2×2): the window is the result, in blocks, and the output's gradient comes in pieces."""
     for edge, piece in ((_EDGE, _PIECE), (_PIECE, _EDGE)):
         results = ceiled(p.window[1], edge) * ceiled(p.window[2], edge)
@@ -156,25 +154,25 @@ def _fused_of_weight(p: Problem, possible: Any) -> Iterator[Form]:
         yield Form(algorithm=FUSED_WINOGRAD_WEIGHT, gemm=gemm, possible=possible)
 
 
-def _in_passes(p: Problem, possible: Any) -> Form:
+def _in_passes(p: Problem, possible: bool) -> Form:
     """Windows of 3, 5 or 7 along a side, or 1; 3×3 at a stride of 2 too. In every format, as the transforms convert."""
     (_, rows, columns), window = p.written, p.window[1:]
-    strided = all_of(side == 3 for side in window) & all_of(step <= 2 for step in p.stride[1:])
-    unstrided = all_of(step == 1 for step in p.stride)
-    known = all_of(any_of(side == one for one in (1, *_AT_ONCE)) for side in window)
+    strided = all(side == 3 for side in window) and all(step <= 2 for step in p.stride[1:])
+    unstrided = all(step == 1 for step in p.stride)
+    known = all(side in (1, *_AT_ONCE) for side in window)
     size, count = 1, p.images
     for side, step, pixels in zip(window, p.stride[1:], (rows, columns), strict=True):
-        at_once = 1 + sum((most - 1) * (side == one) for one, most in _AT_ONCE.items())
+        at_once = _AT_ONCE.get(side, 1)
         size = size * (side + (at_once - 1) * (step + (side == 7)))  # its tiles of 7 take two steps
         count = count * ceiled(pixels, at_once)
     moved = p.itemsize * size * count * (p.inner + p.outer) * p.groups
     gemm = Gemm(batch=size * p.groups, m=p.outer, n=p.inner, k=count)
-    possible = possible & known & (p.taps > 1) & (unstrided | strided)
+    possible = possible and known and p.taps > 1 and (unstrided or strided)
     return Form(algorithm=WINOGRAD_IN_PASSES, gemm=gemm, possible=possible, moved=moved)
 
 
 def _by_products(p: Problem) -> Iterator[Form]:
-    """Through the library of products (MIOpen's gemm.cpp), and the last resort.
+    """Algorithms that call the library of products (MIOpen's gemm.cpp), and the naive kernel as a last resort.
 
     Of a weight's gradient the images' parts are added up, one call after the other: each reads and writes all of it.
     Where one pixel sees every second one, all images are one product, with channels brought to the front and back.
@@ -189,19 +187,19 @@ def _by_products(p: Problem) -> Iterator[Form]:
     )  # fmt: skip
     if not weight:
         moved = p.itemsize * p.groups * p.images * (p.inner + p.outer) * p.pixels
-        strided = (p.taps == 1) & (p.pointwise == False)  # noqa: E712 (arrays)
+        strided = p.taps == 1 and not p.pointwise
         yield Form(
             algorithm=GATHERED, gemm=p.product(), possible=strided, moved=moved, calls=1,
             untuned=data and _untuned(p, p.images * p.pixels),
         )  # fmt: skip
     yield Form(
-        algorithm=UNFOLDED, gemm=p.by_image(), possible=p.pointwise == False, moved=windows,  # noqa: E712
+        algorithm=UNFOLDED, gemm=p.by_image(), possible=not p.pointwise, moved=windows,
         added=added, repeats=p.images, calls=p.images, untuned=data and _untuned(p, p.pixels),
     )  # fmt: skip
     yield Form(algorithm=NAIVE, gemm=p.product())
 
 
-def _untuned(p: Problem, pixels: Number, images: Number = 1) -> Any:
+def _untuned(p: Problem, pixels: Number, images: Number = 1) -> bool:
     """Whether rocBLAS has no tuned kernel for an image's gradient in bf16, of so many pixels and images in a call.
 
     Without a tensor core for bf16 its kernels are compiled ones, and it takes the one that was tuned for the nearest
@@ -209,12 +207,12 @@ def _untuned(p: Problem, pixels: Number, images: Number = 1) -> Any:
     than twice as many, and of sums over more than 700 channels, but for many results in a call.
     """
     channels = p.inner * p.taps
-    wide = (pixels > _TUNED_PIXELS) & (channels <= _TUNED_RATIO * pixels)
-    return wide | ((p.outer > _TUNED_SUM) & (pixels * channels * images < _TUNED_RESULTS))
+    wide = pixels > _TUNED_PIXELS and channels <= _TUNED_RATIO * pixels
+    return bool(wide or (p.outer > _TUNED_SUM and pixels * channels * images < _TUNED_RESULTS))
 
 
 def _generation(device: Device) -> str:
-    """The instruction set, as its assembly is written for one of them."""
+    """The GPU's instruction set, for which MIOpen's assembly is written."""
     return GCN if (device.compute_capability or "").startswith("gfx9") else RDNA
 
 

@@ -18,7 +18,7 @@ DEPTHWISE = replace(depthwise.UNROLLED, library=ONEDNN)
 
 
 def direct(algorithm: Algorithm) -> Algorithm:
-    """What a CPU runs where a GPU runs this one."""
+    """The algorithm of a CPU in the place of one of a GPU."""
     if algorithm.runs_in_threads:
         return DEPTHWISE
     if algorithm == cudnn.POINTWISE:
@@ -31,7 +31,7 @@ def direct(algorithm: Algorithm) -> Algorithm:
 
 
 def implicit(p: Problem, math: Math, threads: Algorithm | None) -> Iterator[Algorithm]:
-    """What it runs where a GPU runs cuDNN's."""
+    """oneDNN's algorithm for each that cuDNN would run."""
     return map(direct, cudnn.implicit(p, math, threads))
 
 

@@ -22,7 +22,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rooflinekit.cost.rules.recurrent import BACKWARD, CELL_GRADIENTS, CELLS, CHAIN, FORWARD, INPUTS
+from rooflinekit.cost.rules.recurrent import (
+    BACKWARD,
+    CELL_GRADIENTS,
+    CELL_WORK,
+    CELLS,
+    CHAIN,
+    FORWARD,
+    GRU,
+    INPUTS,
+    LSTM,
+    RELU,
+    TANH,
+    steps_and_batch,
+)
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import DType, Math, Op
@@ -36,16 +49,13 @@ RECURRENT = (*FORWARD, *BACKWARD)
 #: Attribute of an op whose steps are taken to run all at once: a layer of the same products without recurrence.
 AT_ONCE = "at_once"
 
-_RELU, _TANH, _LSTM, _GRU = range(4)  # modes of cuDNN
-_GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
-
 _KERNELS = 2  # of a step: the product, the gates
 #: Of the CPU for each step of chains side by side, in launches: an event is recorded in one stream and waited for in
 #: another. KernelBench's stacks of six layers tell it (docs/model.md).
 HANDOVER = 0.4
 #: Operators that a CPU dispatches for each step: a product and the gates one by one (aten/src/ATen/native/RNN.cpp).
 #: Backward, autograd takes each apart: two products and a gradient for every operator.
-_CPU_OPS = {_RELU: 3, _TANH: 3, _LSTM: 0, _GRU: 11}
+_CPU_OPS = {RELU: 3, TANH: 3, LSTM: 0, GRU: 11}
 _CPU_BACKWARD = 2
 #: Of a cell in a loop of Python, LSTM and GRU alike, beside its products: sums, sigmoids, tanh, products.
 _CPU_CELL_OPS = 10
@@ -67,13 +77,9 @@ class _Layers:
 
     @classmethod
     def of(cls, op: Op) -> _Layers:
-        """Of a forward or backward operator."""
+        """The sizes of a forward or backward operator."""
         x, attrs = op.inputs[0], op.attrs
-        if sizes := attrs.get("batch_sizes"):
-            steps = integer(sizes[1])
-            batch = -(-integer(x.shape[0]) // steps)
-        else:
-            batch, steps = map(integer, x.shape[:2] if attrs["batch_first"] else (x.shape[1], x.shape[0]))
+        steps, batch = map(integer, steps_and_batch(op, x))
         return cls(
             mode=attrs["mode"], steps=steps, batch=batch, inputs=integer(x.shape[-1]),
             hidden=integer(attrs["hidden_size"]), projection=integer(attrs.get("proj_size", 0)),
@@ -83,8 +89,8 @@ class _Layers:
 
     @property
     def gates(self) -> int:
-        """Of a cell."""
-        return _GATES[self.mode]
+        """Gates of a cell."""
+        return CELL_WORK[self.mode][0]
 
     @property
     def state(self) -> Number:
@@ -104,11 +110,11 @@ class _Layers:
     @property
     def moved(self) -> Number:
         """Numbers that a sequence's step moves beside weights and gates: the state, an LSTM's cell, in and out."""
-        return 2 * self.state + (2 * self.hidden if self.mode == _LSTM else 0)
+        return 2 * self.state + (2 * self.hidden if self.mode == LSTM else 0)
 
 
 def is_recurrent(op: Op) -> bool:
-    """Whether its kernels are another device's otherwise: see `persists`."""
+    """Whether its kernels depend on the device: see `persists`."""
     return op.kind in RECURRENT or is_cell(op)
 
 
@@ -147,7 +153,7 @@ def _at_once(kernel: Kernel, layers: _Layers) -> Kernel:
 
 
 def cell_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
-    """A cell without its products, which a GPU has one kernel for: on a CPU operators one after another."""
+    """A cell without its products: one kernel on a GPU, several operators on a CPU."""
     if device is None or device.kind != "cpu":
         return kernel
     ops = _CPU_CELL_OPS * (_CPU_BACKWARD if op.kind in CELL_GRADIENTS else 1)
@@ -203,13 +209,11 @@ def _chain(layers: _Layers, device: Device | None, *, backward: bool, stays: boo
         return Chain(links=layers.cells, kernels=launches, starts=launches, launches=launches)
     links = layers.steps * layers.layers if layers.directions > 1 else layers.steps + layers.layers - 1
     handovers = layers.cells if stack > 1 else 0
-    return Chain(
-        links=links, kernels=launches, starts=_KERNELS * links, launches=launches + HANDOVER * handovers
-    )  # fmt: skip
+    return Chain(links=links, kernels=launches, starts=_KERNELS * links, launches=launches + HANDOVER * handovers)
 
 
 def _merged(gemms: tuple[Gemm, ...], layers: _Layers) -> tuple[Gemm, ...]:
-    """The products of one layer and direction, for all of them: their states are of one size."""
+    """The products of one layer and direction, batched over all layers and directions, whose states have one size."""
     stack = layers.layers * layers.directions
     first = gemms[: len(gemms) // stack]
     return tuple(replace(gemm, batch=stack * integer(gemm.batch)) for gemm in first)
@@ -217,7 +221,7 @@ def _merged(gemms: tuple[Gemm, ...], layers: _Layers) -> tuple[Gemm, ...]:
 
 # --- which algorithm -------------------------------------------------------------------------------------------------
 
-_SMALL = {False: {_RELU: 384, _TANH: 384, _LSTM: 192, _GRU: 192}, True: {_RELU: 256, _TANH: 256, _LSTM: 128, _GRU: 128}}
+_SMALL = {False: {RELU: 384, TANH: 384, LSTM: 192, GRU: 192}, True: {RELU: 256, TANH: 256, LSTM: 128, GRU: 128}}
 
 
 def persists(op: Op, device: Device | None) -> bool:
@@ -249,8 +253,8 @@ def _is_faster(layers: _Layers, capability: tuple[int, int], sm_count: int) -> b
     if capability == (7, 0):
         even = b == 8 or (b % 16 == 0 and not any(b == slow for slow in _EVERY_SIXTEENTH_BUT))
         return bool(even and ((t >= 40 and b <= 128) or (t >= 20 and b <= 96) or (t >= 10 and b <= 32)))
-    if capability < (8, 0) or capability == (8, 6) or sm_count < _SMS or layers.mode == _GRU:
+    if capability < (8, 0) or capability == (8, 6) or sm_count < _SMS or layers.mode == GRU:
         return False
     if b % 8 != 0 or b > 128:
         return False
-    return bool(layers.mode == _LSTM or b < 96 or layers.hidden < 896)
+    return bool(layers.mode == LSTM or b < 96 or layers.hidden < 896)

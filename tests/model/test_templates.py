@@ -9,8 +9,8 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Math, Phase
-from rooflinekit.model.grouping import may_fuse, templated
 from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.templates import may_fuse, templated
 
 
 def kernel(cost: Cost, math: Math, family: Family) -> Kernel:

@@ -10,7 +10,7 @@ import math
 
 from rooflinekit.cost.rules.matmul import gemm_of
 from rooflinekit.cost.rules.movement import zeros_then
-from rooflinekit.cost.table import aten, dense_bytes, reads, rule, traffic, work, writes
+from rooflinekit.cost.table import aten, dense_bytes, per_output, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, quotient, total
@@ -98,7 +98,7 @@ POOL_GRADIENTS = (*MAX_POOL_GRADIENTS, *AVERAGE_GRADIENTS, *ADAPTIVE_GRADIENTS)
 @rule(*MAX_POOLS, *RANDOM_POOLS, timed_as=Family.REDUCTION)
 def max_pool(op: Op) -> Cost:
     """One comparison a window element. Where random numbers place the windows, that is index arithmetic."""
-    return work(op.outputs[0].numel, _taps(op)) + traffic(op)
+    return per_output(op, _taps(op))
 
 
 @rule(*MAX_POOL_GRADIENTS, timed_as=Family.REDUCTION)
@@ -118,7 +118,7 @@ def max_unpool(op: Op) -> list[Cost]:
 @rule(*AVERAGE_POOLS, timed_as=Family.REDUCTION)
 def average_pool(op: Op) -> Cost:
     """One addition a window element and one multiplication an output."""
-    return work(op.outputs[0].numel, _taps(op) + 1) + traffic(op)
+    return per_output(op, _taps(op) + 1)
 
 
 @rule(*AVERAGE_GRADIENTS, timed_as=Family.REDUCTION)
@@ -239,7 +239,7 @@ def roi_align(op: Op) -> Cost:
     """
     samples = op.attrs["sampling_ratio"]
     each = (samples if samples > 0 else 2) ** 2
-    return work(op.outputs[0].numel, (_BETWEEN + 1) * each, 1) + traffic(op)
+    return per_output(op, (_BETWEEN + 1) * each, 1)
 
 
 @rule("torchvision.nms")

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rooflinekit.cost.table import an_element, aten, family, reads, rule, sweep, traffic, work, writes
+from rooflinekit.cost.table import (
+    an_element,
+    aten,
+    family,
+    per_input,
+    per_output,
+    reads,
+    rule,
+    sweep,
+    traffic,
+    work,
+    writes,
+)
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import product
@@ -93,7 +105,7 @@ def is_complex(op: Op) -> bool:
 def work_of(op: Op, real: Work, complex_: Work | None = None) -> Cost:
     """So much work an output element, and traffic; for complex numbers twice as much where nothing else is said."""
     vector, special = (complex_ or (2 * real[0], 2 * real[1])) if is_complex(op) else real
-    return work(op.outputs[0].numel, vector, special) + traffic(op)
+    return per_output(op, vector, special)
 
 
 def _elementwise(op: Op, vector: int, special: int, *of_complex: int) -> Cost:
@@ -158,7 +170,7 @@ def add_product(op: Op) -> Cost:
 def clamp(op: Op) -> Cost:
     """One comparison with each bound there is."""
     bounds = sum(op.attrs.get(bound, 0) is not None for bound in ("min", "max"))
-    return work(op.outputs[0].numel, bounds) + traffic(op)
+    return per_output(op, bounds)
 
 
 #: exponent: work of it, for real and for complex numbers
@@ -283,7 +295,7 @@ def glu(op: Op) -> Cost:
 @rule("aten.glu_backward")
 def glu_backward(op: Op) -> Cost:
     """s = sigmoid(b) 2 and 2, g·s for a, times (1-s)·a for b: 6 and 2 for each pair, written to both halves."""
-    return work(op.inputs[0].numel, 6, 2) + traffic(op)
+    return per_input(op, 6, 2)
 
 
 @rule("aten.rrelu_with_noise")
@@ -363,7 +375,7 @@ def bernoulli(op: Op) -> Cost:
 @rule("aten.native_dropout", "aten._fused_dropout")
 def dropout(op: Op) -> Cost:
     """Compare with a random number, mask and scale; the mask is written too, a byte an element."""
-    return work(op.outputs[0].numel, 3) + traffic(op)
+    return per_output(op, 3)
 
 
 register(

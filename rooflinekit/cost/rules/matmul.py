@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rooflinekit.cost.table import family, free, reads, rule, traffic, work, writes
+from rooflinekit.cost.table import family, free, per_input, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
@@ -198,10 +198,6 @@ def dynamic_linear(op: Op) -> Cost:
     return weight + work(x.numel, 2 + _QUANTIZE) + work(y.numel, _DEQUANTIZE + 1) + traffic(op)
 
 
-def _converted(op: Op, flop: int) -> Cost:
-    return work(op.inputs[0].numel, flop) + traffic(op)
-
-
 _SCALES = ("per_tensor", "per_channel", "per_channel_group", "per_token")
 _RANGES = (
     "choose_qparams",
@@ -211,7 +207,7 @@ _RANGES = (
 )
 _DECOMPOSED = "quantized_decomposed"
 family(
-    _converted,
+    per_input,
     {
         " ".join(f"{_DECOMPOSED}.quantize_{scale}" for scale in _SCALES): (_QUANTIZE,),
         " ".join(f"{_DECOMPOSED}.dequantize_{scale}" for scale in _SCALES): (_DEQUANTIZE,),

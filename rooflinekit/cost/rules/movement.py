@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rooflinekit.cost.table import aten, dense_bytes, free, reads, rule, sweep, traffic, work, writes
+from rooflinekit.cost.table import aten, dense_bytes, free, per_input, reads, rule, sweep, traffic, work, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import DType, Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, smaller, total
@@ -157,7 +157,7 @@ def scatter_into_a_view(op: Op) -> list[Cost]:
 @rule("aten.repeat_interleave", timed_as=Family.MOVEMENT)
 def repeated_places(op: Op) -> Cost:
     """Repetitions → places to read from: a running sum of the repetitions, then each place written."""
-    return Cost(vector_flop=op.inputs[0].numel) + traffic(op)
+    return per_input(op, 1)
 
 
 # Reading and writing by index: only the elements that the indices name are touched, not the whole table.
@@ -184,7 +184,7 @@ def gather(op: Op) -> Cost:
 @rule("aten.nonzero", "aten.nonzero_static", timed_as=Family.MOVEMENT)
 def nonzero(op: Op) -> Cost:
     """A comparison an element, and a running count that gives each place."""
-    return work(op.inputs[0].numel, 2) + traffic(op)
+    return per_input(op, 2)
 
 
 # --- writing --------------------------------------------------------------------------------------------------

@@ -22,18 +22,18 @@ FORWARD, BACKWARD = aten("_cudnn_rnn miopen_rnn"), aten("_cudnn_rnn_backward mio
 CELLS = aten("_thnn_fused_lstm_cell _thnn_fused_gru_cell")
 CELL_GRADIENTS = aten("_thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell_backward")
 
-#: Modes of cuDNN: (gates, vector FLOP, special functions a state and step without biases, vector FLOP of backward).
-#: A sigmoid is 2 and 2, as everywhere.
-_CELLS = {
-    0: (1, 2, 0, 2),  # relu: sum of two products, relu; backward: select, sum for the bias
-    1: (1, 1, 1, 4),  # tanh; backward: g·(1-y·y), sum for the bias
+RELU, TANH, LSTM, GRU = range(4)  # modes of cuDNN
+#: (Gates, vector FLOP, special functions a state and step without biases, vector FLOP of backward.) A sigmoid is 2 and
+#: 2, as everywhere.
+CELL_WORK = {
+    RELU: (1, 2, 0, 2),  # sum of two products, relu; backward: select, sum for the bias
+    TANH: (1, 1, 1, 4),  # backward: g·(1-y·y), sum for the bias
     # four sums, three sigmoids, c = f·c + i·g, h = o·tanh(c); backward: o 1, c 5, i g f c 4, slopes 3·3 + 3, sums 4
-    2: (4, 14, 8, 26),
+    LSTM: (4, 14, 8, 26),
     # two sums, n = tanh(x + r·h), two sigmoids, (1-z)·n + z·h
     # backward: n 2, z 2, h 1, r 1, hn 1, slopes 2·3 + 3, sums 4
-    3: (3, 12, 5, 20),
+    GRU: (3, 12, 5, 20),
 }
-_LSTM, _GRU = 2, 3
 
 
 def _layers(op: Op) -> Iterator[tuple[TensorSpec, ...]]:
@@ -43,7 +43,7 @@ def _layers(op: Op) -> Iterator[tuple[TensorSpec, ...]]:
         yield tuple(w for w in weights[i : i + each] if len(w.shape) == 2)
 
 
-def _steps(op: Op, x: TensorSpec) -> tuple[Size, Size]:
+def steps_and_batch(op: Op, x: TensorSpec) -> tuple[Size, Size]:
     """Length of the sequence and batch; of packed ones (how many, steps of the longest) the mean over the steps."""
     if sizes := op.attrs.get("batch_sizes"):
         return sizes[1], ceil_div(x.shape[0], sizes[1])
@@ -52,7 +52,7 @@ def _steps(op: Op, x: TensorSpec) -> tuple[Size, Size]:
 
 def _rows(op: Op, x: TensorSpec) -> Size:
     """Steps of all sequences together."""
-    return x.shape[0] if op.attrs.get("batch_sizes") else product(_steps(op, x))
+    return x.shape[0] if op.attrs.get("batch_sizes") else product(steps_and_batch(op, x))
 
 
 def _states(op: Op, x: TensorSpec) -> Size:
@@ -67,7 +67,7 @@ def recurrent(op: Op) -> list[Cost]:
     A state adds: LSTM 14 and 8 special functions, GRU 12 and 5, tanh 1 and 1, ReLU 2; each gate two biases, if any.
     """
     x = op.inputs[0]
-    (t, b), rows = _steps(op, x), _rows(op, x)
+    (t, b), rows = steps_and_batch(op, x), _rows(op, x)
     inputs, chain, of_inputs = [], [], {x.name: x}
     for whole, *stepwise in _layers(op):
         inputs.append(Gemm(m=rows, n=whole.shape[0], k=whole.shape[1]))
@@ -82,7 +82,7 @@ def recurrent(op: Op) -> list[Cost]:
 
 
 def _gates(states: Size, mode: int, *, biased: bool) -> Cost:
-    gates, vector, special, _ = _CELLS[mode]
+    gates, vector, special, _ = CELL_WORK[mode]
     return work(states, vector + 2 * gates * biased, special)
 
 
@@ -94,8 +94,8 @@ _OF_A_CELL = "The gates of a cell, their products being ops of their own"
 family(
     _cell,
     {
-        "_thnn_fused_lstm_cell": (_LSTM, f"{_OF_A_CELL}: 14 and 8 a state, and two biases a gate."),
-        "_thnn_fused_gru_cell": (_GRU, f"{_OF_A_CELL}: 12 and 5 a state, and two biases a gate."),
+        "_thnn_fused_lstm_cell": (LSTM, f"{_OF_A_CELL}: 14 and 8 a state, and two biases a gate."),
+        "_thnn_fused_gru_cell": (GRU, f"{_OF_A_CELL}: 12 and 5 a state, and two biases a gate."),
     },
 )
 
@@ -133,7 +133,7 @@ def recurrent_backward(op: Op) -> list[Cost]:
     The first layer's input has none where it needs no gradient.
     """
     x = op.inputs[0]
-    (t, b), rows = _steps(op, x), _rows(op, x)
+    (t, b), rows = steps_and_batch(op, x), _rows(op, x)
     wants_input, _, _, wants_weights = op.attrs["output_mask"]
     directions = 2 if op.attrs["bidirectional"] else 1
     chain, inputs, weights = [], [], []
@@ -142,7 +142,7 @@ def recurrent_backward(op: Op) -> list[Cost]:
             inputs.append(Gemm(m=rows, n=whole.shape[1], k=whole.shape[0]))
         chain += [Gemm(batch=t, m=b, n=w.shape[1], k=w.shape[0]) for w in stepwise]
         weights += [Gemm(m=w.shape[0], n=w.shape[1], k=rows) for w in (whole, *stepwise)]
-    gates = work(_states(op, x), _CELLS[op.attrs["mode"]][3])
+    gates = work(_states(op, x), CELL_WORK[op.attrs["mode"]][3])
     given = {spec.memory for spec in op.attrs["weight"]}
     of_weights = [spec for spec in op.outputs if spec.shape in {w.shape for w in op.attrs["weight"]}]
     others = [spec for spec in op.outputs if spec not in of_weights]

@@ -10,15 +10,10 @@ import math
 from dataclasses import replace
 
 from rooflinekit.cost.rules.elementwise import is_complex
-from rooflinekit.cost.table import aten, dense_bytes, family, reads, rule, sweep, traffic, work, writes
+from rooflinekit.cost.table import aten, dense_bytes, family, per_input, reads, rule, sweep, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
-
-
-def _per_input(op: Op, vector: int, special: int = 0) -> Cost:
-    """So much work an element of the first input, and traffic."""
-    return work(op.inputs[0].numel, vector, special) + traffic(op)
 
 
 @rule(
@@ -27,17 +22,17 @@ def _per_input(op: Op, vector: int, special: int = 0) -> Cost:
 )
 def reduce(op: Op) -> Cost:
     """One operation an input element, two a complex one."""
-    return _per_input(op, 2 if is_complex(op) else 1)
+    return per_input(op, 2 if is_complex(op) else 1)
 
 
 @rule("aten.prod", "aten.cumprod", timed_as=Family.REDUCTION)
 def multiply_up(op: Op) -> Cost:
     """One multiplication an input element; of complex numbers 6 operations."""
-    return _per_input(op, 6 if is_complex(op) else 1)
+    return per_input(op, 6 if is_complex(op) else 1)
 
 
 family(
-    _per_input,
+    per_input,
     {
         "nansum count_nonzero aminmax equal": (
             2, "Is it a number, or not zero, and an addition; or two comparisons; or one, and whether all hold.",
@@ -47,14 +42,14 @@ family(
     },
     timed_as=Family.REDUCTION,
 )  # fmt: skip
-family(_per_input, {"bincount": (1, "An addition an element, of 1 or of its weight.")})
+family(per_input, {"bincount": (1, "An addition an element, of 1 or of its weight.")})
 
 
 @rule("aten.var", "aten.std", "aten.var_mean", "aten.std_mean", timed_as=Family.REDUCTION)
 def variance(op: Op) -> Cost:
     """Mean, then difference, square and sum: 4 an input element, twice that of complex ones; a deviation is a root."""
     roots = op.outputs[0].numel if op.kind.startswith("aten.std") else 0
-    return Cost(special_flop=roots) + _per_input(op, 8 if is_complex(op) else 4)
+    return Cost(special_flop=roots) + per_input(op, 8 if is_complex(op) else 4)
 
 
 @rule("aten.logsumexp", timed_as=Family.REDUCTION)
@@ -201,7 +196,7 @@ def sort(op: Op) -> Cost:
 @rule("aten.mode")
 def mode(op: Op) -> Cost:
     """Sorts, then compares each element with the next."""
-    return Cost(vector_flop=op.inputs[0].numel) + _sorting(op)
+    return work(op.inputs[0].numel, 1) + _sorting(op)
 
 
 @rule("aten._unique2", "aten.unique_dim", "aten.unique_consecutive", timed_as=Family.REDUCTION)
@@ -209,7 +204,7 @@ def unique(op: Op) -> Cost:
     """Sorts, unless equal ones are known to be neighbours, then compares each element with the next."""
     x = op.inputs[0]
     if op.kind == "aten.unique_consecutive":
-        return _per_input(op, 1)
+        return per_input(op, 1)
     length = x.shape[op.attrs["dim"]] if op.kind == "aten.unique_dim" else x.numel
     return Cost(vector_flop=product((total((ceil_log2(length), 1)), x.numel))) + traffic(op)
 
@@ -229,7 +224,7 @@ def histogram(op: Op) -> Cost:
     Where no range is given the least and the greatest are found first: 2.
     """
     found = op.attrs.get("min", 0) == op.attrs.get("max", 0)
-    return _per_input(op, 5 + 2 * found)
+    return per_input(op, 5 + 2 * found)
 
 
 # Normalizations. Over N elements: mean N, difference N, square N, sum N; scale, gain and shift N each: 7 N.

@@ -8,7 +8,7 @@ shared by all images and channels and not counted, nor is index arithmetic. Taps
 from __future__ import annotations
 
 from rooflinekit.cost.rules.movement import zeros_then
-from rooflinekit.cost.table import an_element, aten, family, reads, rule, traffic, work, writes
+from rooflinekit.cost.table import an_element, aten, family, per_input, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, smaller, total
@@ -181,4 +181,4 @@ def windows_to_columns(op: Op) -> Cost:
 @rule("aten.col2im", timed_as=Family.MOVEMENT)
 def columns_to_windows(op: Op) -> Cost:
     """Each element of the columns added to its place."""
-    return work(op.inputs[0].numel, 1) + traffic(op)
+    return per_input(op, 1)

@@ -6,7 +6,7 @@ The constants of such kernels are fitted on measurements that are counted by the
 from __future__ import annotations
 
 from rooflinekit.cost.rules.attention import forward_work
-from rooflinekit.cost.table import family, reads, rule, traffic, work, writes
+from rooflinekit.cost.table import family, per_input, per_output, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import DType, Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, quotient, smaller, total
@@ -62,19 +62,11 @@ def rope_and_cache(op: Op) -> Cost:
 @rule("serving.rms_norm", "serving.add_rms_norm", timed_as=Family.NORMALIZATION)
 def rms_norm(op: Op) -> Cost:
     """Square, sum, scale and gain, 4 an element, and one for each element of a residual that is added before."""
-    return work(op.inputs[0].numel, 4 + op.kind.endswith("add_rms_norm")) + traffic(op)
-
-
-def _an_output(op: Op, vector: int, special: int) -> Cost:
-    return work(op.outputs[0].numel, vector, special) + traffic(op)
-
-
-def _an_input(op: Op, vector: int) -> Cost:
-    return work(op.inputs[0].numel, vector) + traffic(op)
+    return per_input(op, 4 + op.kind.endswith("add_rms_norm"))
 
 
 family(
-    _an_output,
+    per_output,
     {
         "serving.gated_activation": (
             4, 2, "Halves a, b of each row → a·sigmoid(a)·b: 4 and 2 special functions an output element.",
@@ -91,7 +83,7 @@ def largest(op: Op) -> Cost:
 
 
 family(
-    _an_input,
+    per_input,
     {
         "serving.scale_to_eight_bits": (1, "Times the scale, rounded into 8 bits: 1 an element."),
         "serving.scale_blocks": (
@@ -145,4 +137,4 @@ def all_reduce(op: Op) -> Cost:
 
     Links are no part of it: `rooflinekit.serve` puts the collective's time in its place.
     """
-    return _an_input(op, 1)
+    return per_input(op, 1)
