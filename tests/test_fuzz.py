@@ -169,7 +169,7 @@ def told(found: dict[str, list[int]]) -> str:
 
 @on_linux
 def test_what_hangs_or_takes_too_much_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("test_fuzz.LONGEST_S", 0.05)
+    monkeypatch.setitem(globals(), "LONGEST_S", 0.05)
 
     def hanging(seed: int) -> None:
         while True:
