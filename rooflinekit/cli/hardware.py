@@ -20,14 +20,12 @@ from rooflinekit.files import write_text
 from rooflinekit.present import text
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from rooflinekit.hardware.catalog import Row
     from rooflinekit.hardware.checks import Check
     from rooflinekit.hardware.detection import Found
 
 
-def _document(record: BaseModel, *, empty: bool = False) -> dict[str, Any]:
+def _document(record: rk.Device | rk.Host | rk.Cluster, *, empty: bool = False) -> dict[str, Any]:
     """What a file has. empty: with what it leaves open."""
     document: dict[str, Any] = json.loads(record.model_dump_json(by_alias=True, exclude_none=not empty))
     return document
