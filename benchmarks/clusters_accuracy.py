@@ -21,7 +21,7 @@ import pandas as pd
 from clusters_sources import SOURCES, Case
 from page_tables import markdown_lines
 
-from rooflinekit.api.train import place_of
+from rooflinekit.api.parallel import place_of
 from rooflinekit.distributed.described import Planner
 from rooflinekit.distributed.groups import Setting
 from rooflinekit.errors import RooflinekitError

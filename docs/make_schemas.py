@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from rooflinekit.calibrate.bench import plan
 from rooflinekit.calibrate.fitting import files as fits
-from rooflinekit.cli.options import DOCUMENTS
+from rooflinekit.cli.command import DOCUMENTS
 from rooflinekit.files import write_text
 from rooflinekit.hardware import prices
 from rooflinekit.hardware.cluster import Cluster

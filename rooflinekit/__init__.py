@@ -11,26 +11,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rooflinekit.api.advise import advise as advise
     from rooflinekit.api.collectives import collective_time as collective_time
+    from rooflinekit.api.compare import advise as advise
     from rooflinekit.api.compare import compare_gpus as compare_gpus
-    from rooflinekit.api.explore import explore as explore
-    from rooflinekit.api.fleet import search_fleet as search_fleet
+    from rooflinekit.api.compare import transfer as transfer
     from rooflinekit.api.measure import measure_model as measure_model
     from rooflinekit.api.money import costs as costs
+    from rooflinekit.api.pages import explore as explore
+    from rooflinekit.api.pages import save_report as save_report
     from rooflinekit.api.parallel import fit_into as fit_into
     from rooflinekit.api.parallel import parallel as parallel
+    from rooflinekit.api.parallel import search_layouts as search_layouts
+    from rooflinekit.api.parallel import train as train
     from rooflinekit.api.predict import predict as predict
     from rooflinekit.api.predict import trace as trace
-    from rooflinekit.api.report import save_report as save_report
     from rooflinekit.api.serve import highest_rate as highest_rate
+    from rooflinekit.api.serve import search_fleet as search_fleet
     from rooflinekit.api.serve import serve as serve
     from rooflinekit.api.serve import serve_traffic as serve_traffic
     from rooflinekit.api.sweep import search as search
     from rooflinekit.api.sweep import sweep as sweep
-    from rooflinekit.api.train import search_layouts as search_layouts
-    from rooflinekit.api.train import train as train
-    from rooflinekit.api.transfer import transfer as transfer
     from rooflinekit.cost.table import rule as rule
     from rooflinekit.cost.table import traffic as traffic
     from rooflinekit.distributed.described import LayoutSearch as LayoutSearch
@@ -99,20 +99,15 @@ __version__ = "0.1.0"
 _HOME = {
     name: home
     for home, names in {
-        "api.advise": "advise",
         "api.collectives": "collective_time",
-        "api.compare": "compare_gpus",
-        "api.explore": "explore",
-        "api.fleet": "search_fleet",
+        "api.compare": "advise compare_gpus transfer",
         "api.measure": "measure_model",
         "api.money": "costs",
-        "api.parallel": "fit_into parallel",
+        "api.pages": "explore save_report",
+        "api.parallel": "fit_into parallel search_layouts train",
         "api.predict": "predict trace",
-        "api.report": "save_report",
-        "api.serve": "highest_rate serve serve_traffic",
+        "api.serve": "highest_rate search_fleet serve serve_traffic",
         "api.sweep": "search sweep",
-        "api.train": "search_layouts train",
-        "api.transfer": "transfer",
         "cost.table": "rule traffic",
         "hardware.catalog": "devices",
         "hardware.cluster": "Cluster",

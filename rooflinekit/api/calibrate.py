@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rooflinekit.calibrate.bench.plan import Plan
     from rooflinekit.calibrate.bench.session import Calibrated, Timer
     from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
+    from rooflinekit.calibrate.links.fitting import LinkFit
 
 
 def fit(campaigns: Path | None = None, progress: Callable[[str], None] | None = None) -> Refit:
@@ -96,3 +97,15 @@ def fit_campaigns(files: Sequence[Path], device: str | None = None, *, allow_dra
     if found.name != names[0]:
         raise CampaignError(f"{files[0]}: is of {names[0]}; expected {found.name}")
     return refit.fit_own(campaigns, found, fits.load_constants(architecture=fits.architecture_of(found)))
+
+
+def fit_links(campaigns: Path | None = None) -> LinkFit | None:
+    """The constants of collectives, fitted on those below a folder of campaigns; None where there are none.
+
+    Raises CampaignError for files that are no campaigns.
+    """
+    from rooflinekit.calibrate.fitting.folder import default_campaigns
+    from rooflinekit.calibrate.links.fitting import load_link_campaigns, refit_links
+
+    found = load_link_campaigns((campaigns or default_campaigns()) / "links")
+    return refit_links(found) if found else None

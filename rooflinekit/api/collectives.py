@@ -1,10 +1,9 @@
-"""The walks of collectives: the time of one on a cluster, and the constants that it rests on."""
+"""The walk of collectives: the time of one on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rooflinekit.calibrate.fitting.files import load_links
 from rooflinekit.hardware.cluster import Cluster
@@ -12,9 +11,6 @@ from rooflinekit.hardware.specs import load_cluster, members_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.model.collectives import CollectiveTiming, route_of, time_collective
 from rooflinekit.units import parse_quantity
-
-if TYPE_CHECKING:
-    from rooflinekit.calibrate.links.fitting import LinkFit
 
 
 @checked
@@ -48,15 +44,3 @@ def collective_time(
     return time_collective(
         collective, size_bytes, route, load_links(constants), algorithm=algorithm, sums_in_switch=floating
     )
-
-
-def fit_links(campaigns: Path | None = None) -> LinkFit | None:
-    """The constants of collectives, fitted on those below a folder of campaigns; None where there are none.
-
-    Raises CampaignError for files that are no campaigns.
-    """
-    from rooflinekit.calibrate.fitting.folder import default_campaigns
-    from rooflinekit.calibrate.links.fitting import load_link_campaigns, refit_links
-
-    found = load_link_campaigns((campaigns or default_campaigns()) / "links")
-    return refit_links(found) if found else None

@@ -1,22 +1,32 @@
-"""The walk that puts one workload on many GPUs."""
+"""The walks that set predictions beside each other: one workload on many GPUs, changed, or measured elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from rooflinekit.api.keywords import with_named
-from rooflinekit.api.measured import MeasuredStep
-from rooflinekit.api.predict import host_of, in_base, machines_of, traced_at
+from rooflinekit.api.measured import MeasuredStep, corrected
+from rooflinekit.api.parallel import parallel
+from rooflinekit.api.predict import device_of, graph_of, host_of, in_base, machine_of, machines_of, predict
+from rooflinekit.distributed.prediction import ParallelPrediction
+from rooflinekit.distributed.records import Strategy
 from rooflinekit.errors import InputError
+from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, devices
 from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.graph import Graph, traced_with
 from rooflinekit.ir.inputs import Mode, Release
+from rooflinekit.model.machine import Calibration
 from rooflinekit.step.execution import Backend, Execution, execution_of
+from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.variants import other_way
+from rooflinekit.study.explain import advice
+from rooflinekit.study.transfer.evidence import Evidence
+from rooflinekit.study.transfer.transferred import Transferred, correcting, on_several, transferred
 
 if TYPE_CHECKING:
     from rooflinekit.study.compare.cost import Price, Pricing
@@ -75,12 +85,9 @@ def compare_gpus(
     bounds = Bounds(price=price, max_watts=in_base(max_watts, "W"), max_cost=max_cost)
     bounds.check(sort)
     machines = machines_of(gpus if gpus is not None else _comparable(), burst=burst)
-    if isinstance(workload, Graph):
-        if inputs:
-            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
-        graph = workload.at(**given)
-    else:
-        graph = traced_at(workload, inputs, {"mode": mode, **given})
+    if isinstance(workload, Graph) and inputs:
+        raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
+    graph = graph_of(workload, inputs, given, mode=mode)
     step = MeasuredStep.of(measured, measured_on, measured_at)
     there, way = host_of(host), execution_of(execution)
     corrected = None if step is None else step.correction(graph, there, way, burst=burst)
@@ -89,3 +96,148 @@ def compare_gpus(
 
 def _comparable() -> list[Device]:
     return [device for device in devices() if device.kind == "gpu" and not device.caution]
+
+
+@checked
+def advise(
+    p: Prediction,
+    gpus: Sequence[str | Path | Device] = (),
+    *,
+    measured: object = None,
+    measured_on: str | Path | Device | None = None,
+    measured_at: Mapping[str, Any] | None = None,
+) -> advice.Advice:
+    """What would make this step faster, each candidate predicted again, ranked by the time that it saves.
+
+    Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, autocast together
+    with each torch.compile, copies from pinned memory, layers without recurrence in the place of those with it, the
+    optimizer's fused form, and the other GPUs given. What cannot be predicted, or does not fit the memory, is left out,
+    and said with the reason. The model is traced again where a candidate asks for it.
+
+    measured, measured_on, measured_at: a step that was timed somewhere, on which the step and all candidates then rest;
+    see `compare_gpus`. A `Transferred` prediction rests on its own measurement.
+
+    Raises DeviceNotFoundError or SpecError for the GPUs, and InputError for a measurement that cannot be of this step.
+
+    >>> print(advise(p, gpus=["nvidia-l40s"]))  # doctest: +SKIP
+    """
+    _, correct = corrected(p, measured, measured_on, measured_at)
+    return advice.advise(p.plain if isinstance(p, Transferred) else p, gpus, correct)
+
+
+_OF_PREDICT = ("burst", "constants", "power_limit", "sm_clock")  # options that are none of the trace's
+
+
+@overload
+def transfer(
+    measured: object, workload: Graph | Callable[..., Any], *inputs: Any, to: str | Path | Device,
+    cluster: None = ..., gpus: None = ..., strategy: None = ...,
+    measured_on: str | Path | Device | None = ..., host: str | Path | Host = ...,
+    to_host: str | Path | Host | None = ..., execution: Execution | Backend = ...,
+    there: Mapping[str, Any] | None = ..., dtype: Format | None = ..., autocast: Format | None = ...,
+    optimizer: OptimizerFactory | str | None = ..., loss: Loss | str | None = ..., like: str | Release | None = ...,
+    name: str | None = ..., mode: Mode | None = ..., power_limit: str | float | None = ...,
+    sm_clock: str | float | None = ..., constants: str | Path | Calibration | None = ..., **options: Given,
+) -> Transferred: ...  # fmt: skip
+@overload
+def transfer(
+    measured: object, workload: Graph | Callable[..., Any], *inputs: Any, cluster: str | Path | Cluster, to: None = ...,
+    gpus: int | Sequence[int] | None = ..., strategy: str | Strategy | None = ...,
+    measured_on: str | Path | Device | None = ..., host: str | Path | Host = ...,
+    to_host: str | Path | Host | None = ..., execution: Execution | Backend = ...,
+    there: Mapping[str, Any] | None = ..., dtype: Format | None = ..., autocast: Format | None = ...,
+    optimizer: OptimizerFactory | str | None = ..., loss: Loss | str | None = ..., like: str | Release | None = ...,
+    name: str | None = ..., mode: Mode | None = ..., power_limit: str | float | None = ...,
+    sm_clock: str | float | None = ..., constants: str | Path | Calibration | None = ..., **options: Given,
+) -> ParallelPrediction: ...  # fmt: skip
+@checked
+def transfer(
+    measured: object,
+    workload: Graph | Callable[..., Any],
+    *inputs: Any,
+    to: str | Path | Device | None = None,
+    cluster: str | Path | Cluster | None = None,
+    gpus: int | Sequence[int] | None = None,
+    strategy: str | Strategy | None = None,
+    measured_on: str | Path | Device | None = None,
+    host: str | Path | Host = DEFAULT_HOST,
+    to_host: str | Path | Host | None = None,
+    execution: Execution | Backend = "eager",
+    there: Mapping[str, Any] | None = None,
+    dtype: Format | None = None,
+    autocast: Format | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    loss: Loss | str | None = None,
+    like: str | Release | None = None,
+    name: str | None = None,
+    mode: Mode | None = None,
+    power_limit: str | float | None = None,
+    sm_clock: str | float | None = None,
+    constants: str | Path | Calibration | None = None,
+    **options: Given,
+) -> Transferred | ParallelPrediction:
+    """How long a step takes on a GPU that nobody has here, by what it takes on the one that is here.
+
+    measured: what was measured, best first: a `Profile` (a trace with shapes: operator by operator), a `Validation` (of
+        `measure_model`, or loaded from its file), seconds on the device by kind of op, or seconds of a step. Or as on
+        the command line: "31.2 ms", or a file or folder that says one of these.
+    workload, inputs, execution, host, options: of the step that was measured, as `predict` takes them.
+    measured_on: the device that it was measured on; by default the one that the trace or record names.
+    to: the device to predict for. to_host: its host, by default the same.
+    cluster, gpus, strategy: in its place several devices, as `parallel` takes them, for training steps. Each device's
+        own part of the step is corrected; communication is as predicted.
+    dtype, autocast, optimizer, loss, like, name, mode, power_limit, sm_clock, constants: likewise.
+    there: what else differs there: sizes, `execution`, `autocast`, `channels_last`. On a cluster `batch` is that of all
+        devices together.
+
+    The result is a Prediction, or of a cluster a ParallelPrediction, with the correction as a term of its own, and an
+    interval that is as much narrower as such measurements are worth (docs/transfer.md). Raises what `predict` and
+    `parallel` raise, and InputError for a measurement that cannot be of this step.
+
+    >>> found = transfer(31.2e-3, graph, measured_on="rtx-3090", to="rtx-4090", batch=64)  # doctest: +SKIP
+    >>> found = transfer(31.2e-3, step, measured_on="rtx-3090", cluster="dgx-a100", gpus=4, batch=64,
+    ...                  there={"batch": 256})  # doctest: +SKIP
+    """
+    given = with_named(
+        options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name, mode=mode,
+        power_limit=power_limit, sm_clock=sm_clock, constants=constants,
+    )  # fmt: skip
+    if (to is None) == (cluster is None):
+        raise InputError("transfer: expected to=…, a device, or cluster=…")
+    if cluster is None and (gpus, strategy) != (None, None):
+        raise InputError("gpus, strategy: of several devices: give cluster=… too")
+    step = MeasuredStep.of(measured, measured_on) if measured is not None else None
+    if step is None:
+        raise InputError("measured: expected a time, a file or a profile of the step; got None")
+    if cluster is not None and not isinstance(workload, Graph):  # parts of the batch need its size open
+        own = {name: given.pop(name) for name in _OF_PREDICT if name in given}
+        workload, inputs = graph_of(workload, inputs, given, sizes_open=True, mode="training"), ()
+        given = own
+    source = predict(workload, *inputs, gpu=step.device, host=host, execution=execution, **given)
+    if cluster is not None:
+        return transferred_to_cluster(
+            step.evidence, source, there or {}, cluster=cluster, gpus=gpus, strategy=strategy, host=to_host
+        )
+    same = predict_graph(source.graph, machine_of(device_of(to)), source.host, source.execution)
+    target = other_way(same, there or {}, None if to_host is None else host_of(to_host))
+    return transferred(step.evidence, source, target)
+
+
+def transferred_to_cluster(
+    evidence: Evidence,
+    source: Prediction,
+    there: Mapping[str, Any],
+    *,
+    cluster: str | Path | Cluster,
+    gpus: int | Sequence[int] | None,
+    strategy: str | Strategy | None,
+    host: str | Path | Host | None,
+) -> ParallelPrediction:
+    """The source's step on several devices, corrected by what the evidence says of it on one."""
+    if source.mode != "training":
+        raise InputError("cluster: steps on several devices are training steps: trace with mode='training'")
+    way = other_way(source, there) if there else source
+    graph = traced_with(source.graph, autocast=way.graph.autocast, channels_last=way.graph.channels_last)
+    sizes: dict[str, Any] = dict(way.sizes)
+    found = parallel(graph, cluster=cluster, gpus=gpus, strategy=strategy, host=host, execution=way.execution, **sizes)
+    return on_several(correcting(evidence, source), found)

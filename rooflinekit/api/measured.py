@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rooflinekit.api.predict import device_of, machines_of
+from rooflinekit.api.predict import device_of, machine_of
 from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
@@ -67,7 +67,7 @@ class MeasuredStep:
 
         machine: of `device`, by default with its shipped constants. Raises InputError where it cannot be of this step.
         """
-        here = machine or machines_of([self.device], burst=burst)[0]
+        here = machine or machine_of(self.device, burst=burst)
         return correcting(self.evidence, other_way(predict_graph(graph, here, host, execution), self.at))
 
     def sizes_of(self, lists: Mapping[str, Any]) -> dict[str, int]:

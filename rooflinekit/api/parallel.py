@@ -1,4 +1,4 @@
-"""The walks to several devices: parallel, fit_into."""
+"""The walks to several devices: any training step, what makes one fit, a decoder's step and its fastest layouts."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rooflinekit.api.keywords import with_named
-from rooflinekit.api.predict import in_base
-from rooflinekit.calibrate.fitting.files import constants_for, load_links
+from rooflinekit.api.predict import graph_of, host_of, in_base, machine_of
+from rooflinekit.calibrate.fitting.files import load_links
+from rooflinekit.distributed.described import Planner
 from rooflinekit.distributed.groups import Setting, setting_of
 from rooflinekit.distributed.planning import plan
-from rooflinekit.distributed.prediction import ParallelPrediction
-from rooflinekit.distributed.records import DDP, Savers, Strategy, strategy_of
+from rooflinekit.distributed.prediction import ParallelPrediction, TrainingStep
+from rooflinekit.distributed.records import DDP, Layout, Recipe, Savers, Strategy, check_count, recipe_of, strategy_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Release, open_names
-from rooflinekit.ir.sizes import check_dims
-from rooflinekit.model.machine import Machine
+from rooflinekit.ir.inputs import Release
+from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.execution import Backend, Execution, execution_of
 
 if TYPE_CHECKING:
+    from rooflinekit.distributed.described import LayoutSearch
     from rooflinekit.distributed.fitting import Fitting
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
@@ -75,12 +76,11 @@ def parallel(
     >>> found.total_s, found.hidden_s, found.exposed_s, str(found)  # doctest: +SKIP
     """
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
-    limits = {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
-    setting = setting_of(cluster, gpus, host, execution, links, **limits)
+    setting = setting_of(cluster, gpus, host, execution, links, **_limits(power_limit, sm_clock))
     if split not in ("even", "proportional"):
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
-    graph = graph_at(workload, inputs, given)
+    graph = graph_of(workload, inputs, given, sizes_open=True, mode="training")
     return plan(
         graph, setting, chosen, savers=savers or Savers(), proportional=split == "proportional", measured=measured
     )
@@ -131,36 +131,98 @@ def fit_into(
         raise InputError("fit_into: expected gpu=… or cluster=…")
     names = (largest,) if isinstance(largest, str) else largest
     if gpu is not None:
-        return try_all(graph_at(workload, inputs, given), _alone(gpu, host, execution), progress, names)
-    assert cluster is not None
-    setting = setting_of(cluster, gpus, host, execution, None)
-    return try_all(graph_at(workload, inputs, given), setting, progress, names)
+        setting = _alone(gpu, host, execution)
+    else:
+        assert cluster is not None
+        setting = setting_of(cluster, gpus, host, execution, None)
+    graph = graph_of(workload, inputs, given, sizes_open=True, mode="training")
+    return try_all(graph, setting, progress, names)
+
+
+def _limits(power_limit: str | float | None, sm_clock: str | float | None) -> dict[str, float | None]:
+    """Of every device, in W and Hz."""
+    return {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
 
 
 def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: Execution | Backend) -> Setting:
     """A cluster of one device."""
-    device = gpu if isinstance(gpu, Device) else load_device(gpu)
-    own = DEFAULT_HOST if host is None else host
-    found = own if isinstance(own, Host) else load_host(own)
+    machine, found = machine_of(gpu), host_of(DEFAULT_HOST if host is None else host)
+    name = machine.device.name
     return Setting(
-        cluster=Cluster(name=device.name, devices=(Members(name=device.name, count=1),), host=found.name),
-        machines=(Machine.of(device, constants_for(device)),), numbers=(0,), host=found, links=load_links(),
-        execution=execution_of(execution),
+        cluster=Cluster(name=name, devices=(Members(name=name, count=1),), host=found.name),
+        machines=(machine,), numbers=(0,), host=found, links=load_links(), execution=execution_of(execution),
     )  # fmt: skip
 
 
-def graph_at(workload: Graph | Callable[..., Any], inputs: Sequence[Any], options: dict[str, Any]) -> Graph:
-    """The graph at the sizes given, with those left open that parts of the batch need."""
-    from rooflinekit.api.keywords import inputs_of
-    from rooflinekit.api.predict import trace
+@checked
+def train(
+    decoder: Decoder,
+    *,
+    cluster: str | Path | Cluster,
+    batch: int,
+    seq: int,
+    gpus: int | None = None,
+    layout: Layout | None = None,
+    recipe: str | Recipe = "megatron",
+    host: str | Path | Host | None = None,
+    links: Path | None = None,
+    power_limit: str | float | None = None,
+    sm_clock: str | float | None = None,
+) -> TrainingStep:
+    """How long one training step of a decoder takes on a cluster, why, and what memory it needs.
 
-    if isinstance(workload, Graph):
-        if inputs:
-            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
-        return workload.at(**options)
-    inputs = inputs_of(workload, inputs, options)
-    names = open_names((inputs, options))
-    sizes = {name: options.pop(name) for name in tuple(options) if name in names}
-    check_dims(sizes, names, complete=True)
-    graph = trace(workload, *inputs, sizes=sizes, **{"mode": "training", **options})
-    return graph.at(**{name: size for name, size in sizes.items() if name in graph.dims})
+    batch: sequences of all GPUs together; seq: tokens of each. gpus: how many, from the first; by default all. layout:
+    how they share the work, see `Layout`. recipe: "megatron", "megatron-2023", "nemo", "nanotron",
+    "torchtitan", "torchtitan-compiled", "huggingface", "llm-foundry", "pytorch", or a `Recipe`.
+    power_limit, sm_clock: limits of every GPU below its board's own, as text ("250 W", "1.2 GHz") or in W and Hz.
+
+    Raises what `load_cluster` raises, and InputError for sizes that do not divide.
+
+    >>> found = train(Decoder.from_config("config.json"), cluster="dgx-h100", batch=64, seq=4096)  # doctest: +SKIP
+    >>> found.total_s, found.mfu, found.memory.allocated  # doctest: +SKIP
+    """
+    place = place_of(cluster, gpus, host, links, **_limits(power_limit, sm_clock))
+    check_count("batch", batch)
+    check_count("seq", seq)
+    return Planner(
+        decoder=decoder, layout=layout or Layout(), recipe=recipe_of(recipe), batch=batch, seq=seq, place=place
+    ).step()  # fmt: skip
+
+
+@checked
+def search_layouts(
+    decoder: Decoder,
+    *,
+    cluster: str | Path | Cluster,
+    batch: int,
+    seq: int,
+    gpus: int | None = None,
+    recipe: str | Recipe = "megatron",
+    host: str | Path | Host | None = None,
+    links: Path | None = None,
+    keep: int = 10,
+    progress: Callable[[int], None] | None = None,
+) -> LayoutSearch:
+    """The fastest layouts of a decoder's training that fit: tensor, context, pipeline, virtual stages, experts,
+    micro-batch, recomputation, and FSDP.
+
+    Arguments as of `train`. keep: how many of the fastest are worked out in full. progress: called with how many
+    layouts have been looked at. Raises what `train` raises, and InputError where nothing fits.
+    """
+    from rooflinekit.distributed.described import search_layouts as searched
+
+    check_count("batch", batch)
+    check_count("seq", seq)
+    place = place_of(cluster, gpus, host, links)
+    return searched(decoder, recipe_of(recipe), place, batch=batch, seq=seq, keep=keep, progress=progress)
+
+
+def place_of(
+    cluster: str | Path | Cluster, gpus: int | None = None, host: str | Path | Host | None = None,
+    links: Path | None = None, **limits: float | None,
+) -> Setting:  # fmt: skip
+    """A cluster of equal GPUs. limits: see `setting_of`. Raises what it raises, and InputError for unequal GPUs."""
+    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    if len(set(found.device_names)) > 1:
+        raise InputError(f"{found.name}: expected equal devices; got {', '.join(sorted(set(found.device_names)))}")
+    return setting_of(found, gpus, host, "eager", links, **limits)

@@ -240,7 +240,7 @@ def predict(
     Raises what `trace` and `load_device` raise, FormatError for arithmetic that the GPU does not have, and SpecError
     for a fit that cannot be read, or is of another device; InputError for a limit that the board cannot hold.
     """
-    options = {
+    options: dict[str, Any] = {
         "mode": mode, "loss": loss, "targets": targets, "optimizer": optimizer, "dtype": dtype, "autocast": autocast,
         "channels_last": channels_last, "tf32": tf32, "like": like, "inference_mode": inference_mode, "assume": assume,
         "name": name, "rules": rules, "strict": strict, "progress": progress, "keywords": keywords,
@@ -254,18 +254,31 @@ def predict(
     device = device_of(gpu)
     if isinstance(workload, Graph):
         check_traced(workload, inputs, sizes, options, predict)
-        numbers: dict[str, Any] = sizes
-        graph = workload.at(**numbers)
-    else:
-        graph = traced_at(workload, inputs, {**options, **sizes})
-    machine = Machine.of(device, _constants(constants, device), burst=burst)
-    machine = limited(machine, power_w=in_base(power_limit, "W"), clock=in_base(sm_clock, "Hz"))
+    graph = graph_of(workload, inputs, {**sizes}, **options)
+    machine = machine_of(device, _constants(constants, device), power_limit, sm_clock, burst=burst)
     return predict_graph(graph, machine, host_of(host), execution_of(execution))
 
 
 def in_base(given: str | float | None, unit: str) -> float | None:
     """A quantity as text, or a number in base units as it is. Raises UnitError for a text that is none."""
     return parse_quantity(given, unit) if isinstance(given, str) else given
+
+
+def machine_of(
+    gpu: str | Path | Device,
+    constants: Calibration | None = None,
+    power_limit: str | float | None = None,
+    sm_clock: str | float | None = None,
+    *,
+    burst: bool = False,
+) -> Machine:
+    """A GPU with its constants, by default those that were fitted on it or on others, under limits of power and clock.
+
+    Raises InputError for a limit that the board cannot hold.
+    """
+    device = device_of(gpu)
+    machine = Machine.of(device, constants or constants_for(device), burst=burst)
+    return limited(machine, power_w=in_base(power_limit, "W"), clock=in_base(sm_clock, "Hz"))
 
 
 def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> tuple[Machine, ...]:
@@ -277,7 +290,7 @@ def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> 
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(f"gpus: {twice[0]!r} is given twice")
-    return tuple(Machine.of(device, constants_for(device), burst=burst) for device in devices)
+    return tuple(machine_of(device, burst=burst) for device in devices)
 
 
 def device_of(gpu: object) -> Device:
@@ -290,10 +303,8 @@ def device_of(gpu: object) -> Device:
     return gpu if isinstance(gpu, Device) else load_device(gpu)
 
 
-def _constants(given: str | Path | Calibration | None, device: Device) -> Calibration:
-    if given is None:
-        return constants_for(device)
-    return given if isinstance(given, Calibration) else load_fit(Path(given), device)
+def _constants(given: str | Path | Calibration | None, device: Device) -> Calibration | None:
+    return given if given is None or isinstance(given, Calibration) else load_fit(Path(given), device)
 
 
 def host_of(host: str | Path | Host) -> Host:
@@ -301,13 +312,26 @@ def host_of(host: str | Path | Host) -> Host:
     return host if isinstance(host, Host) else load_host(host)
 
 
-def traced_at(model: Callable[..., Any] | str, inputs: Sequence[Any], options: dict[str, Any]) -> Graph:
-    """The model traced at numbers: exact for these sizes, and faster than with open ones."""
-    inputs = inputs_of(model, inputs, options)
+def graph_of(
+    workload: Graph | Callable[..., Any] | str, inputs: Sequence[Any], given: dict[str, Any],
+    *, sizes_open: bool = False, **options: Any,
+) -> Graph:  # fmt: skip
+    """The graph at the sizes given; a model is traced with them, as numbers unless they are to stay open.
+
+    given: a number for each named size, and of a model further options of `trace`, which come before `options`.
+    Traced at numbers it is exact for these sizes, and faster than with open ones.
+    """
+    if isinstance(workload, Graph):
+        if inputs:
+            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
+        return workload.at(**given)
+    options |= given
+    inputs = inputs_of(workload, inputs, options)
     names = open_names((inputs, options))  # targets among the options
     sizes = {name: options.pop(name) for name in tuple(options) if name in names}
     check_dims(sizes, names, complete=True)
-    return trace(model, *inputs, sizes=sizes, fixed=True, **options)
+    graph = trace(workload, *inputs, sizes=sizes, fixed=None if sizes_open else True, **options)
+    return graph.at(**{name: size for name, size in sizes.items() if name in graph.dims}) if sizes_open else graph
 
 
 def _convertible(dtype: Format | None) -> DType | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api.predict import Progress, trace
@@ -16,14 +15,10 @@ from rooflinekit.api.trace_basis import watched
 from rooflinekit.api.trace_states import digest
 from rooflinekit.api.trace_store import TraceStore, cache_folder, surroundings
 from rooflinekit.ir.graph import Graph, Origin
-from rooflinekit.ir.inputs import Input, Release
+from rooflinekit.ir.inputs import Input
 
 if TYPE_CHECKING:
     from rooflinekit.tracing.targets import Target
-
-
-class _NotPlainError(Exception):
-    """An option that no key can be made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +44,7 @@ class TargetTrace:
         store = self._store()
         found = self._trace(changes) if store is None else self._kept(store, changes)
         optimizer = None if self.optimizer is None else functools.partial(_built, self.optimizer)
-        again = _Again(replace(self, options={**self.options, **changes}))
+        again = replace(self, options={**self.options, **changes})
         return replace(found, origin=Origin(trace=again, optimizer=optimizer))
 
     def _kept(self, store: TraceStore, changes: Mapping[str, Any]) -> Graph:
@@ -85,24 +80,14 @@ class TargetTrace:
                 **surroundings(),
                 "target": self.target,
                 "folder": os.getcwd(),
-                "args": _plain(self.args),
+                "args": self.args,
                 "optimizer": self.optimizer and self.optimizer.lower(),
                 "loss": self.loss,
-                "options": _plain({**self.options, **changes}),
+                "options": {**self.options, **changes},
             }
-        except (_NotPlainError, OSError):
+            return digest(json.dumps(described, sort_keys=True, default=_plain).encode(errors="surrogateescape"))
+        except (TypeError, ValueError, OSError):
             return None
-        return digest(json.dumps(described, sort_keys=True).encode(errors="surrogateescape"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Again:
-    """Traces a target again."""
-
-    target: TargetTrace
-
-    def __call__(self, **changes: Any) -> Graph:
-        return self.target(**changes)
 
 
 def _built(name: str, parameters: Any, **options: Any) -> Any:
@@ -114,16 +99,11 @@ def _built(name: str, parameters: Any, **options: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value for JSON, equal for equal values."""
+    """A value that JSON does not have, equal for equal values. Raises TypeError for one that no key can be made of."""
     if isinstance(value, Input):
         return repr(value)
-    if isinstance(value, StrEnum | Release):
-        return [type(value).__name__, str(value)]
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
     if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, Collection):
-        parts = [_plain(part) for part in value]
-        return parts if isinstance(value, list | tuple) else sorted(parts, key=str)
-    raise _NotPlainError
+        return dict(value)
+    if isinstance(value, Set):
+        return sorted(value)
+    raise TypeError(value)

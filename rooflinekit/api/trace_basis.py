@@ -30,7 +30,6 @@ Entry = tuple[str, str, str]
 
 _MOST_ENTRIES = 100_000
 _LIVE = ("/proc/", "/sys/", "/dev/")  # where the system tells how it is at the moment
-_PLAIN = "/dev/shm/"  # files in memory
 
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 #: Where libraries are installed: of this environment, and of one that it stands upon or is given by a path.
@@ -194,13 +193,18 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 _HEARD = {"open", "os.listdir", "os.scandir", *_UNFOLLOWED}
 
 
+def _is_live(name: str) -> bool:
+    """Whether the system tells there how it is at the moment; in /dev/shm are files, in memory."""
+    return name.startswith(_LIVE) and not name.startswith("/dev/shm/")
+
+
 def _opened(record: Record, path: Any, mode: Any, flags: Any) -> None:
     if isinstance(path, int) or not isinstance(flags, int):
         return
     if flags & os.O_ACCMODE == os.O_WRONLY or flags & os.O_TRUNC:
         return
     name = os.path.abspath(os.fsdecode(path))
-    if name.startswith(_LIVE) and not name.startswith(_PLAIN):
+    if _is_live(name):
         if name != os.devnull and _asked_by_model():
             record.reasons[f"reads {name}, which tells something else each time"] = None
     elif not name.startswith(_foreign()) and "__pycache__" not in name:
@@ -295,15 +299,6 @@ class _Variables(dict[Any, Any]):
         self._note(key)
         return super().__getitem__(key)
 
-    def __contains__(self, key: object) -> bool:
-        self._note(key)
-        return super().__contains__(key)
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """As of any mapping."""
-        self._note(key)
-        return super().get(key, default)
-
     def __iter__(self) -> Iterator[Any]:
         if _listening() is self.record and not _caller().startswith(_foreign()):
             self.record.note("variables", "")
@@ -348,30 +343,19 @@ def _environment(record: Record) -> Iterator[None]:
             view._data = plain
 
 
-class _Arguments(list[str]):
-    """`sys.argv`, which records that it is read."""
+def _read_arguments(name: str) -> Callable[..., Any]:
+    def read(self: list[str], *given: Any) -> Any:
+        record = _listening()
+        if record is not None and not _caller().startswith(_foreign()):
+            record.note("arguments", "")
+        return getattr(list, name)(self, *given)
 
-    def __getitem__(self, place: Any) -> Any:
-        _read_arguments()
-        return super().__getitem__(place)
-
-    def __iter__(self) -> Iterator[str]:
-        _read_arguments()
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        _read_arguments()
-        return super().__len__()
-
-    def __contains__(self, word: object) -> bool:
-        _read_arguments()
-        return super().__contains__(word)
+    return read
 
 
-def _read_arguments() -> None:
-    record, caller = _listening(), _caller()
-    if record is not None and not caller.startswith(_foreign()):
-        record.note("arguments", "")
+#: `sys.argv`, which records that it is read.
+_READERS = ("__getitem__", "__iter__", "__len__", "__contains__")
+_Arguments = type("_Arguments", (list,), {name: _read_arguments(name) for name in _READERS})
 
 
 class _Input:
@@ -447,8 +431,8 @@ def _looking(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
                 record.reasons["looks for a path below a folder's descriptor"] = None
             with contextlib.suppress(TypeError, ValueError):
                 found = os.path.abspath(os.fsdecode(path))
-                live = found.startswith(_LIVE) and not found.startswith(_PLAIN)
-                if name != "open" and not live and not found.startswith(_foreign()):  # opening is heard by an event
+                # of opening an event tells
+                if name != "open" and not _is_live(found) and not found.startswith(_foreign()):
                     record.note("path", found)
                     if name in ("stat", "lstat") and _asks_for_time():
                         record.note("time", found)

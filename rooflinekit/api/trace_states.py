@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.machinery import PathFinder
 
 MOST_FILE = 64 << 20  # bytes of a file that is looked at again
@@ -56,39 +56,40 @@ def _all_of(descriptor: int, size: int) -> bytes:
     return b"".join(parts)
 
 
+def _fingerprint(parts: Iterable[str]) -> str:
+    return digest("\0".join(parts).encode(errors="surrogateescape"))
+
+
 def _names(path: str) -> str:
     """Fingerprint of the names in a folder."""
-    try:
-        return digest("\0".join(sorted(os.listdir(path))).encode(errors="surrogateescape"))
-    except OSError:
-        return "absent"
+    return _fingerprint(sorted(os.listdir(path)))
 
 
 def _distributions(path: str) -> str:
     """Fingerprint of the packages that are installed in a folder."""
-    try:
-        found = sorted(name for name in os.listdir(path) if name.endswith((".dist-info", ".egg-info", ".pth")))
-    except OSError:
-        return "absent"
-    return digest("\0".join(found).encode(errors="surrogateescape"))
+    return _fingerprint(sorted(name for name in os.listdir(path) if name.endswith((".dist-info", ".egg-info", ".pth"))))
 
 
 def _place(path: str) -> str:
     """Whether a path is there, as what, with which rights and of which size, and where a link leads."""
-    try:
-        to = os.readlink(path) if os.path.islink(path) else ""
-        found = _real_stat(path)
-    except (OSError, ValueError):
-        return "absent"
+    to = os.readlink(path) if os.path.islink(path) else ""
+    found = _real_stat(path)
     return f"{found.st_mode:o} {found.st_size if stat.S_ISREG(found.st_mode) else ''} {to}"
 
 
 def _changed(path: str) -> str:
     """When a path was last written to, in nanoseconds."""
-    try:
-        return str(_real_stat(path).st_mtime_ns)
-    except (OSError, ValueError):
-        return "absent"
+    return str(_real_stat(path).st_mtime_ns)
+
+
+def _or_absent(look: Callable[[str], str]) -> Callable[[str], str]:
+    def state(path: str) -> str:
+        try:
+            return look(path)
+        except (OSError, ValueError):
+            return "absent"
+
+    return state
 
 
 #: Variables that a library or a model has set in this process: what was given, and what was made of it.
@@ -113,12 +114,7 @@ def _variable(name: str) -> str:
 
 def _variables(_: str) -> str:
     """Fingerprint of all environment variables, but for those that each shell sets anew."""
-    found = (f"{name}={value}" for name, value in sorted(os.environ.items()) if name not in SESSION)
-    return digest("\0".join(found).encode(errors="surrogateescape"))
-
-
-def _arguments(_: str) -> str:
-    return digest("\0".join(sys.argv).encode(errors="surrogateescape"))
+    return _fingerprint(f"{name}={value}" for name, value in sorted(os.environ.items()) if name not in SESSION)
 
 
 def _origin(name: str) -> str:
@@ -134,6 +130,13 @@ def _origin(name: str) -> str:
 
 
 NOW: Mapping[str, Callable[[str], str]] = {
-    "file": content, "folder": _names, "packages": _distributions, "path": _place, "time": _changed,
-    "variable": _variable, "variables": _variables, "arguments": _arguments, "module": _origin,
-}  # fmt: skip
+    "file": content,
+    **{
+        kind: _or_absent(look)
+        for kind, look in {"folder": _names, "packages": _distributions, "path": _place, "time": _changed}.items()
+    },
+    "variable": _variable,
+    "variables": _variables,
+    "arguments": lambda _: _fingerprint(sys.argv),
+    "module": _origin,
+}

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated
 
@@ -16,19 +17,22 @@ import typer
 
 from rooflinekit import __version__
 from rooflinekit.cli import guide
+from rooflinekit.cli.command import Command, made
 from rooflinekit.errors import DeviceWarning, RooflinekitError, printable
 from rooflinekit.present.text.form import COLUMNS, being, columns_of
 
 _HELP = "How long one step of a PyTorch network takes on a GPU, why, and what would change it."
 
-#: Every command; each is a module of its own here.
+#: Every command.
 COMMANDS = tuple(name for names in guide.GROUPS.values() for name in names)
+_HOME = {name: home for home, names in guide.HOMES.items() for name in names.split()}
 
 
-def program(*names: str) -> typer.Typer:
+def program(*names: str, listed: bool = False) -> typer.Typer:
     """The program with these commands; one takes a tenth of the time to build that all take.
 
-    Each is what has its name in the module of its name: a function, or a Typer with subcommands. A function's attribute
+    listed: commands are only named, with their texts and without their options, as the program's own help has them.
+    Each is what has its name in its module: a function, or a Typer with subcommands. A function's attribute
     `registered` holds keywords of `typer.Typer.command`.
     """
     app = typer.Typer(
@@ -42,14 +46,22 @@ def program(*names: str) -> typer.Typer:
     )
     app.callback()(_without_command)
     for name in names:
-        word = name.replace("-", "_")
-        command = getattr(import_module(f"rooflinekit.cli.{word}"), word)
+        command = getattr(import_module(f"rooflinekit.cli.{_HOME[name]}"), name.replace("-", "_"))
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
             form = {"cls": guide.Command, **getattr(command, "registered", {})}
-            app.command(**form)(command)
+            app.command(**form)(_named(command) if listed else made(command))
     return app
+
+
+def _named(command: Command) -> Callable[[], None]:
+    """A function of this name and text."""
+
+    def nothing() -> None: ...
+
+    nothing.__name__, nothing.__doc__ = command.__name__, command.__doc__
+    return nothing
 
 
 def _without_command(
@@ -61,7 +73,7 @@ def _without_command(
         print(__version__)
         raise typer.Exit
     if context.invoked_subcommand is None:
-        commands = typer.main.get_group(program(*guide.FIRST)).commands
+        commands = typer.main.get_group(program(*guide.FIRST, listed=True)).commands
         print(guide.welcome(_HELP, {name: guide.summary(commands[name]) for name in guide.FIRST}))
 
 
@@ -112,7 +124,8 @@ def _run() -> None:
         # Without standalone mode typer.Exit becomes the status that the call returns.
         asked = sys.argv[1:]
         names = (asked[0],) if asked and asked[0] in COMMANDS else COMMANDS
-        status = program(*names)(args=asked, standalone_mode=False)
+        listed = names is COMMANDS and "_ROOFLINEKIT_COMPLETE" not in os.environ
+        status = program(*names, listed=listed)(args=asked, standalone_mode=False)
         sys.stdout.flush()
     except RooflinekitError as error:
         _fail(str(error))

@@ -19,10 +19,19 @@ GROUPS = {
     "Measure and calibrate": ("measure", "calibrate", "campaign", "fit"),
     "Keep watch": ("guard",),
     "Hardware": ("devices", "hosts", "clusters", "specs", "check"),
-    "Itself": (
-        "doctor",
-        "cache",
-    ),
+    "Itself": ("doctor", "cache"),
+}
+
+#: The modules of this folder, and the commands whose functions are in them.
+HOMES = {
+    "step": "predict summary explain crossover profile",
+    "pages": "plot report explore",
+    "choose": "compare transfer advise sweep search power cost",
+    "several": "parallel fit-into train collective",
+    "serve": "serve",
+    "measuring": "measure calibrate campaign fit",
+    "hardware": "devices hosts clusters specs check",
+    "upkeep": "guard doctor cache",
 }
 
 #: What a newcomer needs, each with a call to begin with.

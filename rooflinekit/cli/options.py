@@ -1,119 +1,234 @@
-"""What several subcommands take and print alike, and the names that a shell completes."""
+"""Options that several commands take: each is declared here once, by theme, alone or as a record with what it means."""
 
 from __future__ import annotations
 
-import json
-import shlex
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit.present.text.progress import following
+import rooflinekit as rk
+from rooflinekit.cli.parse import quantity_of, variants_of
+from rooflinekit.errors import InputError, printable
+from rooflinekit.present.text.progress import bar
+
+if TYPE_CHECKING:
+    from rooflinekit.api.measured import MeasuredStep
+    from rooflinekit.study.compare.cost import Bounds
 
 
-def gpu_names(incomplete: str) -> list[str]:
-    """Shipped devices whose name begins so."""
-    from rooflinekit.hardware.specs import device_names
+def _names(home: str, function: str) -> dict[str, Callable[[str], list[str]]]:
+    """Completes a name by what `rooflinekit.{home}.{function}()` lists, which is imported when a shell asks."""
 
-    return [name for name in device_names() if name.startswith(incomplete)]
+    def beginning(incomplete: str) -> list[str]:
+        listed = getattr(import_module(f"rooflinekit.{home}"), function)()
+        return [name for name in listed if name.startswith(incomplete)]
 
-
-def host_names(incomplete: str) -> list[str]:
-    """Shipped hosts whose name begins so."""
-    from rooflinekit.hardware import specs
-
-    return [name for name in specs.host_names() if name.startswith(incomplete)]
+    return {"autocompletion": beginning}
 
 
-def model_names(incomplete: str) -> list[str]:
-    """Language models whose name begins so."""
-    from rooflinekit.published.models import published_names
+GPUS, HOSTS = _names("hardware.specs", "device_names"), _names("hardware.specs", "host_names")
+CLUSTERS = _names("hardware.specs", "cluster_names")
+ONE_OR_MORE, NONE_OR_MORE = {"min": 1}, {"min": 0}
 
-    return [name for name in published_names() if name.startswith(incomplete)]
-
-
-def cluster_names(incomplete: str) -> list[str]:
-    """Shipped clusters whose name begins so."""
-    from rooflinekit.hardware import specs
-
-    return [name for name in specs.cluster_names() if name.startswith(incomplete)]
-
-
-CLUSTERS = "`rooflinekit clusters` lists them"
+LISTED = "`rooflinekit clusters` lists them"
 TARGET_HELP = (
     "timm:NAME, transformers:NAME or transformers:config.json, a language model such as llama-3.1-8b, FILE.py:NAME, "
     "or package.module:name"
 )
-MODEL_HELP = "a name such as llama-3.1-70b hf:OWNER/NAME of HuggingFace's cache, or a config.json's path"
+_MODEL_HELP = "a name such as llama-3.1-70b hf:OWNER/NAME of HuggingFace's cache, or a config.json's path"
 
-TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=model_names, help=MODEL_HELP)]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON and nothing else")]
-DraftOption = Annotated[
-    bool, typer.Option("--allow-draft", help="accept a specification marked as a draft: its numbers are not confirmed")
+Target = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, **_names("published.models", "published_names"))
 ]
-ClusterOption = Annotated[str, typer.Option(metavar="NAME|FILE.yaml", autocompletion=cluster_names, help=CLUSTERS)]
-ForceOption = Annotated[bool, typer.Option("--force", help="replace the file")]
+Draft = Annotated[bool, "accept a specification marked as a draft: its numbers are not confirmed"]
+ClusterName = Annotated[str, "--cluster NAME|FILE.yaml", LISTED, CLUSTERS]
+Force = Annotated[bool, "replace the file"]
+Rank = Annotated[int | None, "of a folder of traces: read this rank alone; by default the mean of all", NONE_OR_MORE]
+
+# --- a step that was measured ----------------------------------------------------------------------------------------
+
+MEASURED = (
+    "a time, '31.2 ms', or a file: a profiler's trace, or a folder of them with one a rank; a record of "
+    "`measure --out`; a .csv of name,seconds"
+)
+MeasuredOn = Annotated[
+    str | None, "--measured-on GPU", "the GPU of the timed step; by default the one that the file names", GPUS
+]
 
 
-#: The documents that `--json` prints, and their versions, which rise when a field goes or changes its meaning, and not
-#: when one is added. Their schemas are in docs/schemas, made by docs/make_schemas.py.
-DOCUMENTS = {
-    "advise": 1,
-    "calibrate": 1,
-    "campaign-from-trace": 1,
-    "campaign-summarize": 1,
-    "campaign-validate": 1,
-    "check": 1,
-    "cluster": 1,
-    "clusters": 1,
-    "collective": 1,
-    "compare": 1,
-    "cost": 1,
-    "crossover": 1,
-    "device": 1,
-    "devices": 1,
-    "doctor": 1,
-    "explain": 1,
-    "fit": 1,
-    "fit-into": 1,
-    "guard": 1,
-    "host": 1,
-    "hosts": 1,
-    "measure": 1,
-    "own-fit": 1,
-    "parallel": 1,
-    "power": 1,
-    "predict": 1,
-    "profile": 1,
-    "search": 1,
-    "serve": 1,
-    "serve-capacity": 1,
-    "serve-rates": 1,
-    "specs": 1,
-    "summary": 1,
-    "sweep": 1,
-    "train": 1,
-    "transfer": 1,
-}
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A step that was measured, on which all predictions then rest."""
+
+    measured: Annotated[
+        str | None, "--measured TIME|FILE", "scale all predictions by a step that was timed: " + MEASURED
+    ] = None
+    measured_on: MeasuredOn = None
+    measured_at: Annotated[
+        list[str] | None, "--measured-at NAME=VALUE", "what differed when it was timed: batch=8, execution=eager, …"
+    ] = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What --measured-at says."""
+        return changes_of("--measured-at", self.measured_at or ())
+
+    def step(self, *, allow_draft: bool, mark: str | None = None, rank: int | None = None) -> MeasuredStep | None:
+        """What the options say, None without --measured; a bar while a large trace is read.
+
+        Raises what `MeasuredStep.of` raises, and InputError for options that belong to --measured.
+        """
+        from rooflinekit.api.measured import MeasuredStep
+        from rooflinekit.study.transfer.evidence import read_measured
+
+        if self.measured is None:
+            for option, given in (("--measured-on", self.measured_on), ("--measured-at", self.measured_at)):
+                if given:
+                    raise InputError(f"{option}: belongs to --measured, a time or a file, which is missing")
+            return None
+        changes = self.changes  # what can be wrong is looked at before the slow part
+        with bar(f"reading {self.measured}", share=True) as advance:
+            evidence = read_measured(self.measured, mark=mark, rank=rank, progress=advance)
+        return MeasuredStep.of(evidence, self.measured_on, changes, allow_draft=allow_draft)
 
 
-def typed() -> str:
-    """The command as it was typed, by which an answer is made again."""
-    return shlex.join(["rooflinekit", *sys.argv[1:]])
+def changes_of(option: str, given: Sequence[str]) -> dict[str, Any]:
+    """NAME=VALUE, each once. Raises InputError for several values of one."""
+    found = variants_of(given, option)
+    several = [name for name, values in found.items() if len(values) > 1]
+    if several:
+        raise InputError(f"{option} {several[0]}: expected one value; got {len(found[several[0]])}")
+    return {name: values[0] for name, values in found.items()}
 
 
-def print_json(name: str, document: Mapping[str, object]) -> None:
-    """The one document that `--json` asks for, with the name and version of its schema."""
-    whole = {"schema": f"rooflinekit/{name}/{DOCUMENTS[name]}", **document}
-    print(json.dumps(whole, indent=2, ensure_ascii=False))
+# --- money -----------------------------------------------------------------------------------------------------------
+
+Carbon = Annotated[float | None, "--carbon KG", "kg of CO2 for each kWh"]
 
 
-@contextmanager
-def progress_line(first: str) -> Iterator[Callable[[str], None] | None]:
-    """A line on standard error, with the time passed, that says what is being done; None where it is no terminal."""
-    with following("SpinnerColumn", "text", "TimeElapsedColumn", description=first) as update:
-        yield update and (lambda doing: update(description=doing))
+@dataclass(frozen=True, kw_only=True)
+class _Named:
+    price: Annotated[
+        list[str] | None, "--price GPU=DOLLARS", "dollars for an hour of one GPU, such as h100=2.99; repeatable"
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hourly:
+    """What an hour of a GPU costs."""
+
+    price_per_hour: Annotated[
+        str | None, "--price-per-hour MONEY", "price of an hour of each GPU, with its currency: '0.80 USD'"
+    ] = None
+    prices: Annotated[
+        str | None,
+        "--prices NAME|FILE",
+        "a table of prices: two columns (.csv: h100,2.99), or .yaml with currency, day and source",
+        _names("hardware.prices", "price_tables"),
+    ] = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything is priced."""
+        return any(vars(self).get(name) for name in ("price", "price_per_hour", "prices", "purchase_price"))
+
+    def pricing(self) -> rk.Pricing:
+        """What the options say. Raises InputError where they name no price, and SpecError for a table that is none."""
+        from rooflinekit.hardware.prices import price_table
+
+        given = {"price": None, "purchase_price": None, "kwh_price": None, **vars(self)}
+        hour, purchase, kwh = (
+            None if given[name] is None else money_of(f"--{name.replace('_', '-')}", given[name])
+            for name in ("price_per_hour", "purchase_price", "kwh_price")
+        )
+        if given["price"] and self.prices is not None:
+            raise InputError("--price, --prices: give one of the two")
+        table = None if self.prices is None else rk.load_prices(self.prices)
+        if given["price"]:
+            table = price_table(map(_priced, given["price"]), "--price", date.today())
+        shares = {name: given[name] for name in ("years", "utilization", "pue") if name in given}
+        return rk.Pricing(hour=hour, purchase=purchase, kwh=kwh, table=table, **shares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices(Hourly, _Named):
+    """The same, also by the names of GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purchase(Prices):
+    """What GPUs cost that are rented or bought, and their electricity."""
+
+    purchase_price: Annotated[str | None, "--purchase-price MONEY", "the price of one GPU that is bought"] = None
+    years: Annotated[float, "years over which the purchase is spread"] = 4.0
+    utilization: Annotated[float, "share of these years in which it works"] = 1.0
+    kwh_price: Annotated[str | None, "--kwh-price MONEY", "the price of electricity, such as '0.25 USD'"] = None
+    pue: Annotated[float, "total power by that of the GPU: host, fans and cooling draw too"] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What leaves GPUs out."""
+
+    max_watts: Annotated[str | None, "--max-watts WATTS", "leave out GPUs that draw more on average"] = None
+    max_cost: Annotated[float | None, "leave out GPUs on which the run, or else a million samples, costs more"] = None
+
+    @property
+    def watts(self) -> float | None:
+        """Of --max-watts."""
+        return None if self.max_watts is None else quantity_of("--max-watts", self.max_watts, "W")
+
+    def bounds(self, prices: Prices) -> Bounds:
+        """With the prices, where any is given."""
+        from rooflinekit.study.compare.cost import Bounds
+
+        return Bounds(price=prices.pricing() if prices.asked else None, max_cost=self.max_cost, max_watts=self.watts)
+
+
+_MONEY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Z]{3})\s*")
+# What may stand about the number: "$0.80/h" and "0.80 USD/hour" are 0.80.
+_DOLLARS_OF_AN_HOUR = re.compile(r"^\s*\$|\s*(USD|\$)?\s*(/\s*(h|hr|hour))?\s*$", re.I)
+
+
+def _priced(text: str) -> tuple[str, float]:
+    """A GPU and the dollars of an hour."""
+    name, _, dollars = text.partition("=")
+    try:
+        hour = float(_DOLLARS_OF_AN_HOUR.sub("", dollars))
+    except ValueError:
+        hour = 0.0
+    if not (name and 0 < hour < float("inf")):
+        raise InputError(f"--price {text!r}: expected a GPU and the dollars of an hour, such as h100=2.99")
+    return name.strip(), hour
+
+
+def say_notes(pricing: rk.Pricing, devices: Sequence[rk.Device]) -> None:
+    """Old prices and examples say so on standard error.
+
+    Raises InputError where --price names a GPU that is not looked at.
+    """
+    if pricing.table is not None and pricing.table.prices[0].source == "--price":
+        for name in pricing.table.unused(devices):
+            listed = ", ".join(dict.fromkeys(device.name for device in devices))
+            raise InputError(f"--price {name}=…: no such GPU is looked at: {listed}")
+    for note in pricing.notes(devices):
+        print(printable(f"rooflinekit: {note}"), file=sys.stderr)
+
+
+def money_of(option: str, text: str) -> tuple[float, str]:
+    """An amount and its currency. Raises InputError for one without.
+
+    >>> money_of("--kwh-price", "0.25 USD")
+    (0.25, 'USD')
+    """
+    found = _MONEY.fullmatch(text)
+    if found is None:
+        raise InputError(f"{option} {text!r}: expected an amount and its currency, such as '0.80 USD'")
+    return float(found[1]), found[2]

@@ -79,50 +79,11 @@ def quantity_of(option: str, text: str, unit: str) -> float:
 
 def sizes_of(
     assigned: list[str], rest: list[str], names: tuple[str, ...], options: Sequence[str] = ()
-) -> dict[str, int]:
-    """Values from `--size NAME=VALUE`, and from `--NAME VALUE` or `--NAME=VALUE` among the unknown options.
+) -> dict[str, tuple[str, str]]:
+    """For each size the option and the word that say it: `--size NAME=VALUE`, or an unknown `--NAME VALUE`.
 
     options: those of the command, one of which an unknown word may have been meant for.
     """
-    words = _size_words(assigned, rest, names, options)
-    return {name: _integer(option, value) for name, (option, value) in words.items()}
-
-
-def size_lists_of(
-    assigned: list[str], rest: list[str], names: tuple[str, ...], options: Sequence[str] = ()
-) -> dict[str, Sequence[int]]:
-    """As `sizes_of`, where a size may be a list of numbers (1,2,4) or of ranges (1:64, or 8:4096:8)."""
-    words = _size_words(assigned, rest, names, options)
-    return {name: integers(option, value) for name, (option, value) in words.items()}
-
-
-def integers(option: str, text: str) -> Sequence[int]:
-    """The numbers of a list; a range includes its end.
-
-    >>> list(integers("--batch", "1,2,8:24:8"))
-    [1, 2, 8, 16, 24]
-    """
-    found: list[int] = []
-    for word in text.split(","):
-        bounds = [_integer(option, part) for part in word.split(":")]
-        if len(bounds) > 3 or (len(bounds) == 3 and bounds[2] < 1):
-            raise SizeError(f"{option}: expected a number, FIRST:LAST or FIRST:LAST:STEP; got {word!r}")
-        first, last, step = (*bounds, 1)[:3] if len(bounds) > 1 else (bounds[0], bounds[0], 1)
-        if last < first:
-            raise SizeError(f"{option}: {word!r} has no numbers: the last is below the first")
-        count = len(found) + (last - first) // step + 1
-        if count > _MOST_NUMBERS:
-            raise SizeError(
-                f"{option}: expected at most {_MOST_NUMBERS:,} numbers; got {count:,}; take steps (FIRST:LAST:STEP)"
-            )
-        found += range(first, last + 1, step)
-    return found
-
-
-def _size_words(
-    assigned: list[str], rest: list[str], names: tuple[str, ...], options: Sequence[str]
-) -> dict[str, tuple[str, str]]:
-    """For each size the option and the word that say it."""
     found: dict[str, tuple[str, str]] = {}
     words = iter(rest)
     for word in words:
@@ -145,7 +106,31 @@ def _size_words(
     return found
 
 
-def _integer(option: str, value: str) -> int:
+def integers(option: str, text: str) -> Sequence[int]:
+    """The numbers of a list; a range includes its end.
+
+    >>> list(integers("--batch", "1,2,8:24:8"))
+    [1, 2, 8, 16, 24]
+    """
+    found: list[int] = []
+    for word in text.split(","):
+        bounds = [integer(option, part) for part in word.split(":")]
+        if len(bounds) > 3 or (len(bounds) == 3 and bounds[2] < 1):
+            raise SizeError(f"{option}: expected a number, FIRST:LAST or FIRST:LAST:STEP; got {word!r}")
+        first, last, step = (*bounds, 1)[:3] if len(bounds) > 1 else (bounds[0], bounds[0], 1)
+        if last < first:
+            raise SizeError(f"{option}: {word!r} has no numbers: the last is below the first")
+        count = len(found) + (last - first) // step + 1
+        if count > _MOST_NUMBERS:
+            raise SizeError(
+                f"{option}: expected at most {_MOST_NUMBERS:,} numbers; got {count:,}; take steps (FIRST:LAST:STEP)"
+            )
+        found += range(first, last + 1, step)
+    return found
+
+
+def integer(option: str, value: str) -> int:
+    """The number that an option gives."""
     try:
         return int(value)
     except ValueError:
@@ -196,4 +181,4 @@ def _variant(name: str, word: str, option: str) -> Any:
         if word not in _YES:
             raise InputError(f"{option} channels-last: expected yes or no; got {word!r}")
         return _YES[word]
-    return _integer(f"{option} {name}", word)
+    return integer(f"{option} {name}", word)

@@ -1,244 +1,396 @@
-"""The subcommand that serves a language model."""
+"""The subcommand that serves a language model: to clients that ask one request after the other, or at a rate."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from rooflinekit.cli.options import JsonOption, ModelArgument, print_json
-from rooflinekit.cli.serve_engine import EngineOptions, numbers, places
-from rooflinekit.cli.serve_rates import Rates, serve_rates
-from rooflinekit.errors import CapacityError, FormatError, InputError
+import rooflinekit as rk
+from rooflinekit.cli.command import Answer
+from rooflinekit.cli.options import NONE_OR_MORE, ONE_OR_MORE, Model
+from rooflinekit.errors import CapacityError, FormatError, InputError, UnitError
+from rooflinekit.present import text
+from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
     from rooflinekit.present.text.serving import Refused
-    from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.served import Serving
+
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_RATE = re.compile(r"\s*([0-9.,eE+\s-]+)/\s*(s|min|h)\s*")
+_PROMISES = ("ttft", "tpot", "e2e")
+
+#: Options of `rk.serve` for one place: a GPU or a cluster, formats, an engine, limits.
+Place = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Who asks for what, and where it is served. What may be several is a text."""
+
+    gpu: Annotated[list[str] | None, "name, alias or specification file; repeatable"] = None
+    batch: Annotated[str, "clients that ask at once; several as 1,8,64"] = "1"
+    input_tokens: Annotated[str, "--input -i", "tokens of a prompt; several as 1024,4096"] = "1024"
+    output: Annotated[int, "tokens of an answer", ONE_OR_MORE] = 256
+    weights: Annotated[
+        str | None,
+        "bf16, fp16, fp8, fp8-dynamic, fp8-block, int8-dynamic, int8, int4, nvfp4 or mxfp4; several as bf16,fp8; by "
+        "default as the model is published",
+    ] = None
+    kv: Annotated[str, "format of the cache: bf16, fp16 or fp8; several as bf16,fp8"] = "bf16"
+    cluster: Annotated[list[str] | None, "name or file of a cluster, whose first GPUs serve; repeatable"] = None
+    tp: Annotated[str, "GPUs of the cluster that share each layer; several as 1,2,4"] = "1"
+    ep: Annotated[str, "parts of the experts over all GPUs; 1: all share each; several as 1,8"] = "1"
+    dp: Annotated[str, "groups of --tp GPUs with sequences of their own, that share the experts"] = "1"
+
+    def listed(self, decoder: rk.Decoder, engines: Sequence[rk.Engine]) -> list[Place]:
+        """Every combination."""
+        asked = list(product(*(numbers(f"--{name}", getattr(self, name)) for name in ("tp", "ep", "dp"))))
+        # of several, those that divide the experts evenly; what is asked for alone is refused with its reason
+        parts = [(tp, ep, dp) for tp, ep, dp in asked if tp * dp % ep == 0] or asked
+        where = [*((name, None) for name in self.gpu or ()), *((None, name) for name in self.cluster or ())]
+        formats = (self.weights or decoder.weights).split(","), self.kv.split(",")
+        return [
+            {"gpu": one, "cluster": group, "tp": tp, "ep": ep, "dp": dp, "weights": weights, "kv": kv, "engine": engine}
+            for (one, group), (tp, ep, dp), weights, kv, engine in product(where, parts, *formats, engines)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engines:
+    """How the engine works; None where its own setting holds."""
+
+    engine: Annotated[
+        str | None,
+        "--engine NAME[:VERSION]",
+        "vllm:0.12, sglang:0.5.8, tensorrt-llm:1.0: the defaults of the options below, to --heads; several by commas",
+    ] = None
+    host_work: Annotated[str | None, "overlapped with the GPU's (default), or serial: between its steps"] = None
+    policy: Annotated[
+        str | None,
+        "prompts are read in mixed steps (default), beside sequences that go on, or prefill-first, or both",
+    ] = None
+    step_tokens: Annotated[str | None, "most tokens of a step, by default 8192; several as 2048,8192"] = None
+    chunks: Annotated[
+        bool | None, "a prompt is cut where a step's tokens end (default); otherwise it waits until it fits"
+    ] = None
+    reserve: Annotated[
+        str | None, "of the cache: grow, as an answer does (default), or whole, for all its tokens; with --rate"
+    ] = None
+    sequences: Annotated[int | None, "most sequences at once; by default any number", ONE_OR_MORE] = None
+    memory_share: Annotated[float | None, "of the GPU's memory that the engine takes, by default 0.9"] = None
+    graph_sizes: Annotated[
+        str | None, "sequences that steps are captured for as CUDA graphs, and filled up to: 1,2,4,8,16"
+    ] = None
+    sums: Annotated[
+        str | None, "over GPUs: by nccl (default), or one-shot: by the engine's own kernels, for NVLink"
+    ] = None
+    heads: Annotated[
+        str | None, "that share keys read them together (default), or apart, as older kernels do while decoding"
+    ] = None
+    draft: Annotated[
+        str | None, "--draft MODEL", "with --acceptance: the model that proposes tokens; else they are free"
+    ] = None
+    draft_tokens: Annotated[int, "with --acceptance: tokens proposed in each step"] = 4
+    acceptance: Annotated[float | None, "speculative decoding: chance that a proposed token is kept, such as 0.7"] = (
+        None
+    )
+    adapters: Annotated[int, "LoRA adapters in memory, of which each sequence uses one", NONE_OR_MORE] = 0
+    adapter_rank: Annotated[int, "of each LoRA adapter"] = 16
+
+    def listed(self) -> list[rk.Engine]:
+        """One for each combination of `engine`, `policy` and `step_tokens`."""
+        sizes = None if self.graph_sizes is None else tuple(numbers("--graph-sizes", self.graph_sizes))
+        steps = [None] if self.step_tokens is None else numbers("--step-tokens", self.step_tokens)
+        same = ("chunks", "reserve", "sequences", "memory_share", "sums", "heads")
+        given: dict[str, Any] = {
+            **{name: getattr(self, name) for name in same}, "host": self.host_work, "graph_sizes": sizes,
+            "speculation": self._speculation(),
+            "adapters": rk.Adapters(number=self.adapters, rank=self.adapter_rank) if self.adapters else None,
+        }  # fmt: skip
+        found = []
+        for name, policy, tokens in product(_several(self.engine), _several(self.policy), steps):
+            asked = {**given, "policy": policy, "step_tokens": tokens}
+            changes = {key: value for key, value in asked.items() if value is not None}
+            found.append(rk.Engine(**changes) if name is None else rk.Engine.of(name, **changes))
+        return found
+
+    def _speculation(self) -> rk.Speculation | None:
+        if self.acceptance is None:
+            if self.draft is not None:
+                raise InputError("--draft: needs --acceptance, the chance that a proposed token is kept, such as 0.7")
+            return None
+        draft = None if self.draft is None else rk.Decoder.from_config(self.draft)
+        return rk.Speculation(tokens=self.draft_tokens, acceptance=self.acceptance, draft=draft)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """Engines of their own for prompts."""
+
+    prefill_engines: Annotated[
+        int, "copies of the model that only read prompts; with --rate or --slo", NONE_OR_MORE
+    ] = 0
+    decode_engines: Annotated[int, "with --prefill-engines: copies that go on with the answers", ONE_OR_MORE] = 1
+    prefill_tp: Annotated[int | None, "GPUs of a copy that only reads prompts; by default as many as of the others"] = (
+        None
+    )
+    link: Annotated[str, "with --prefill-engines: speed at which each GPU hands its part of the cache on"] = "50 GB/s"
+
+    def disaggregation(self) -> rk.Disaggregation | None:
+        """The record, where some are asked for."""
+        if not self.prefill_engines:
+            return None
+        try:
+            speed = parse_quantity(self.link, "byte/s")
+        except UnitError:
+            raise InputError(f"--link {self.link!r}: expected bytes a second, such as '50 GB/s'") from None
+        return rk.Disaggregation(
+            prefill=self.prefill_engines, decode=self.decode_engines, prefill_tp=self.prefill_tp, link_bytes_per_s=speed
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Requests at a rate, and what is asked of them."""
+
+    rate: Annotated[str | None, "requests come at this rate, whoever waits: 4/s, 120/min; several as 1,2,4/s"] = None
+    requests: Annotated[
+        str,
+        "how many come at the rate, or a log: a CSV file with columns arrival,input,output and perhaps cached, or "
+        "prefix,shared",
+    ] = "1000"
+    arrivals: Annotated[str, "poisson, even, or gamma:CV with the gaps' coefficient of variation"] = "poisson"
+    length_cv: Annotated[float, "how much tokens in and out differ between requests: coefficient of variation"] = 0.0
+    cached: Annotated[float, "share of the prompts' tokens that the prefix cache holds"] = 0.0
+    warm_up: Annotated[int, "first requests that are not counted", NONE_OR_MORE] = 0
+    drain: Annotated[int, "last requests that are not counted", NONE_OR_MORE] = 0
+    seed: Annotated[int, "of arrivals and lengths"] = 0
+    slo: Annotated[str | None, "find the highest rate that keeps it: ttft=500ms,tpot=40ms,e2e=10s"] = None
+    keep: Annotated[float, "share of the requests that must keep the --slo"] = 0.9
+    load: Annotated[str | None, "with --slo: also the GPUs that such a rate needs"] = None
+    price_per_hour: Annotated[
+        float | None, "with --slo: dollars for an hour of one GPU, for the cost of a million tokens"
+    ] = None
+    search: Annotated[bool, "with --load: only the cheapest of all combinations, the others not played"] = False
+    figure: Annotated[Path | None, "with --slo: draw latency over the rate, as .svg, .pdf, .png or .pgf"] = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether requests come at a rate, or as a log says."""
+        return self.rate is not None or self.slo is not None or not self.requests.isdigit()
+
+    @property
+    def loaded(self) -> float | None:
+        """Requests a second of --load."""
+        return None if self.load is None else rates_of("--load", self.load)[0]
+
+    def traffic(self, lengths: tuple[int, int]) -> tuple[rk.Traffic, list[float]]:
+        """The requests, and the rates at which they come: those of a log at its own where none is given."""
+        rates = [] if self.rate is None else rates_of("--rate", self.rate)
+        if not self.requests.isdigit():
+            traffic = rk.Traffic.from_csv(self.requests, warm_up=self.warm_up, drain=self.drain)
+            return traffic, rates or [traffic.rate]
+        same = {name: getattr(self, name) for name in ("length_cv", "cached", "seed", "warm_up", "drain")}
+        drawn = rk.Traffic(
+            rate=rates[0] if rates else 1.0, input=lengths[0], output=lengths[1], requests=int(self.requests),
+            cv=cv_of(self.arrivals), **same,
+        )  # fmt: skip
+        return drawn, rates
 
 
 def serve(
-    config: ModelArgument,
-    gpu: Annotated[list[str] | None, typer.Option(help="name, alias or specification file; repeatable")] = None,
-    batch: Annotated[str, typer.Option(help="clients that ask at once; several as 1,8,64")] = "1",
-    input_tokens: Annotated[
-        str, typer.Option("--input", "-i", help="tokens of a prompt; several as 1024,4096")
-    ] = "1024",
-    output: Annotated[int, typer.Option(min=1, help="tokens of an answer")] = 256,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="bf16, fp16, fp8, fp8-dynamic, fp8-block, int8-dynamic, int8, int4, nvfp4 or mxfp4; several as "
-            "bf16,fp8; by default as the model is published"
-        ),
-    ] = None,
-    kv: Annotated[str, typer.Option(help="format of the cache: bf16, fp16 or fp8; several as bf16,fp8")] = "bf16",
-    cluster: Annotated[
-        list[str] | None, typer.Option(help="name or file of a cluster, whose first GPUs serve; repeatable")
-    ] = None,
-    tp: Annotated[str, typer.Option(help="GPUs of the cluster that share each layer; several as 1,2,4")] = "1",
-    ep: Annotated[
-        str, typer.Option(help="parts of the experts over all GPUs; 1: all share each; several as 1,8")
-    ] = "1",
-    dp: Annotated[
-        str, typer.Option(help="groups of --tp GPUs with sequences of their own, that share the experts")
-    ] = "1",
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[:VERSION]",
-            help="vllm:0.12, sglang:0.5.8, tensorrt-llm:1.0: the defaults of the options below, to --heads; several by "
-            "commas",
-        ),
-    ] = None,
-    host_work: Annotated[
-        str | None,
-        typer.Option("--host-work", help="overlapped with the GPU's (default), or serial: between its steps"),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help="prompts are read in mixed steps (default), beside sequences that go on, or prefill-first, or both"
-        ),
-    ] = None,
-    step_tokens: Annotated[
-        str | None, typer.Option(help="most tokens of a step, by default 8192; several as 2048,8192")
-    ] = None,
-    chunks: Annotated[
-        bool | None,
-        typer.Option(help="a prompt is cut where a step's tokens end (default); otherwise it waits until it fits"),
-    ] = None,
-    reserve: Annotated[
-        str | None,
-        typer.Option(help="of the cache: grow, as an answer does (default), or whole, for all its tokens; with --rate"),
-    ] = None,
-    sequences: Annotated[int | None, typer.Option(min=1, help="most sequences at once; by default any number")] = None,
-    memory_share: Annotated[
-        float | None, typer.Option(help="of the GPU's memory that the engine takes, by default 0.9")
-    ] = None,
-    graph_sizes: Annotated[
-        str | None,
-        typer.Option(help="sequences that steps are captured for as CUDA graphs, and filled up to: 1,2,4,8,16"),
-    ] = None,
-    sums: Annotated[
-        str | None,
-        typer.Option(help="over GPUs: by nccl (default), or one-shot: by the engine's own kernels, for NVLink"),
-    ] = None,
-    heads: Annotated[
-        str | None,
-        typer.Option(help="that share keys read them together (default), or apart, as older kernels do while decoding"),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="with --acceptance: the model that proposes tokens; else they are free"),
-    ] = None,
-    draft_tokens: Annotated[int, typer.Option(help="with --acceptance: tokens proposed in each step")] = 4,
-    acceptance: Annotated[
-        float | None, typer.Option(help="speculative decoding: chance that a proposed token is kept, such as 0.7")
-    ] = None,
-    adapters: Annotated[int, typer.Option(min=0, help="LoRA adapters in memory, of which each sequence uses one")] = 0,
-    adapter_rank: Annotated[int, typer.Option(help="of each LoRA adapter")] = 16,
-    prefill_engines: Annotated[
-        int, typer.Option(min=0, help="copies of the model that only read prompts; with --rate or --slo")
-    ] = 0,
-    decode_engines: Annotated[
-        int, typer.Option(min=1, help="with --prefill-engines: copies that go on with the answers")
-    ] = 1,
-    prefill_tp: Annotated[
-        int | None, typer.Option(help="GPUs of a copy that only reads prompts; by default as many as of the others")
-    ] = None,
-    link: Annotated[
-        str, typer.Option(help="with --prefill-engines: speed at which each GPU hands its part of the cache on")
-    ] = "50 GB/s",
+    config: Model,
+    places: Places,
+    engines: Engines,
+    apart: Apart,
     price: Annotated[
-        float | None, typer.Option(help="dollars for one GPU, bought or for an hour, in the place of its launch price")
+        float | None, "dollars for one GPU, bought or for an hour, in the place of its launch price"
     ] = None,
     power_limit: Annotated[
         str | None,
-        typer.Option(metavar="WATTS", help="of each GPU, below the board's own: '400 W'; several as '400 W,700 W'"),
+        "--power-limit WATTS",
+        "of each GPU, below the board's own: '400 W'; several as '400 W,700 W'",
     ] = None,
-    sm_clock: Annotated[
-        str | None, typer.Option(metavar="CLOCK", help="the highest clock of the SMs, such as '1.2 GHz'")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option(help="requests come at this rate, whoever waits: 4/s, 120/min; several as 1,2,4/s")
-    ] = None,
-    requests: Annotated[
-        str,
-        typer.Option(
-            help="how many come at the rate, or a log: a CSV file with columns arrival,input,output and perhaps "
-            "cached, or prefix,shared"
-        ),
-    ] = "1000",
-    arrivals: Annotated[
-        str, typer.Option(help="poisson, even, or gamma:CV with the gaps' coefficient of variation")
-    ] = "poisson",
-    length_cv: Annotated[
-        float, typer.Option(help="how much tokens in and out differ between requests: coefficient of variation")
-    ] = 0.0,
-    cached: Annotated[float, typer.Option(help="share of the prompts' tokens that the prefix cache holds")] = 0.0,
-    warm_up: Annotated[int, typer.Option(min=0, help="first requests that are not counted")] = 0,
-    drain: Annotated[int, typer.Option(min=0, help="last requests that are not counted")] = 0,
-    seed: Annotated[int, typer.Option(help="of arrivals and lengths")] = 0,
-    slo: Annotated[
-        str | None, typer.Option(help="find the highest rate that keeps it: ttft=500ms,tpot=40ms,e2e=10s")
-    ] = None,
-    keep: Annotated[float, typer.Option(help="share of the requests that must keep the --slo")] = 0.9,
-    load: Annotated[str | None, typer.Option(help="with --slo: also the GPUs that such a rate needs")] = None,
-    price_per_hour: Annotated[
-        float | None, typer.Option(help="with --slo: dollars for an hour of one GPU, for the cost of a million tokens")
-    ] = None,
-    search: Annotated[
-        bool, typer.Option("--search", help="with --load: only the cheapest of all combinations, the others not played")
-    ] = False,
-    figure: Annotated[
-        Path | None, typer.Option(help="with --slo: draw latency over the rate, as .svg, .pdf, .png or .pgf")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+    sm_clock: Annotated[str | None, "--sm-clock CLOCK", "the highest clock of the SMs, such as '1.2 GHz'"] = None,
+    *,
+    rates: Rates,
+) -> Answer:
     """Time to first token, time per token, tokens a second.
 
     Of a served language model; also by GPU and dollar, and the largest batch. Clients ask one request after the other
     (--batch), or requests come at a rate (--rate); --slo finds the highest rate that keeps promised latencies.
     Example: rooflinekit serve llama-3.1-8b --gpu h100-sxm5-80gb --batch 8,64 --input 1024
     """
-    if not gpu and not cluster:
+    if not places.gpu and not places.cluster:
         raise InputError(
             "--gpu is missing: name one, such as --gpu nvidia-l4 (rooflinekit devices lists them), or a --cluster"
         )
-    from rooflinekit.serving.decoder import Decoder
+    decoder = rk.Decoder.from_config(config, **({"weights": places.weights.split(",")[0]} if places.weights else {}))
+    listed = [
+        {**place, "power_limit": watts, "sm_clock": sm_clock}
+        for place in places.listed(decoder, engines.listed()) for watts in _several(power_limit or None)
+    ]  # fmt: skip
+    engines_apart = apart.disaggregation()
+    if not rates.asked:
+        if engines_apart is not None:
+            raise InputError("--prefill-engines: needs requests at a rate: give --rate, --requests FILE or --slo")
+        return _closed(decoder, listed, places, price)
+    listed = [{**place, "disaggregation": engines_apart} for place in listed]
+    inputs = numbers("--input", places.input_tokens)
+    if len(inputs) > 1:
+        raise InputError(f"--input {places.input_tokens!r}: with --rate, --requests FILE or --slo, expected one number")
+    traffic, asked = rates.traffic((inputs[0], places.output))
+    if rates.search:
+        return _search(decoder, listed, rates, traffic)
+    if rates.slo is not None:
+        return _capacities(decoder, listed, rates, traffic)
+    for option, value in (("--load", rates.load), ("--figure", rates.figure)):
+        if value is not None:
+            raise InputError(f"{option}: needs a service level, such as --slo ttft=500ms,tpot=40ms")
+    found, refused = _each(
+        [{**place, "traffic": traffic.at_rate(rate)} for place in listed for rate in asked],
+        lambda options: rk.serve_traffic(decoder, **options),
+    )
+    return Answer(
+        "serve-rates",
+        lambda: {"served": [one.to_dict() for one in found], "refused": refused},
+        lambda: text.serving.print_rates(found, refused),
+    )
 
-    decoder = Decoder.from_config(config, **({"weights": weights.split(",")[0]} if weights else {}))
-    options = EngineOptions(
-        engine=engine, host_work=host_work, policy=policy, step_tokens=step_tokens, chunks=chunks, reserve=reserve,
-        sequences=sequences, memory_share=memory_share, graph_sizes=graph_sizes, sums=sums, heads=heads,
-        draft=draft,
-        draft_tokens=draft_tokens, acceptance=acceptance, adapters=adapters, adapter_rank=adapter_rank,
-        prefill_engines=prefill_engines, decode_engines=decode_engines, prefill_tp=prefill_tp, link=link,
-    )  # fmt: skip
-    found = places(gpu or (), cluster or (), (tp, ep, dp), (weights or decoder.weights, kv), options.engines())
-    limits = power_limit.split(",") if power_limit else [None]
-    found = [{**place, "power_limit": watts, "sm_clock": sm_clock} for place in found for watts in limits]
-    apart = options.disaggregation()
-    rates = Rates(
-        rate=rate, requests=requests, arrivals=arrivals, length_cv=length_cv, cached=cached, warm_up=warm_up,
-        drain=drain, seed=seed, slo=slo, keep=keep, load=load, price_per_hour=price_per_hour, search=search,
-        figure=figure,
-    )  # fmt: skip
-    if rates.asked:
-        found = [{**place, "disaggregation": apart} for place in found]
-        serve_rates(decoder, found, rates, (_one("--input", input_tokens), output), as_json)
-        return
-    if apart is not None:
-        raise InputError("--prefill-engines: needs requests at a rate: give --rate, --requests FILE or --slo")
-    _closed(decoder, found, (numbers("--input", input_tokens), numbers("--batch", batch), output), price, as_json)
 
-
-def _closed(
-    decoder: Decoder,
-    places: list[dict[str, Any]],
-    asked: tuple[list[int], list[int], int],
-    price: float | None,
-    as_json: bool,
-) -> None:
+def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places, price: float | None) -> Answer:
     """Clients that ask one request after the other."""
-    from rooflinekit.api.serve import serve as served
     from rooflinekit.present.text.serving import Refused
 
-    inputs, batches, output = asked
-    found: list[Serving] = []
+    inputs, batches = numbers("--input", asked.input_tokens), numbers("--batch", asked.batch)
+    found: list[rk.Serving] = []
     refused: list[Refused] = []
-    for place, tokens, clients in product(places, inputs, batches):
+    for place, tokens, clients in product(listed, inputs, batches):
         try:
-            found.append(served(decoder, **place, batch=clients, input=tokens, output=output, price_usd=price))
+            found.append(rk.serve(decoder, **place, batch=clients, input=tokens, output=asked.output, price_usd=price))
         except (CapacityError, FormatError) as error:
             # One that cannot is a row; the others are what was asked for.
             where = str(place["gpu"] or place["cluster"])
-            refused.append(Refused(gpu=where, clients=clients, input=tokens, output=output, why=error))
+            refused.append(Refused(gpu=where, clients=clients, input=tokens, output=asked.output, why=error))
     if not found:
         raise refused[0].why
-    if as_json:
-        print_json(
-            "serve", {"servings": [one.to_dict() for one in found], "refused": [one.to_dict() for one in refused]}
-        )
-        return
-    _print(found, refused)
+
+    def told() -> None:
+        if len(found) == 1 and not refused:
+            text.tables.print_lines(found[0])
+        else:
+            text.serving.print_servings(found, refused)
+
+    def fields() -> dict[str, object]:
+        return {"servings": [one.to_dict() for one in found], "refused": [one.to_dict() for one in refused]}
+
+    return Answer("serve", fields, told)
 
 
-def _one(option: str, text: str) -> int:
-    found = numbers(option, text)
-    if len(found) > 1:
-        raise InputError(f"{option} {text!r}: with --rate, --requests FILE or --slo, expected one number")
-    return found[0]
+def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Answer:
+    level, load = level_of(rates.slo or "", rates.keep), rates.loaded
+    more = {"traffic": traffic, "level": level, "price_usd_per_hour": rates.price_per_hour}
+    found, refused = _each([{**place, **more} for place in listed], lambda options: rk.highest_rate(decoder, **options))
+    if rates.figure is not None:
+        if len(found) > 1:
+            raise InputError(f"--figure: shows one GPU and format; got {len(found)}")
+        from rooflinekit.present.figures.rates import rates as drawn
+
+        rk.plot.save(drawn(found[0])[0], rates.figure)
+    return Answer(
+        "serve-capacity",
+        lambda: {"capacities": [one.to_dict(load) for one in found], "refused": refused},
+        lambda: text.serving.print_capacities(found, refused, load),
+    )
 
 
-def _print(found: list[Serving], refused: list[Refused]) -> None:
-    from rooflinekit.present.text.serving import print_servings
-    from rooflinekit.present.text.tables import console
+def _search(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Answer:
+    from rooflinekit.api.serve import search_places
 
-    if len(found) == 1 and not refused:
-        console().print(str(found[0]), markup=False, soft_wrap=True)
-        return
-    print_servings(found, refused)
+    if rates.slo is None or rates.loaded is None or rates.figure is not None:
+        raise InputError("--search: needs --slo, such as ttft=500ms,tpot=40ms, and --load, such as 100/s; no --figure")
+    found = search_places(
+        decoder, listed, load=rates.loaded, level=level_of(rates.slo, rates.keep), traffic=traffic,
+        price_usd_per_hour=rates.price_per_hour,
+    )  # fmt: skip
+    return Answer("serve-capacity", found.to_dict, lambda: text.serving.print_fleets(found))
+
+
+def _each(places: list[Place], walk: Callable[[Place], Any]) -> tuple[list[Any], list[dict[str, str]]]:
+    """What is found in each place; one that cannot is told beside the others, and an error where none can."""
+    found, refused, first = [], [], None
+    for options in places:
+        try:
+            found.append(walk(options))
+        except (CapacityError, FormatError) as error:
+            first = first or error
+            refused.append({"gpu": str(options["gpu"] or options["cluster"]), "why": str(error)})
+    if not found and first is not None:
+        raise first
+    return found, refused
+
+
+def _several(words: str | None) -> list[str] | list[None]:
+    return [None] if words is None else words.split(",")
+
+
+def numbers(option: str, words: str) -> list[int]:
+    """'1,8,64' → [1, 8, 64]."""
+    try:
+        found = [int(part) for part in words.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise InputError(f"{option} {words!r}: expected a positive integer, or several as 1,8,64")
+    return found
+
+
+def rates_of(option: str, words: str) -> list[float]:
+    """Requests a second.
+
+    >>> rates_of("--rate", "1,2/s"), rates_of("--rate", "120/min")
+    ([1.0, 2.0], [2.0])
+    """
+    match = _RATE.fullmatch(words)
+    try:
+        found = [float(part) / _SECONDS[match[2]] for part in match[1].split(",")] if match else []
+    except ValueError:
+        found = []
+    if not found or min(found) <= 0:
+        raise InputError(f"{option} {words!r}: expected requests with their time, such as 4/s, 120/min or 1,2,4/s")
+    return found
+
+
+def cv_of(words: str) -> float:
+    """Coefficient of variation of the gaps: 'poisson' is 1, 'even' 0, 'gamma:2' 2."""
+    known = {"poisson": 1.0, "even": 0.0}
+    if words in known:
+        return known[words]
+    try:
+        return float(words.removeprefix("gamma:")) if words.startswith("gamma:") else float("x")
+    except ValueError:
+        raise InputError(
+            f"--arrivals {words!r}: expected poisson, even, or gamma:CV with the coefficient of variation of the gaps, "
+            "such as gamma:2"
+        ) from None
+
+
+def level_of(words: str, share: float) -> rk.ServiceLevel:
+    """'ttft=500ms,tpot=40ms' → a service level."""
+    promised: dict[str, float] = {}
+    for part in words.split(","):
+        name, _, value = part.partition("=")
+        try:
+            if name.strip() not in _PROMISES:
+                raise UnitError(name)
+            promised[f"{name.strip()}_s"] = parse_quantity(value, "s")
+        except UnitError:
+            raise InputError(
+                f"--slo {words!r}: expected one or more of {', '.join(_PROMISES)} with seconds, such as "
+                "ttft=500ms,tpot=40ms"
+            ) from None
+    return rk.ServiceLevel(share=share, **promised)

@@ -7,117 +7,81 @@ from collections.abc import Collection
 
 from rooflinekit.errors import nearest
 
-#: Words without their hyphens, and what to write: the first answer whose options the command has. Where a number was
-#: typed it takes the place of the one in braces.
-_OPTIONS: dict[str, tuple[str, ...]] = {
-    "training train backward backprop fwd-bwd forward-backward grad with-grad": ("--mode training",),
-    "inference infer eval evaluate no-grad test": ("--mode inference",),
-    "forward forward-only": ("--mode inference, or --mode forward for training mode without gradients",),
-    "amp mixed-precision use-amp mixed": ("--autocast bf16, or --autocast fp16", "--recipe fp8, or no option for bf16"),
-    "bf16 bfloat16": ("--autocast bf16 (weights stay fp32), or --dtype bfloat16", "--weights bf16"),
-    "fp16 half float16 f16": ("--autocast fp16 (weights stay fp32), or --dtype float16", "--weights fp16"),
-    "fp32 float32 float full-precision": ("--no-tf32; without --dtype the model keeps its own fp32",),
-    "fp64 double float64": ("--dtype float64",),
-    "fp8 int8 int4 fp4 quantize quantization quantized load-in-8bit load-in-4bit": (
-        "--weights, with fp8, int8, int4 or fp4",
-        "rooflinekit serve … --weights for language models; others run in 16 bits or more",
-    ),
-    "precision torch-dtype": ("--dtype bfloat16, or --autocast bf16", "--weights bf16, fp8 or int4"),
-    "allow-tf32 matmul-precision": ("--tf32",),
-    "compile compiled torch-compile torchcompile inductor dynamo jit script fused": ("--execution compiled",),
-    "eager": ("--execution eager",),
-    "cuda-graphs cuda-graph cudagraph cudagraphs graph": ("--execution cuda-graph",),
-    "reduce-overhead": ("--execution reduce-overhead",),
-    "max-autotune autotune": ("--execution max-autotune",),
-    "backend compile-mode": ("--execution, with eager, compiled, cuda-graph or reduce-overhead",),
-    "nhwc memory-format": ("--channels-last",),
-    "device gpu-name gpu-type hardware hw accelerator cuda card d": ("--gpu nvidia-l4", "--cluster dgx-h100"),
-    "cpu": ("--host, for the CPU beside the GPU; --gpu takes CPUs too", "--kind cpu"),
-    "batch batch-size batchsize bs b bsz n mini-batch": (
-        "--batch {32}",
-        "--input batch,3,224,224; that names the size for --batch {32}",
-    ),
-    "seq-len seqlen sequence-length seq-length max-length context-length": (
-        "--seq {512}",
-        "--input batch,seq:int64; that names the size for --seq {512}",
-        "--input {512}, the tokens of a prompt",
-    ),
-    "shape input-shape input-size inputs img-size image-size resolution s": ("--input batch,3,224,224",),
-    "optim opt adam adamw sgd": ("--optimizer AdamW, with --mode training",),
-    "criterion loss-fn": ("--loss cross_entropy, with --mode training",),
-    "labels label targets": ("--target batch:int64, beside --loss",),
-    "model model-name arch network net m": ("the model as the first word after the command",),
-    "output out o save export output-file outfile file": (
-        "--out FILE",
-        "--plot FILE.pdf, --trace FILE.json, or --json > FILE",
-        "--plot FILE.pdf, or --json > FILE",
-        "--figure FILE.pdf, or --json > FILE",
-        "--json > FILE",
-    ),
-    "quiet q short terse": ("--brief", "--json"),
-    "md markdown-table": ("--markdown", "--json"),
-    "csv to-csv tsv table": (
-        "--csv",
-        "--markdown, or --json",
-        "--json; rooflinekit sweep … --out writes CSV",
-    ),
-    "summary torchinfo tree modules": ("rooflinekit summary …",),
-    "parquet": ("--out FILE.parquet", "--csv", "--json; rooflinekit sweep … --out writes parquet"),
-    "v detail details breakdown layers per-layer by-module": ("--by module", "--details", "--json"),
-    "by-op ops kernels per-op per-kernel": ("--by kernel",),
-    "figure chart roofline png pdf svg": ("--plot FILE.pdf", "--out FILE.pdf"),
-    "html": ("rooflinekit report … --out FILE.html",),
-    "timeline perfetto chrome-trace profile": ("--trace FILE.json", "rooflinekit predict … --trace FILE.json"),
-    "memory-stats memory-profile memory-trace actual-memory peak-memory max-memory-allocated": (
-        "--measured-memory FILE.pickle|FILE.json",
-        "rooflinekit predict … --measured-memory FILE.pickle|FILE.json",
-    ),
-    "memory-viz memory-snapshot": ("--snapshot FILE.pickle", "rooflinekit predict … --snapshot FILE.pickle"),
-    "memory vram max-batch max-batch-size": ("--largest-batch", "--memory-min '40 GB'"),
-    "flops flop macs params": ("--json, which has flop, bytes and memory",),
-    "torch-version pytorch version": ("--like 1.12, the release of PyTorch to predict",),
-    "tdp watts power power-cap": ("--power-limit '250 W'", "rooflinekit power …"),
-    "clock frequency clocks": ("--sm-clock '1.2 GHz'",),
-    "num-workers dataloader loader": ("--loader-rate 2000, in samples a second", "--workers {4}"),
-    "pin-memory pinned h2d": ("--copy pinned",),
-    "gpu": ("--cluster dgx-h100",),
-    "num-gpus n-gpus ngpus world-size nproc nproc-per-node nodes gpus devices": (
-        "--gpus {8}",
-        "rooflinekit parallel … --cluster dgx-h100 --gpus {8}",
-    ),
-    "ddp fsdp zero zero3 deepspeed parallel data-parallel distributed": (
-        "--strategy ddp, or --strategy fsdp",
-        "--sharding",
-        "rooflinekit parallel … --cluster dgx-h100 --strategy ddp, or fsdp",
-    ),
-    "tensor-parallel tensor-parallel-size tp": ("--tp {2}", "--tensor {2}", "rooflinekit parallel … --tensor {2}"),
-    "pipeline-parallel pipeline-parallel-size pp": (
-        "--pp {2}",
-        "--pipeline {2}",
-        "rooflinekit parallel … --pipeline {2}",
-    ),
-    "data-parallel-size dp": ("--dp {2}", "--gpus {8}", "rooflinekit parallel … --cluster dgx-h100 --gpus {8}"),
-    "gradient-checkpointing activation-checkpointing checkpointing recompute": (
-        "--checkpoint",
-        "--recompute",
-        "rooflinekit parallel … --checkpoint",
-    ),
-    "gradient-accumulation-steps gradient-accumulation grad-accum accumulation": (
-        "--accumulate {4}",
-        "--micro-batch 1",
-        "rooflinekit parallel … --accumulate {4}",
-    ),
-    "kv-cache-dtype kv-cache": ("--kv fp8", "rooflinekit serve … --kv fp8"),
-    "max-num-seqs concurrency": ("--sequences {256}", "rooflinekit serve … --batch {32}"),
-    "request-rate qps rps": ("--rate {4}/s", "rooflinekit serve … --rate {4}/s"),
-    "max-tokens max-new-tokens output-len": ("--output {256}", "rooflinekit serve … --output {256}"),
-    "require constraint latency max-latency max-time": (
-        "--require 'time<20 ms'",
-        "--slo",
-        "rooflinekit search … --minimize price --require 'time<20 ms'",
-    ),
-    "usd dollars budget hourly price-hour": ("--price-per-hour '2 USD'", "rooflinekit cost … --price-per-hour '2 USD'"),
-}
+#: Words without their hyphens | what to write: the first answer whose options the command has. Where a number was typed
+#: it takes the place of the one in braces.
+_OPTIONS = """
+training train backward backprop fwd-bwd forward-backward grad with-grad | --mode training
+inference infer eval evaluate no-grad test | --mode inference
+forward forward-only | --mode inference, or --mode forward for training mode without gradients
+amp mixed-precision use-amp mixed | --autocast bf16, or --autocast fp16 | --recipe fp8, or no option for bf16
+bf16 bfloat16 | --autocast bf16 (weights stay fp32), or --dtype bfloat16 | --weights bf16
+fp16 half float16 f16 | --autocast fp16 (weights stay fp32), or --dtype float16 | --weights fp16
+fp32 float32 float full-precision | --no-tf32; without --dtype the model keeps its own fp32
+fp64 double float64 | --dtype float64
+fp8 int8 int4 fp4 quantize quantization quantized load-in-8bit load-in-4bit | --weights, with fp8, int8, int4 or fp4
+    | rooflinekit serve … --weights for language models; others run in 16 bits or more
+precision torch-dtype | --dtype bfloat16, or --autocast bf16 | --weights bf16, fp8 or int4
+allow-tf32 matmul-precision | --tf32
+compile compiled torch-compile torchcompile inductor dynamo jit script fused | --execution compiled
+eager | --execution eager
+cuda-graphs cuda-graph cudagraph cudagraphs graph | --execution cuda-graph
+reduce-overhead | --execution reduce-overhead
+max-autotune autotune | --execution max-autotune
+backend compile-mode | --execution, with eager, compiled, cuda-graph or reduce-overhead
+nhwc memory-format | --channels-last
+device gpu-name gpu-type hardware hw accelerator cuda card d | --gpu nvidia-l4 | --cluster dgx-h100
+cpu | --host, for the CPU beside the GPU; --gpu takes CPUs too | --kind cpu
+batch batch-size batchsize bs b bsz n mini-batch | --batch {32}
+    | --input batch,3,224,224; that names the size for --batch {32}
+seq-len seqlen sequence-length seq-length max-length context-length | --seq {512}
+    | --input batch,seq:int64; that names the size for --seq {512} | --input {512}, the tokens of a prompt
+shape input-shape input-size inputs img-size image-size resolution s | --input batch,3,224,224
+optim opt adam adamw sgd | --optimizer AdamW, with --mode training
+criterion loss-fn | --loss cross_entropy, with --mode training
+labels label targets | --target batch:int64, beside --loss
+model model-name arch network net m | the model as the first word after the command
+output out o save export output-file outfile file | --out FILE | --plot FILE.pdf, --trace FILE.json, or --json > FILE
+    | --plot FILE.pdf, or --json > FILE | --figure FILE.pdf, or --json > FILE | --json > FILE
+quiet q short terse | --brief | --json
+md markdown-table | --markdown | --json
+csv to-csv tsv table | --csv | --markdown, or --json | --json; rooflinekit sweep … --out writes CSV
+summary torchinfo tree modules | rooflinekit summary …
+parquet | --out FILE.parquet | --csv | --json; rooflinekit sweep … --out writes parquet
+v detail details breakdown layers per-layer by-module | --by module | --details | --json
+by-op ops kernels per-op per-kernel | --by kernel
+figure chart roofline png pdf svg | --plot FILE.pdf | --out FILE.pdf
+html | rooflinekit report … --out FILE.html
+timeline perfetto chrome-trace profile | --trace FILE.json | rooflinekit predict … --trace FILE.json
+memory-stats memory-profile memory-trace actual-memory peak-memory max-memory-allocated
+    | --measured-memory FILE.pickle|FILE.json | rooflinekit predict … --measured-memory FILE.pickle|FILE.json
+memory-viz memory-snapshot | --snapshot FILE.pickle | rooflinekit predict … --snapshot FILE.pickle
+memory vram max-batch max-batch-size | --largest-batch | --memory-min '40 GB'
+flops flop macs params | --json, which has flop, bytes and memory
+torch-version pytorch version | --like 1.12, the release of PyTorch to predict
+tdp watts power power-cap | --power-limit '250 W' | rooflinekit power …
+clock frequency clocks | --sm-clock '1.2 GHz'
+num-workers dataloader loader | --loader-rate 2000, in samples a second | --workers {4}
+pin-memory pinned h2d | --copy pinned
+gpu | --cluster dgx-h100
+num-gpus n-gpus ngpus world-size nproc nproc-per-node nodes gpus devices | --gpus {8}
+    | rooflinekit parallel … --cluster dgx-h100 --gpus {8}
+ddp fsdp zero zero3 deepspeed parallel data-parallel distributed | --strategy ddp, or --strategy fsdp | --sharding
+    | rooflinekit parallel … --cluster dgx-h100 --strategy ddp, or fsdp
+tensor-parallel tensor-parallel-size tp | --tp {2} | --tensor {2} | rooflinekit parallel … --tensor {2}
+pipeline-parallel pipeline-parallel-size pp | --pp {2} | --pipeline {2} | rooflinekit parallel … --pipeline {2}
+data-parallel-size dp | --dp {2} | --gpus {8} | rooflinekit parallel … --cluster dgx-h100 --gpus {8}
+gradient-checkpointing activation-checkpointing checkpointing recompute | --checkpoint | --recompute
+    | rooflinekit parallel … --checkpoint
+gradient-accumulation-steps gradient-accumulation grad-accum accumulation | --accumulate {4} | --micro-batch 1
+    | rooflinekit parallel … --accumulate {4}
+kv-cache-dtype kv-cache | --kv fp8 | rooflinekit serve … --kv fp8
+max-num-seqs concurrency | --sequences {256} | rooflinekit serve … --batch {32}
+request-rate qps rps | --rate {4}/s | rooflinekit serve … --rate {4}/s
+max-tokens max-new-tokens output-len | --output {256} | rooflinekit serve … --output {256}
+require constraint latency max-latency max-time | --require 'time<20 ms' | --slo
+    | rooflinekit search … --minimize price --require 'time<20 ms'
+usd dollars budget hourly price-hour | --price-per-hour '2 USD' | rooflinekit cost … --price-per-hour '2 USD'
+"""
 
 _COMMANDS: dict[str, str] = {
     "run estimate time latency simulate benchmark-model inference eval flops": "predict",
@@ -142,7 +106,11 @@ _COMMANDS: dict[str, str] = {
 _NAMES = re.compile(r"--[a-z0-9-]+")
 _EXAMPLE = re.compile(r"\{(\d+)\}")
 _ELSEWHERE = re.compile("; |rooflinekit")  # what follows is no option of the command at hand
-_OPTION = {word: answers for words, answers in _OPTIONS.items() for word in words.split()}
+_OPTION = {
+    word: answers
+    for words, *answers in (line.split(" | ") for line in _OPTIONS.strip().replace("\n    | ", " | ").splitlines())
+    for word in words.split()
+}
 _COMMAND = {word: answer for words, answer in _COMMANDS.items() for word in words.split()}
 
 

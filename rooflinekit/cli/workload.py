@@ -4,168 +4,267 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import rooflinekit as rk
 from rooflinekit.cli import guide
-from rooflinekit.cli.described import Workload
-from rooflinekit.cli.options import DraftOption, gpu_names, host_names
-from rooflinekit.cli.parse import assumed_of, inputs_of, limits_of, size_lists_of, sizes_of
-from rooflinekit.errors import InputError
+from rooflinekit.cli.command import Answer, Command, progress_line
+from rooflinekit.cli.options import GPUS, HOSTS, Draft
+from rooflinekit.cli.parse import assumed_of, inputs_of, integer, integers, limits_of, sizes_of
+from rooflinekit.errors import InputError, printable
 from rooflinekit.ir.inputs import mode_of
 
 if TYPE_CHECKING:
-    from rooflinekit.ir.inputs import Input
+    from rooflinekit.api.measured import Correction, MeasuredStep
+    from rooflinekit.model.machine import Machine
 
 _START = 32  # where the search for a size begins, unless the size is given; it ends at the same place from anywhere
+_UNNAMED = "unnamed"  # the host that is meant where none is named
 
 #: Sizes named in --input become options, which typer cannot know beforehand.
 OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 NO_GPU = "--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)"
-_INPUT_HELP = (
-    "what the model is called with: sizes and format, 'batch,3,224,224' or 'batch,seq:int64', 'name=…' for a keyword; "
-    "repeatable; may be left out for models of timm and for language models by name"
-)
+NO_INPUT = "--input is missing: the sizes that the model is called with, such as --input batch,3,224,224"
+
+_Mode = Annotated[str, "inference, training, or forward: training mode without gradients"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """A workload in words."""
+
+    input: Annotated[
+        list[str] | None,
+        "--input -i",
+        "what the model is called with: sizes and format, 'batch,3,224,224' or 'batch,seq:int64', 'name=…' for a "
+        "keyword; repeatable; may be left out for models of timm and for language models by name",
+    ] = None
+    gpu: Annotated[list[str] | None, "--gpu -g", "name, alias or path of a specification; repeatable", GPUS] = None
+    size: Annotated[list[str] | None, "a number for a size named in --input: 'batch=32', which --batch 32 says too"] = (
+        None
+    )
+    mode: _Mode = "inference"
+    optimizer: Annotated[str | None, "an optimizer of torch.optim, such as SGD or AdamW"] = None
+    dtype: Annotated[str | None, "the format that weights and inputs are converted to: bf16, fp16, fp32"] = None
+    tf32: Annotated[bool | None, "allow tf32 everywhere or nowhere; by default in convolutions alone"] = None
+    autocast: Annotated[str | None, "run within torch.autocast, as fp16 or bf16; weights keep their format"] = None
+    channels_last: Annotated[bool, "model and inputs with channels last in memory"] = False
+    like: Annotated[str | None, "predict what another release of PyTorch runs, such as 1.12 (docs/execution.md)"] = None
+    inference_mode: Annotated[bool, "run within torch.inference_mode in the place of torch.no_grad"] = False
+    loss: Annotated[
+        str | None,
+        "a function of torch.nn.functional, such as cross_entropy; called with the output and each --target",
+    ] = None
+    loss_target: Annotated[
+        list[str] | None,
+        "--target",
+        "what the loss takes beside the model's output, written like --input; repeatable",
+    ] = None
+    execution: Annotated[str, "how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead"] = "eager"
+    sync: Annotated[str, "the CPU waits for the GPU after each 'step', each 'op', or never ('none')"] = "step"
+    copy: Annotated[str, "inputs are on the GPU ('none'), or copied from 'pageable' or 'pinned' memory"] = "none"
+    non_blocking: Annotated[bool, "the CPU does not wait for copies (from pinned memory)"] = False
+    loader_rate: Annotated[
+        float | None, "samples a second from the data loader; by default it never holds the step up"
+    ] = None
+    attention: Annotated[
+        str | None,
+        "--attention KERNEL",
+        "what runs attention where it can: cudnn, flash, flash-3, flash-4, efficient, math, triton, aotriton, ck, "
+        "aiter; by default what PyTorch chooses",
+    ] = None
+    host: Annotated[
+        str, "the CPU that issues the work: a name, as `rooflinekit hosts` lists them, or a path", HOSTS
+    ] = _UNNAMED
+    burst: Annotated[bool, "one step on a cool GPU, before the board's power lowers the clock"] = False
+    power_limit: Annotated[
+        str | None, "--power-limit WATTS", "a limit below the board's own, such as '250 W' (docs/energy.md)"
+    ] = None
+    sm_clock: Annotated[str | None, "--sm-clock CLOCK", "the highest clock of the SMs, such as '1.2 GHz'"] = None
+    constants: Annotated[
+        Path | None,
+        "--constants FILE",
+        "constants of the GPU from a file of `rooflinekit calibrate`, in the place of the shipped ones",
+    ] = None
+    assume: Annotated[
+        list[str] | None,
+        "--assume NAME=VALUE",
+        "a value that depends on the data of a run: a number, a share up to 1.0, true or false; repeatable",
+    ] = None
+    strict: Annotated[bool, "refuse ops without a cost rule, and sizes that depend on data"] = False
+    cache: Annotated[bool, "keep traces, so that the next command need not make them"] = True
+    verbose: Annotated[bool, "say on standard error why a trace cannot be kept for the next command"] = False
+    allow_draft: Draft = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Training(Described):
+    mode: _Mode = "training"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the options say: how targets are called and traced, and on what they are predicted."""
+
+    described: Described
+    args: tuple[rk.Input, ...]
+    called: bool  # whether any input is given, by place or by name
+    sizes: dict[str, int]
+    gpus: tuple[str, ...]
+    host: str
+    execution: dict[str, Any]  # of Execution
+    optimizer: str | None
+    loss: str | None
+    options: dict[str, Any]  # of workflows.trace, keyword inputs among them
+    sought: tuple[str, ...] = ()  # sizes that the command looks for, and that nobody gave
+    lists: dict[str, Sequence[int]] = field(default_factory=dict)  # in the place of `sizes`, where each may have many
+    limits: dict[str, float] = field(default_factory=dict)  # of model.energy.limited
+
+    @property
+    def named_host(self) -> str | None:
+        """The host that is named; None for a cluster's own."""
+        return None if self.host == _UNNAMED else self.host
+
+    @property
+    def allow_draft(self) -> bool:
+        """Whether drafts of specifications are accepted."""
+        return self.described.allow_draft
+
+    @property
+    def way(self) -> rk.Execution:
+        """How it runs."""
+        return rk.Execution(**self.execution)
+
+    @property
+    def ways(self) -> list[rk.Execution]:
+        """How it runs, where --execution may be a list."""
+        words = self.execution["backend"].split(",")
+        return [rk.Execution(**{**self.execution, "backend": word.strip()}) for word in words]
+
+    def devices(self, names: Sequence[str] | None = None) -> list[rk.Device]:
+        """The GPUs, or others that are named."""
+        listed = self.gpus if names is None else names
+        return [rk.load_device(gpu, allow_draft=self.allow_draft) for gpu in listed]
+
+    def on(self, *gpus: str) -> Workload:
+        """The same on these GPUs."""
+        return replace(self, gpus=gpus)
+
+    def running(self, backend: str) -> Workload:
+        """The same in this way."""
+        return replace(self, execution={**self.execution, "backend": backend})
+
+    def predict(self, *targets: str, sizes_open: bool = False) -> list[list[rk.Prediction]]:
+        """For each target its predictions, one a GPU; each target is traced once, with `sizes_open` for all sizes."""
+        from rooflinekit.step.prediction import predict_graph
+
+        # Everything that can be wrong is looked at before the slow part.
+        machines, host, execution = self.setting()
+        return [
+            [predict_graph(graph, machine, host, execution) for machine in machines]
+            for graph in self.trace(*targets, sizes_open=sizes_open)
+        ]
+
+    def setting(self) -> tuple[list[Machine], rk.Host, rk.Execution]:
+        """The GPUs with their constants, the host, and how it runs."""
+        from rooflinekit.model.energy import limited
+        from rooflinekit.step.execution import check_release
+
+        check_release(self.options["like"], self.way)
+        devices, host = self.devices(), rk.load_host(self.host)
+        return [limited(machine, **self.limits) for machine in self._machines(devices)], host, self.way
+
+    def _machines(self, devices: Sequence[rk.Device]) -> list[Machine]:
+        from rooflinekit.calibrate.fitting.files import fits_for
+        from rooflinekit.model.machine import Machine
+
+        fits = fits_for(devices, self.described.constants)
+        burst = self.described.burst
+        return [Machine.of(device, fit, burst=burst) for device, fit in zip(devices, fits, strict=True)]
+
+    def correction(self, step: MeasuredStep | None, graph: rk.Graph) -> Correction | None:
+        """What the step makes of predictions of this workload; None without one. Limits of power are theirs."""
+        if step is None:
+            return None
+        _, host, execution = self.setting()
+        here, *_ = self._machines([step.device, *self.devices()])
+        return step.correction(graph, host, execution, machine=here)
+
+    def trace(self, *targets: str, sizes_open: bool = False) -> list[rk.Graph]:
+        """Each target's graph at the sizes given, traced once; with `sizes_open` for all sizes."""
+        from rooflinekit.api.targets import TargetTrace
+
+        found = []
+        for target in targets:
+            traced = TargetTrace(
+                target=target,
+                args=self.args,
+                options={"sizes": self.sizes, "fixed": None if sizes_open else True, **self.options},
+                optimizer=self.optimizer,
+                loss=self.loss,
+                following=_progress,
+                kept=self.described.cache,
+                unkept=_tell if self.described.verbose else None,
+            )
+            graph = traced()
+            found.append(graph.at(**{name: value for name, value in self.sizes.items() if name in graph.dims}))
+        return found
+
+    def team(self, target: str, **options: Any) -> tuple[rk.Graph, Callable[..., rk.ParallelPrediction]]:
+        """The step's graph with its sizes open, and the step on a cluster, by further options of `rk.parallel`."""
+        (graph,) = self.trace(target, sizes_open=True)
+        limits = {"power_limit": self.limits.get("power_w"), "sm_clock": self.limits.get("clock")}
+        at = functools.partial(rk.parallel, graph, host=self.named_host, execution=self.way, **{**limits, **options})
+        return graph, at
+
+    def check_trains(self, why: str) -> None:
+        """Raises InputError for what is no training step: steps on several devices are."""
+        if self.options["mode"] != "training":
+            raise InputError(f"--cluster: {why} add --mode training")
+
+
+def _tell(line: str) -> None:
+    print(f"rooflinekit: {printable(line)}", file=sys.stderr)
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[int, str], None] | None]:
+    """A line on standard error that follows a long trace; only on a terminal."""
+    with progress_line(f"tracing {name}") as say:
+
+        def advance(entered: int, path: str) -> None:
+            if say and entered % 16 == 1:  # drawing costs more than tracing a module
+                say(f"tracing {name}: {entered} modules, now in {path or 'the root'}")
+
+        yield advance if say else None
 
 
 def _workload(
-    context: typer.Context,
-    input: Annotated[list[str] | None, typer.Option("--input", "-i", help=_INPUT_HELP)] = None,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--gpu", "-g", autocompletion=gpu_names, help="name, alias or path of a specification; repeatable"
-        ),
-    ] = None,
-    size: Annotated[
-        list[str] | None,
-        typer.Option("--size", help="a number for a size named in --input: 'batch=32', which --batch 32 says too"),
-    ] = None,
-    mode: Annotated[
-        str, typer.Option(help="inference, training, or forward: training mode without gradients")
-    ] = "inference",
-    optimizer: Annotated[str | None, typer.Option(help="an optimizer of torch.optim, such as SGD or AdamW")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="the format that weights and inputs are converted to: bf16, fp16, fp32")
-    ] = None,
-    tf32: Annotated[
-        bool | None,
-        typer.Option("--tf32/--no-tf32", help="allow tf32 everywhere or nowhere; by default in convolutions alone"),
-    ] = None,
-    autocast: Annotated[
-        str | None, typer.Option(help="run within torch.autocast, as fp16 or bf16; weights keep their format")
-    ] = None,
-    channels_last: Annotated[
-        bool, typer.Option("--channels-last", help="model and inputs with channels last in memory")
-    ] = False,
-    like: Annotated[
-        str | None, typer.Option(help="predict what another release of PyTorch runs, such as 1.12 (docs/execution.md)")
-    ] = None,
-    inference_mode: Annotated[
-        bool, typer.Option("--inference-mode", help="run within torch.inference_mode in the place of torch.no_grad")
-    ] = False,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            help="a function of torch.nn.functional, such as cross_entropy; called with the output and each --target"
-        ),
-    ] = None,
-    loss_target: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target", help="what the loss takes beside the model's output, written like --input; repeatable"
-        ),
-    ] = None,
-    execution: Annotated[
-        str, typer.Option(help="how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead")
-    ] = "eager",
-    sync: Annotated[
-        str, typer.Option(help="the CPU waits for the GPU after each 'step', each 'op', or never ('none')")
-    ] = "step",
-    copy: Annotated[
-        str, typer.Option(help="inputs are on the GPU ('none'), or copied from 'pageable' or 'pinned' memory")
-    ] = "none",
-    non_blocking: Annotated[
-        bool, typer.Option("--non-blocking", help="the CPU does not wait for copies (from pinned memory)")
-    ] = False,
-    loader_rate: Annotated[
-        float | None, typer.Option(help="samples a second from the data loader; by default it never holds the step up")
-    ] = None,
-    attention: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KERNEL",
-            help="what runs attention where it can: cudnn, flash, flash-3, flash-4, efficient, math, triton, aotriton, "
-            "ck, aiter; by default what PyTorch chooses",
-        ),
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            autocompletion=host_names,
-            help="the CPU that issues the work: a name, as `rooflinekit hosts` lists them, or a path",
-        ),
-    ] = "unnamed",
-    burst: Annotated[
-        bool, typer.Option("--burst", help="one step on a cool GPU, before the board's power lowers the clock")
-    ] = False,
-    power_limit: Annotated[
-        str | None,
-        typer.Option(metavar="WATTS", help="a limit below the board's own, such as '250 W' (docs/energy.md)"),
-    ] = None,
-    sm_clock: Annotated[
-        str | None, typer.Option(metavar="CLOCK", help="the highest clock of the SMs, such as '1.2 GHz'")
-    ] = None,
-    constants: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="constants of the GPU from a file of `rooflinekit calibrate`, in the place of the shipped ones",
-        ),
-    ] = None,
-    assume: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="a value that depends on the data of a run: a number, a share up to 1.0, true or false; repeatable",
-        ),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="refuse ops without a cost rule, and sizes that depend on data")
-    ] = False,
-    cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="keep traces, so that the next command need not make them")
-    ] = True,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="say on standard error why a trace cannot be kept for the next command")
-    ] = False,
-    allow_draft: DraftOption = False,
-    *,
-    target: str | None = None,
-    needs_gpu: bool = True,
-    needs_input: bool = True,
-    many_sizes: bool = False,
-    needs_sizes: bool = True,
-    solved: str | None = None,
-) -> Workload:
-    mode = mode_of(mode, "--mode")
-    for option, given in (("--optimizer", optimizer), ("--loss", loss), ("--target", loss_target)):
+    told: Described, context: typer.Context, target: str | None, *, needs_gpu: bool, needs_input: bool,
+    many_sizes: bool, needs_sizes: bool, solved: str | None,
+) -> Workload:  # fmt: skip
+    mode = mode_of(told.mode, "--mode")
+    for option, given in (("--optimizer", told.optimizer), ("--loss", told.loss), ("--target", told.loss_target)):
         if given and mode != "training":
             raise InputError(f"{option} belongs to --mode training")
-    if loss_target and loss is None:
+    if told.loss_target and told.loss is None:
         raise InputError("--target is handed to the loss: name one, such as --loss cross_entropy")
     from rooflinekit.api.keywords import usual_inputs
     from rooflinekit.ir.graph import autocast_format
     from rooflinekit.ir.inputs import Release, open_names
     from rooflinekit.ir.sizes import check_dims, check_names
 
-    args, kwargs = inputs_of(input or [])
-    args = args if input or not target else usual_inputs(target, kept=cache)
-    targets, named = inputs_of(loss_target or [])
+    args, kwargs = inputs_of(told.input or [])
+    args = args if told.input or not target else usual_inputs(target, kept=told.cache)
+    targets, named = inputs_of(told.loss_target or [])
     if named:
         raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")
     names = open_names((args, kwargs, targets))
@@ -173,14 +272,14 @@ def _workload(
     start: dict[str, int] = {}
     lists: dict[str, Sequence[int]] = {}
     # A misspelled option first: --gup l4 is no missing --gpu.
-    options = guide.option_names(context.command)
+    words = sizes_of(told.size or [], context.args, names, guide.option_names(context.command))
     if many_sizes:
-        lists = size_lists_of(size or [], context.args, names, options)
+        lists = {name: integers(*word) for name, word in words.items()}
     else:
-        sizes = sizes_of(size or [], context.args, names, options)
+        sizes = {name: integer(*word) for name, word in words.items()}
     if not (args or kwargs) and needs_input:
-        raise InputError("--input is missing: the sizes that the model is called with, such as --input batch,3,224,224")
-    if not gpu and needs_gpu:
+        raise InputError(NO_INPUT)
+    if not told.gpu and needs_gpu:
         raise InputError(NO_GPU)
     if many_sizes:
         check_names(lists, names, complete=needs_sizes)
@@ -189,95 +288,76 @@ def _workload(
             start = {solved: _START}
         sizes = check_dims({**start, **sizes}, names, complete=True)
     return Workload(
+        described=told,
         args=args,
         called=bool(args or kwargs),
         sizes=sizes,
         sought=tuple(start),
         lists=lists,
-        gpus=tuple(gpu or ()),
-        host=host,
+        gpus=tuple(told.gpu or ()),
+        host=told.host,
         execution={
-            "backend": execution,
-            "sync": sync,
-            "copy": copy,
-            "non_blocking": non_blocking,
-            "loader_rate": loader_rate,
-            "attention": attention,
+            "backend": told.execution,
+            **{name: getattr(told, name) for name in ("sync", "copy", "non_blocking", "loader_rate", "attention")},
         },
-        optimizer=optimizer,
-        loss=loss,
-        burst=burst,
-        constants=constants,
-        allow_draft=allow_draft,
-        cache=cache,
-        verbose=verbose,
-        limits=limits_of(power_limit, sm_clock),
+        optimizer=told.optimizer,
+        loss=told.loss,
+        limits=limits_of(told.power_limit, told.sm_clock),
         options={
             "mode": mode,
-            "dtype": dtype,
-            "tf32": tf32,
-            "strict": strict,
-            "channels_last": channels_last,
-            "autocast": autocast_format(autocast),
-            "inference_mode": inference_mode,
-            "like": None if like is None else Release.parse(like),
+            **{name: getattr(told, name) for name in ("dtype", "tf32", "strict", "channels_last", "inference_mode")},
+            "autocast": autocast_format(told.autocast),
+            "like": None if told.like is None else Release.parse(told.like),
             "targets": targets,
-            **({"assume": assumed_of(assume)} if assume else {}),
+            **({"assume": assumed_of(told.assume)} if told.assume else {}),
             **_keywords(kwargs),
         },
     )
 
 
-def _keywords(given: dict[str, Input]) -> dict[str, Any]:
+def _keywords(given: dict[str, rk.Input]) -> dict[str, Any]:
     """Inputs by name as arguments of `trace`, those that it has itself among its `keywords`."""
-    own = {name: value for name, value in given.items() if name in _OWN}
+    from rooflinekit.api.keywords import options_of
+
+    taken = options_of(rk.trace) if given else ()
+    own = {name: value for name, value in given.items() if name in taken}
     return {name: value for name, value in given.items() if name not in own} | ({"keywords": own} if own else {})
 
 
-#: Arguments of `rooflinekit.trace`, which a model's may be called too.
-_OWN = (
-    "model", "mode", "loss", "targets", "optimizer", "dtype", "autocast", "channels_last", "tf32", "like", "sizes",
-    "fixed", "assume", "name", "rules", "strict", "progress", "keywords",
-)  # fmt: skip
-
-
 def describes_workload(
-    command: Callable[..., None],
     *,
     needs_gpu: bool = True,
     needs_input: bool = True,
     many_sizes: bool = False,
     needs_sizes: bool = True,
     solves: str | None = None,
-    mode: str = "inference",
-) -> Callable[..., None]:
-    """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`.
+    training: bool = False,
+) -> Callable[[Command], Command]:
+    """Decorator: the subcommand takes the options of a workload, and gets what they say as `workload`.
 
     needs_gpu, needs_input: whether --gpu and --input have to be given. many_sizes: whether a size may be a list.
     needs_sizes: whether each size then has to be named.
     solves: the command's argument that names a size which is looked for, and need not be given.
-    mode: what --mode is without being given.
+    training: whether --mode is that without being given.
     """
-    needs = ("target", "needs_gpu", "needs_input", "many_sizes", "needs_sizes", "solved")
-    shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n not in needs}
-    shared["mode"] = shared["mode"].replace(default=mode)
-    own = {n: p for n, p in inspect.signature(command, eval_str=True).parameters.items() if n != "workload"}
 
-    @functools.wraps(command)
-    def with_workload(**values: Any) -> None:
-        workload = _workload(
-            **{name: values.pop(name) for name in shared},
-            target=values.get("target", values.get("target_a")),
-            needs_gpu=needs_gpu,
-            needs_input=needs_input,
-            many_sizes=many_sizes,
-            needs_sizes=needs_sizes,
-            solved=None if solves is None else values[solves],
-        )
-        command(workload=workload, **values)
+    def described_by(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_workload(call: typer.Context, described: Described, **values: Any) -> Answer | None:
+            workload = _workload(
+                described, call, values.get("target", values.get("target_a")), needs_gpu=needs_gpu,
+                needs_input=needs_input, many_sizes=many_sizes, needs_sizes=needs_sizes,
+                solved=None if solves is None else values[solves],
+            )  # fmt: skip
+            return command(workload=workload, **values)
 
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own.values(), *shared.values())]
-    with_workload.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_workload.__annotations__ = {p.name: p.annotation for p in parameters}
-    with_workload.registered = {"context_settings": OPEN}  # type: ignore[attr-defined]
-    return with_workload
+        signature = inspect.signature(command, eval_str=True)
+        more = {"call": typer.Context, "described": _Training if training else Described}
+        own = [one for name, one in signature.parameters.items() if name != "workload"]
+        own += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in more.items()]
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        with_workload.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        with_workload.registered = {"context_settings": OPEN}  # type: ignore[attr-defined]
+        return with_workload
+
+    return described_by

@@ -11,7 +11,7 @@ from documents import SCHEMAS, checked, schema
 from records import record
 from traces import two_steps, write
 
-from rooflinekit.cli.options import DOCUMENTS
+from rooflinekit.cli.command import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
 LLAMA = "llama-3.1-8b"
@@ -107,7 +107,7 @@ def test_every_document_is_tried_and_published() -> None:
 def test_every_command_with_json_has_a_document() -> None:
     printed = set()
     for file in (ROOT / "rooflinekit" / "cli").glob("*.py"):
-        printed |= set(re.findall(r'print_json\(\s*"([^"]+)"', file.read_text(encoding="utf-8")))
+        printed |= set(re.findall(r'(?:Answer|Tables)\(\s*"([^"]+)"', file.read_text(encoding="utf-8")))
     assert printed == DOCUMENTS.keys()
 
 

@@ -153,7 +153,7 @@ def test_layouts_that_cannot_be() -> None:
 
 
 def test_the_search_finds_what_trying_all_finds() -> None:
-    from rooflinekit.api.train import place_of
+    from rooflinekit.api.parallel import place_of
     from rooflinekit.distributed.described import Planner, candidates
     from rooflinekit.distributed.records import recipe_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.api.fleet import _setups
+from rooflinekit.api.serve import _setups
 from rooflinekit.errors import InputError
 from rooflinekit.serving.fleet import at_best, find_fleet
 

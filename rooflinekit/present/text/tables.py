@@ -39,6 +39,13 @@ def console() -> Console:
     return _console(120, quiet=FORM.get() != "text")
 
 
+def print_lines(*lines: object, soft_wrap: bool = True) -> None:
+    """Prints lines as they are. soft_wrap: the terminal breaks those that are too long, so that they can be copied."""
+    out = console()
+    for line in lines:
+        out.print(str(line), markup=False, soft_wrap=soft_wrap)
+
+
 def print_table(rows: Table, numbers: Callable[[], pd.DataFrame] | None = None) -> None:
     """Prints a table. As CSV it has what `numbers` makes where that is given: the same in base units, not rounded."""
     form = FORM.get()

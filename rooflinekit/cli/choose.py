@@ -1,0 +1,475 @@
+"""The subcommands that help to choose: among GPUs, sizes, ways to run, limits of power, prices."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import rooflinekit as rk
+from rooflinekit.cli.command import Answer, Json, Tables, say
+from rooflinekit.cli.options import (
+    CLUSTERS,
+    HOSTS,
+    LISTED,
+    MEASURED,
+    ONE_OR_MORE,
+    Carbon,
+    Limits,
+    Measured,
+    MeasuredOn,
+    Prices,
+    Purchase,
+    Rank,
+    Target,
+    changes_of,
+    say_notes,
+)
+from rooflinekit.cli.parse import integers, quantity_of
+from rooflinekit.cli.workload import NO_GPU, Workload, describes_workload
+from rooflinekit.errors import InputError, SweepError, printable
+from rooflinekit.present import text
+from rooflinekit.present.text.progress import counting
+
+if TYPE_CHECKING:
+    from rooflinekit.study.compare.limits import PowerLimits
+    from rooflinekit.study.sweep.plan import Plan
+
+_ONE_OF_TRAINING = "a step on several devices is one of training;"
+
+
+@describes_workload(needs_gpu=False)
+def compare(
+    workload: Workload,
+    target: Target,
+    sort: Annotated[str, "time, per-dollar, per-watt, share-of-peak, price, energy or cost"] = "time",
+    vendor: Annotated[str | None, "without --gpu: only GPUs of this vendor"] = None,
+    architecture: Annotated[str | None, "without --gpu: only of this architecture or compute capability"] = None,
+    memory_min: Annotated[str | None, "--memory-min SIZE", 'without --gpu: only with so much memory, "40 GB"'] = None,
+    *,
+    measured: Measured,
+    prices: Prices,
+    limits: Limits,
+) -> Tables:
+    """One workload on many GPUs, and why they stand in this order.
+
+    Time, throughput, memory, and what --sort asks for. Without --gpu, on every shipped GPU. Prices are those at launch,
+    or of an hour with --price h100=2.99. With --measured, a step that was timed on one GPU, all predictions rest on it,
+    as in `rooflinekit transfer`.
+    Example: rooflinekit compare timm:resnet50 --input batch,3,224,224 --batch 32 --memory-min "40 GB"
+    """
+    from rooflinekit.hardware.catalog import offered_gpus
+    from rooflinekit.study.compare.gpus import check_gpus, check_sort, compare_machines
+
+    filters = {"vendor": vendor, "architecture": architecture, "memory_min": memory_min}
+    if workload.gpus and any(filters.values()):
+        given = ", ".join(f"--{name.replace('_', '-')}" for name, value in filters.items() if value)
+        raise InputError(f"{given}: these choose among all GPUs; leave them or --gpu out")
+    check_sort(sort)
+    bounds = limits.bounds(prices)
+    bounds.check(sort)
+    on = workload if workload.gpus else workload.on(*offered_gpus(**filters))
+    machines, host, execution = on.setting()
+    check_gpus(machines)
+    step = measured.step(allow_draft=workload.allow_draft)
+    (graph,) = workload.trace(target)
+    corrected = workload.correction(step, graph)
+    found = compare_machines(graph, machines, host, execution, sort, corrected, bounds)
+    if isinstance(bounds.price, rk.Pricing):
+        say_notes(bounds.price, [p.machine.device for p in found.predictions])
+    return Tables("compare", found.to_dict, lambda: text.predictions.print_gpu_comparison(found))
+
+
+@describes_workload(needs_gpu=False)
+def transfer(
+    workload: Workload,
+    target: Target,
+    measured: Annotated[str, "--measured TIME|FILE", MEASURED],
+    measured_on: MeasuredOn = None,
+    there: Annotated[
+        list[str] | None, "--there NAME=VALUE", "what differs there: batch=64, execution=compiled, …"
+    ] = None,
+    to_host: Annotated[str | None, "the CPU there; by default the same as --host", HOSTS] = None,
+    cluster: Annotated[
+        str | None,
+        "--cluster NAME|FILE.yaml",
+        "several devices, in the place of --gpu (--mode training)",
+        CLUSTERS,
+    ] = None,
+    gpus: Annotated[int | None, "of a cluster: how many, from the first", ONE_OR_MORE] = None,
+    strategy: Annotated[str | None, "of a cluster: ddp, dp, zero-1, zero-2, fsdp, …"] = None,
+    mark: Annotated[str | None, "of a trace: the record_function that marks a step"] = None,
+    rank: Rank = None,
+) -> Answer:
+    """A step on a GPU that you do not have, by what it takes on yours.
+
+    --gpu is the one to predict for, or --cluster; --measured-on the one that you have; all other options are of the
+    step that was measured.
+    Example: rooflinekit transfer timm:resnet50 --input batch,3,224,224 --batch 64 --measured '31.2 ms'
+    --measured-on rtx-3090 --gpu rtx-4090
+    """
+    from rooflinekit.api.compare import transferred_to_cluster
+    from rooflinekit.step.variants import other_way
+    from rooflinekit.study.transfer.transferred import correcting
+
+    if bool(workload.gpus) == (cluster is not None):
+        raise InputError(NO_GPU if cluster is None else "--gpu: a cluster has its devices; leave it out, or --cluster")
+    _check_of_cluster(cluster, gpus, strategy)
+    changes = changes_of("--there", there or ())
+    step = Measured(measured=measured, measured_on=measured_on).step(
+        allow_draft=workload.allow_draft, mark=mark, rank=rank
+    )
+    assert step is not None
+    if cluster is not None:
+        ((source,),) = workload.on(step.device.name).predict(target, sizes_open=True)
+        moved = transferred_to_cluster(
+            step.evidence, source, changes, cluster=cluster, gpus=gpus, strategy=strategy,
+            host=to_host or workload.named_host,
+        )  # fmt: skip
+        return Answer("parallel", moved.to_dict, lambda: print(moved))
+    host = None if to_host is None else rk.load_host(to_host)
+    names = [device.name for device in workload.devices()]
+    both = workload.on(*dict.fromkeys([measured_on or step.device.name, *workload.gpus]))
+    (predictions,) = both.predict(target, sizes_open=any(name in workload.sizes for name in changes))
+    plain = {p.machine.device.name: p for p in predictions}
+    corrected = correcting(step.evidence, plain[step.device.name])
+    found = [corrected(other_way(plain[name], changes, host)) for name in names]
+    return Answer(
+        "transfer",
+        lambda: {"predictions": [p.to_dict() for p in found]},
+        lambda: text.predictions.print_predictions(found, []),
+    )
+
+
+def _check_of_cluster(cluster: object, gpus: object, strategy: object) -> None:
+    if not cluster and (gpus, strategy) != (None, None):
+        raise InputError(f"--{'strategy' if gpus is None else 'gpus'}: belongs to --cluster, which is missing")
+
+
+@describes_workload()
+def advise(
+    workload: Workload,
+    target: Target,
+    other_gpu: Annotated[list[str] | None, "--other-gpu GPU", "a GPU to change to; repeatable"] = None,
+    *,
+    measured: Measured,
+) -> Answer:
+    """What would make a step faster, ranked by the time it saves.
+
+    Batch, layout, autocast, compile, CUDA graph, fused optimizer, another GPU: each is predicted again, and ranked by
+    the time that it saves.
+    Example: rooflinekit advise timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --other-gpu
+    nvidia-l40s
+    """
+    from rooflinekit.study.explain import advice
+
+    if len(workload.gpus) != 1:
+        raise InputError(
+            f"--gpu: advice is for one GPU; got {len(workload.gpus)}; name those to change to as --other-gpu"
+        )
+    others = workload.devices(other_gpu or ())
+    step = measured.step(allow_draft=workload.allow_draft)
+    ((prediction,),) = workload.predict(target)
+    found = advice.advise(prediction, others, workload.correction(step, prediction.graph))
+    return Answer("advise", found.to_dict, lambda: text.tables.print_lines(*str(found).splitlines(), soft_wrap=False))
+
+
+# --- many predictions at once ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Where a sweep or a search runs beside GPUs, and which sizes go together."""
+
+    cluster: Annotated[
+        list[str] | None,
+        "--cluster NAME|FILE.yaml",
+        "training steps on several devices, in the place of --gpu; repeatable",
+    ] = None
+    gpus: Annotated[str | None, "--gpus COUNTS", "of a cluster: 1,2,4 or 1:8; by default all"] = None
+    strategy: Annotated[
+        str | None, "of a cluster, listed: dp, ddp, zero-1, zero-2, fsdp, tensor, context, expert, pipeline"
+    ] = None
+    zip: Annotated[list[str] | None, "--zip NAME,NAME", "sizes whose lists go together; repeatable"] = None
+
+    def plan(self, workload: Workload, target: str, *, memory: bool = True) -> Plan:
+        """The sweep that the options describe."""
+        from rooflinekit.api.sweep import Places, swept
+        from rooflinekit.study.sweep.points import check_sizes
+
+        ways = workload.ways
+        chosen = ways if len(ways) > 1 else ways[0]
+        groups = [tuple(word.strip() for word in names.split(",")) for names in self.zip or ()]
+        check_sizes(workload.lists, groups)
+        if not self.cluster:
+            _check_of_cluster(None, self.gpus, self.strategy)
+            if not workload.gpus:
+                raise InputError(f"{NO_GPU}, or --cluster")
+            machines, host, _ = workload.running(ways[0].backend).setting()
+            (graph,) = workload.trace(target, sizes_open=True)
+            return swept(graph, machines, host, chosen, workload.lists, memory=memory, together=groups)
+        if workload.gpus:
+            raise InputError("--gpu: a cluster has its devices; leave it out, or --cluster")
+        workload.check_trains("steps on several devices are training steps:")
+        places = Places(
+            None if self.gpus is None else integers("--gpus", self.gpus), self.cluster,
+            None if self.strategy is None else [word.strip() for word in self.strategy.split(",")],
+            None, "even", workload.named_host, chosen,
+        )  # fmt: skip
+        places.check()
+        (graph,) = workload.trace(target, sizes_open=True)
+        return places.plan(graph, workload.lists, memory=memory, together=groups)
+
+
+@describes_workload(many_sizes=True, needs_gpu=False)
+def sweep(
+    workload: Workload,
+    target: Target,
+    where: Where,
+    out: Annotated[
+        Path | None,
+        "--out -o",
+        "the file to write, .csv or .json; or a folder .parquet, which a second run goes on with",
+    ] = None,
+    workers: Annotated[int | None, "processes; by default all cores for large sweeps"] = None,
+    memory: Annotated[bool, "columns of memory, and whether it fits"] = True,
+    as_json: Json = False,
+) -> Tables | None:
+    """Predictions at many sizes, on GPUs, in ways of execution.
+
+    A row each. Sizes are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too. With --cluster
+    and --mode training, on several devices by every --strategy, one prediction after another.
+    Example: rooflinekit sweep timm:resnet50 --input batch,3,224,224 --batch 1,2,4:64:4 --gpu nvidia-l4 --gpu
+    nvidia-t4
+    """
+    from rooflinekit.study.sweep import run as sweep_run
+
+    sweep_run.check_workers(None, workers)
+    if out is not None:
+        sweep_run.check_out(out)
+        if as_json:
+            raise InputError("--json prints, and --out writes: give one of the two")
+    plan = where.plan(workload, target, memory=memory)
+    with _told(out), counting("sweep", plan.rows) as progress:
+        if out is None:
+            found = sweep_run.run(plan, executor=None, workers=workers, progress=progress)
+        else:
+            sweep_run.run_to_file(plan, out, executor=None, workers=workers, progress=progress)
+    if out is not None:
+        say(f"{plan.rows} rows written to {out}")
+        return None
+    shown = found if found["problem"].any() else found.drop(columns="problem")
+    return Tables(
+        "sweep",
+        lambda: {"rows": json.loads(found.to_json(orient="records"))},
+        lambda: text.predictions.print_rows(shown),
+    )
+
+
+@contextlib.contextmanager
+def _told(out: Path | None) -> Iterator[None]:
+    """What was met on the way, a line each; an interrupt says what is not lost."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _line
+        try:
+            yield
+        except KeyboardInterrupt:
+            if out is not None:
+                print(f"\nfinished pieces of {printable(str(out))} are kept; the same command goes on", file=sys.stderr)
+            raise
+        except MemoryError:
+            kept = "" if out is None or out.suffix == ".parquet" else f"finished pieces of {out} are kept; "
+            raise SweepError(
+                f"memory ran out: {kept}take fewer sizes, or --out NAME.parquet, which never holds all rows at once"
+            ) from None
+
+
+def _line(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(printable(f"rooflinekit: {message}"), file=sys.stderr)
+
+
+@describes_workload(many_sizes=True, needs_gpu=False)
+def search(
+    workload: Workload,
+    target: Target,
+    where: Where,
+    minimize: Annotated[
+        str | None, "time of a step, dollars (launch price by throughput), memory, price, energy or cost of a sample"
+    ] = None,
+    maximize: Annotated[str | None, "throughput, which is the default"] = None,
+    require: Annotated[
+        list[str] | None, "--require BOUND", "'time<0.1 s', 'throughput>=1000', 'batch>=8'; repeatable"
+    ] = None,
+    *,
+    prices: Prices,
+    limits: Limits,
+    measured: Measured,
+) -> Tables:
+    """The fastest, cheapest or smallest configuration that fits.
+
+    Without --gpu or --cluster, of every shipped GPU. It meets every requirement, and gives the most samples a second
+    where nothing else is asked for. Sizes to choose from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution
+    may be a list too. With an hour's price (--price, --price-per-hour, --prices) dollars are the cost of a sample,
+    else the launch price by throughput.
+    Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
+    --minimize dollars --require 'time<0.1 s'
+    """
+    from rooflinekit.api.measured import correction_in
+    from rooflinekit.hardware.catalog import offered_gpus
+    from rooflinekit.study.sweep.search import goal_of, requirements_of, search_plan
+
+    # what can be wrong is looked at before the slow part
+    goal = goal_of(minimize, maximize)
+    asked = [*(require or ()), *_bounds(limits)]
+    requirements_of(asked, tuple(workload.lists))
+    if not (workload.gpus or where.cluster):
+        workload = workload.on(*offered_gpus())
+    known, currency = _hourly(prices, [*_devices(workload, where.cluster or ())])
+    step = measured.step(allow_draft=workload.allow_draft)
+    plan = where.plan(workload, target)
+    correct = None if step is None else correction_in(plan, step)
+    found = search_plan(plan, goal, asked, known, correct, currency)
+    return Tables("search", found.to_dict, lambda: text.predictions.print_found(found))
+
+
+def _devices(workload: Workload, clusters: Sequence[str]) -> Iterator[rk.Device]:
+    """All that may take part."""
+    from rooflinekit.hardware.specs import members_of
+
+    yield from workload.devices()
+    for cluster in clusters:
+        yield from members_of(rk.load_cluster(cluster))
+
+
+def _hourly(prices: Prices, devices: Sequence[rk.Device]) -> tuple[dict[str, float], str | None]:
+    """What an hour of each device costs, where it is known, and the currency; None where no price is given."""
+    if not prices.asked:
+        return {}, None
+    pricing = prices.pricing()
+    say_notes(pricing, devices)
+    hours = {device.name: pricing.hour_of(device) for device in devices}
+    return {name: hour for name, hour in hours.items() if hour is not None}, pricing.currency
+
+
+def _bounds(limits: Limits) -> Iterator[str]:
+    """The bounds as requirements: a million samples are what `cost` counts one of."""
+    if limits.watts is not None:
+        yield f"power<={limits.watts:g} W"
+    if limits.max_cost is not None:
+        yield f"cost<={limits.max_cost / 1e6:g}"
+
+
+# --- power and money -------------------------------------------------------------------------------------------------
+
+
+@describes_workload(needs_gpu=False)
+def power(
+    workload: Workload,
+    target: Target,
+    step: Annotated[str, "--step WATTS", "watts between one limit and the next"] = "25 W",
+    rack: Annotated[str | None, "--rack WATTS", "also say what a rack of so many watts does in a day"] = None,
+    pue: Annotated[float, "watts of the whole rack by the limits of its GPUs: host, fans and supply draw too"] = 1.0,
+    cluster: Annotated[
+        str | None,
+        "--cluster NAME|FILE.yaml",
+        f"instead of --gpu: a training step on its GPUs, all under the same limit; {LISTED}",
+        CLUSTERS,
+    ] = None,
+    gpus: Annotated[int | None, "of the cluster: how many, from the first", ONE_OR_MORE] = None,
+    strategy: Annotated[str, "on the cluster, as of `rooflinekit parallel`"] = "ddp",
+) -> Answer:
+    """Time and energy at every power limit; the one of least energy.
+
+    Example: rooflinekit power timm:resnet50 --input batch,3,224,224 --batch 64 --gpu nvidia-a40
+    """
+    if "power_w" in workload.limits:
+        raise InputError("--power-limit: `power` tries every limit; leave it out, or ask `predict`")
+    if (cluster is None) == (not workload.gpus):
+        raise InputError("--gpu or --cluster: expected one of the two" if cluster else NO_GPU)
+    step_w = quantity_of("--step", step, "W")
+    rack_w = None if rack is None else quantity_of("--rack", rack, "W")
+    found: list[PowerLimits[Any]] = (
+        [rk.power_limits(p, step_w) for p in workload.predict(target)[0]]
+        if cluster is None
+        else [_together(workload, target, (cluster, gpus, strategy), step_w)]
+    )
+
+    def fields() -> dict[str, object]:
+        racks = [{} if rack_w is None else {"rack": one.rack(rack_w, pue).to_dict("records")} for one in found]
+        return {"studies": [{**one.to_dict(), **more} for one, more in zip(found, racks, strict=True)]}
+
+    def told() -> None:
+        for one in found:
+            text.predictions.print_limits(one, None if rack_w is None else one.rack(rack_w, pue))
+
+    return Answer("power", fields, told)
+
+
+def _together(workload: Workload, target: str, place: tuple[str, int | None, str], step_w: float) -> PowerLimits[Any]:
+    """The step on a cluster whose GPUs all have the limit."""
+    from rooflinekit.study.compare.limits import power_limits_together
+
+    workload.check_trains(_ONE_OF_TRAINING)
+    cluster, gpus, strategy = place
+    graph, at = workload.team(target, cluster=cluster, gpus=gpus, strategy=strategy)
+    first = at()
+    machines = {share.prediction.machine.name: share.prediction.machine for share in first.shares}
+    if len(machines) > 1:
+        raise InputError(
+            f"{first.cluster.name}: expected equal GPUs under one limit; got {', '.join(sorted(machines))}"
+        )
+    return power_limits_together(
+        lambda watts: at(power_limit=watts), first.slowest.prediction.machine, step_w, gpus=first.gpus,
+        batch=first.batch, sizes={"batch": first.batch},
+        heading=(first.graph_name, graph.mode, first.cluster.name),
+    )  # fmt: skip
+
+
+@describes_workload(needs_gpu=False)
+def cost(
+    workload: Workload,
+    target: Target,
+    purchase: Purchase,
+    samples: Annotated[float | None, "samples of an epoch or a run, such as 1281167 or 3e9"] = None,
+    carbon: Carbon = None,
+    *,
+    limits: Limits,
+    cluster: Annotated[
+        list[str] | None,
+        "--cluster NAME|FILE.yaml",
+        f"also a training step on such a cluster; {LISTED}",
+        CLUSTERS,
+    ] = None,
+    gpus: Annotated[int | None, "of a cluster: how many, from the first", ONE_OR_MORE] = None,
+    strategy: Annotated[str, "of a cluster, as of `rooflinekit parallel`"] = "ddp",
+) -> Answer:
+    """What a step, a million samples or a run costs, cheapest first.
+
+    On GPUs, and with --cluster and --mode training on clusters. No price is taken that is not named.
+    Example: rooflinekit cost timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --gpu nvidia-t4
+    --prices examples/prices.yaml --samples 1281167
+    """
+    from rooflinekit.hardware.specs import members_of
+    from rooflinekit.study.compare.cost import costs_of
+
+    if not workload.gpus and not cluster:
+        raise InputError(NO_GPU)
+    if cluster:
+        workload.check_trains(_ONE_OF_TRAINING)
+    pricing = purchase.pricing()
+    devices = workload.devices()
+    members = [[*members_of(rk.load_cluster(name))] for name in cluster or ()]
+    each = [*map(pricing.of, devices), *map(pricing.of_all, members)]
+    say_notes(pricing, [*devices, *(device for those in members for device in those)])
+    watts = limits.watts
+    steps: list[Any] = workload.predict(target, sizes_open=bool(cluster))[0] if workload.gpus else []
+    if cluster:
+        _, at = workload.team(target, gpus=gpus, strategy=strategy)
+        steps += [at(cluster=name) for name in cluster]
+    found = costs_of(steps, each, samples=samples, carbon=carbon, max_watts=watts, max_cost=limits.max_cost)
+    return Answer("cost", found.to_dict, lambda: text.predictions.print_costs(found))

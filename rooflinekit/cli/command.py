@@ -1,0 +1,163 @@
+"""Commands from records: an option is declared once, as a parameter or a record's field; all commands answer alike.
+
+    depth: Annotated[int, "--depth LEVELS", "how many levels below the network", {"min": 1}] = 3
+
+is `typer.Option("--depth", metavar="LEVELS", help="how many …", min=1)`. The words with hyphens may be left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from rooflinekit.errors import InputError, printable
+from rooflinekit.present.text.form import FORM, being
+from rooflinekit.present.text.progress import following
+
+#: The documents that `--json` prints, and their versions, which rise when a field goes or changes its meaning, and not
+#: when one is added. Their schemas are in docs/schemas, made by docs/make_schemas.py.
+_NAMES = (
+    "advise calibrate campaign-from-trace campaign-summarize campaign-validate check cluster clusters collective "
+    "compare cost crossover device devices doctor explain fit fit-into guard host hosts measure own-fit parallel "
+    "power predict profile search serve serve-capacity serve-rates specs summary sweep train transfer"
+)
+DOCUMENTS = dict.fromkeys(_NAMES.split(), 1)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command has found: a command that returns it has --json. failed: the exit status is then 1.
+
+    name: of the document, in DOCUMENTS. fields: of the document. text: prints it for a person.
+    """
+
+    name: str
+    fields: Callable[[], Mapping[str, object]]
+    text: Callable[[], object]
+    failed: bool = False
+
+    def print(self, *, as_json: bool) -> None:
+        """Prints it."""
+        if as_json:
+            whole = {"schema": f"rooflinekit/{self.name}/{DOCUMENTS[self.name]}", **self.fields()}
+            print(json.dumps(whole, indent=2, ensure_ascii=False))
+        else:
+            self.text()
+        if self.failed:
+            raise typer.Exit(1)
+
+
+class Tables(Answer):
+    """An answer whose text is tables, which --brief, --csv and --markdown print alone."""
+
+
+Command = Callable[..., Answer | None]
+
+
+#: Declared by commands that have to know whether the document is asked for.
+Json = Annotated[bool, "--json", "print JSON and nothing else"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Json:
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Forms:
+    """Their names are those of the forms of `rooflinekit.present.text.form`."""
+
+    brief: Annotated[bool, "print the table alone, without the words around it"] = False
+    csv: Annotated[bool, "print the table as CSV, in base units: s, byte, FLOP"] = False
+    markdown: Annotated[bool, "print the table in Markdown"] = False
+
+
+def made(command: Command) -> Callable[..., None]:
+    """A command as typer takes it: each record among its parameters is the record's fields."""
+    signature = inspect.signature(command, eval_str=True)
+    given = {name: one.annotation for name, one in signature.parameters.items()}
+    records: dict[str, Any] = {name: kind for name, kind in given.items() if is_dataclass(kind)}
+    kinds = [kind for kind in _parts(signature.return_annotation) if issubclass(kind, Answer)]
+    shared = [_Json] * bool(kinds) + [_Forms] * (Tables in kinds)
+
+    parameters: dict[str, inspect.Parameter] = {}
+    for name, one in signature.parameters.items():
+        parameters |= fields(given[name]) if name in records else {name: _option(name, given[name], one.default)}
+    for record in shared:
+        parameters |= fields(record)
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        as_json = bool(values.get("as_json"))
+        forms = [name for name in (fields(_Forms) if _Forms in shared else ()) if values.pop(name)]
+        both = [*forms, *(["json"] if as_json else ())]
+        if both[1:]:
+            raise InputError(f"--{both[0]} and --{both[1]}: choose one")
+        if "as_json" not in given:
+            values.pop("as_json", None)
+        for name, record in records.items():
+            values[name] = record(**{field: values.pop(field) for field in fields(record)})
+        with being(FORM, forms[0] if forms else "text"):  # type: ignore[misc]
+            answer = command(**values)
+            if answer is not None:
+                answer.print(as_json=as_json)
+
+    run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    run.__annotations__ = {name: one.annotation for name, one in parameters.items()}
+    return run
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, or the type itself."""
+    return get_args(annotation) or ((annotation,) if isinstance(annotation, type) else ())
+
+
+@functools.cache
+def fields(record: type) -> dict[str, inspect.Parameter]:
+    """The fields of a record as a command's parameters."""
+    hints = get_type_hints(record, include_extras=True)
+    parameters = inspect.signature(record).parameters
+    return {name: _option(name, hints[name], one.default) for name, one in parameters.items()}
+
+
+def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """A parameter as typer takes it: see the head of this file. Those that are declared for typer stay as they are."""
+    kind, *notes = (annotation.__origin__, *annotation.__metadata__) if hasattr(annotation, "__metadata__") else (None,)
+    texts = [note for note in notes if isinstance(note, str)]
+    if texts:
+        words = [word for text in texts if text.startswith("-") for word in text.split()]
+        names = [word for word in words if word.startswith("-")]
+        if not names and default is False:
+            names = [f"--{name.replace('_', '-')}"]  # and no --no-…
+        metavar = next((word for word in words if not word.startswith("-")), None)
+        help = next(text for text in texts if not text.startswith("-"))
+        more = next((note for note in notes if isinstance(note, dict)), {})
+        annotation = Annotated[kind, typer.Option(*names, metavar=metavar, help=help, **more)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def typed() -> str:
+    """The command as it was typed, by which an answer is made again."""
+    return shlex.join(["rooflinekit", *sys.argv[1:]])
+
+
+def say(*texts: object) -> None:
+    """Prints texts that may hold paths, a line each."""
+    for text in texts:
+        print(printable(str(text)))
+
+
+@contextmanager
+def progress_line(first: str) -> Iterator[Callable[[str], None] | None]:
+    """A line on standard error, with the time passed, that says what is being done; None where it is no terminal."""
+    with following("SpinnerColumn", "text", "TimeElapsedColumn", description=first) as update:
+        yield update and (lambda doing: update(description=doing))

@@ -1,0 +1,533 @@
+"""The subcommands that measure the hardware at hand, and fit constants: measure, calibrate, campaign, fit."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import rooflinekit as rk
+from rooflinekit.cli import documents
+from rooflinekit.cli.command import Answer, made, progress_line, say
+from rooflinekit.cli.guide import Command, group
+from rooflinekit.cli.options import GPUS, ONE_OR_MORE, Draft, Force, Rank, Target
+from rooflinekit.cli.parse import seconds_of
+from rooflinekit.cli.workload import NO_INPUT, Workload, describes_workload
+from rooflinekit.errors import InputError, OutputError, printable
+from rooflinekit.files import check_free, check_kind, write_text
+from rooflinekit.present import text
+from rooflinekit.present.text.progress import bar
+
+if TYPE_CHECKING:
+    from rooflinekit.calibrate.bench.session import Calibrated
+
+
+@describes_workload(needs_gpu=False, needs_input=False)
+def measure(
+    workload: Workload,
+    target: Target = "",
+    device: Annotated[
+        str | None, "--device cuda[:N]|cpu", "where it runs; by default the first GPU, else the CPU"
+    ] = None,
+    threads: Annotated[int | None, "on a CPU: by default all cores of its --gpu", ONE_OR_MORE] = None,
+    precision: Annotated[float, "sampling ends when the median is known as well as this"] = 0.01,
+    samples: Annotated[int, "at most", ONE_OR_MORE] = 100,
+    budget: Annotated[str, "--budget 60s", "begin no further sample after this time: s, m or h"] = "60s",
+    by_op: Annotated[bool, "time the ops too, through torch's profiler"] = True,
+    out: Annotated[Path | None, "--out -o", "also write prediction and measurement, as JSON"] = None,
+    force: Force = False,
+    host_only: Annotated[bool, "time the CPU alone and write it as a host's specification"] = False,
+) -> Answer:
+    """Is the prediction right? Time a model on hardware at hand.
+
+    The model is built with random weights, and called with random numbers. --gpu is the specification of the
+    hardware, by default that of its name; a CPU that is not shipped is described in a second of measuring. With
+    --host-only it takes a minute and no model, and writes a file for --host: rooflinekit measure --host-only
+    --out my-host.yaml
+    Example: rooflinekit measure timm:resnet18 --input batch,3,224,224 --batch 8 --device cpu --mode training
+    """
+    if host_only:
+        if target:
+            raise InputError(f"--host-only: no model is run; leave out {target!r}")
+        return _measure_host(device, seconds_of(budget), out or Path("my-host.yaml"), force)
+    if not target:
+        raise InputError("TARGET is missing: the model to time, such as timm:resnet18; or --host-only for none")
+    if not workload.called:
+        raise InputError(NO_INPUT)
+    if len(workload.gpus) > 1:
+        raise InputError(f"--gpu: one device is measured; got {len(workload.gpus)} specifications")
+    options = {**workload.options}
+    if options.pop("like") is not None:
+        raise InputError("--like: what is measured is the PyTorch that is installed; leave it out")
+    if out is not None:
+        _check_free(out, force)
+    from rooflinekit.api.measure import hardware_for
+    from rooflinekit.tracing.targets import load_target, loss_of, optimizer_of
+
+    execution = workload.way
+    spec, place = hardware_for(
+        device,
+        next(iter(workload.gpus), None),
+        execution,
+        threads,
+        allow_draft=workload.allow_draft,
+        options=("--device", "--gpu"),
+    )
+    host, seconds, where = rk.load_host(workload.host), seconds_of(budget), str(place.device)
+    optimizer, loss = optimizer_of(workload.optimizer), loss_of(workload.loss)
+    found = load_target(target, where)
+    with progress_line(found.name) as say_doing:
+        result = rk.measure_model(
+            found.model,
+            *workload.args,
+            device=where,
+            gpu=spec,
+            host=host,
+            execution=execution,
+            threads=threads,
+            optimizer=optimizer,
+            loss=loss,
+            burst=workload.described.burst,
+            constants=workload.described.constants,
+            name=found.name,
+            by_op=by_op,
+            precision=precision,
+            samples=samples,
+            budget_s=seconds,
+            progress=None if say_doing is None else lambda doing: say_doing(f"{doing} {found.name}"),
+            **{**options, **workload.sizes},
+        )
+    if out is not None:
+        result.save(out, force=force)
+
+    def told() -> None:
+        text.profiles.print_validation(result)
+        if out is not None:
+            say(f"both written to {out}")
+
+    return Answer("measure", lambda: documents.measured(result, out), told)
+
+
+def _measure_host(device: str | None, seconds: float, out: Path, force: bool) -> Answer:
+    _check_free(out, force)
+    import torch
+
+    from rooflinekit.calibrate.bench import timers
+    from rooflinekit.calibrate.hosts import own as own_host
+    from rooflinekit.calibrate.local_hardware import hardware as local_hardware
+    from rooflinekit.hardware.yaml_file import spec_text
+
+    kind, index = local_hardware.parse_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    with progress_line("timing the host") as doing:
+        found = own_host.measure_host(
+            kind, timers.timer_of(kind, index, 0.0), out.stem, budget_s=seconds, progress=doing or (lambda name: None)
+        )
+    heading = "The host at hand. Made by `rooflinekit measure --host-only`; see `sources` for what was measured."
+    write_text(spec_text(found, heading), out)
+    base = rk.load_host(own_host.BASE)
+    slowness, op_s = own_host.slowness(found, base) if kind == "cuda" else None, found.dispatch_s("default")
+
+    def told() -> None:
+        against = "" if slowness is None else f", {slowness:.2g} times {base.name}"
+        say(f"an op {op_s * 1e6:.1f} µs{against}; written to {out}: name it with --host {out}")
+        if kind == "cpu":
+            print("note: measured without a GPU: it tells of steps on this CPU, and nothing of how it issues to a GPU")
+
+    return Answer(
+        "host",
+        lambda: {
+            "file": str(out), "measured_on": kind, "op_s": op_s, "slowness": slowness, "against": base.name,
+        },
+        told,
+    )  # fmt: skip
+
+
+def _check_free(out: Path, force: bool) -> None:
+    """Before anything is measured: raises OutputError for a file that is there, or cannot be written."""
+    from rooflinekit.calibrate.fitting.folder import check_writable
+
+    check_free(out, force=force)
+    if not os.path.isdir(out.parent):
+        raise OutputError(f"{out}: cannot be written: {out.parent} is no folder")
+    check_writable(out.parent)
+
+
+def calibrate(
+    device: Annotated[str, "--device cuda[:N]|cpu", "what to measure"] = "cuda",
+    plan: Annotated[str, "--plan NAME|FILE", "quick, standard, full, or a plan of your own"] = "quick",
+    only: Annotated[str | None, "--only OP,...", "only these ops or families of ops"] = None,
+    budget: Annotated[str | None, "--budget 10m", "time to spend on all families: s, m or h"] = None,
+    out: Annotated[
+        Path | None, "--out -o", "the file for the samples; if it exists, measuring goes on where it stopped"
+    ] = None,
+    spec: Annotated[str | None, "the hardware's specification, a name or file; by default found by its name"] = None,
+    allow_draft: Draft = False,
+    campaign: Annotated[
+        list[Path] | None, "--campaign FILE.csv", "measure nothing: fit on these measured ops; repeatable"
+    ] = None,
+) -> Answer:
+    """Measure the hardware at hand and fit the constants to it.
+
+    Samples are on the disk as they come: after an interrupt the same command goes on.
+    Example: rooflinekit calibrate --device cpu --plan quick --budget 10m
+    """
+    seconds = seconds_of(budget)
+    if campaign:
+        return _fit_campaigns(campaign, spec, out, allow_draft=allow_draft)
+    from rooflinekit.calibrate.bench.record_file import TOLD, WRITING
+
+    with stopped_in_time(WRITING, TOLD) as stop:
+        from rooflinekit.api import calibrate as calibration_workflows
+        from rooflinekit.calibrate.bench import plan as plans
+        from rooflinekit.calibrate.local_hardware import hardware as local_hardware
+
+        kind, index = local_hardware.parse_device(device)
+        own: Path | None = None
+        if kind == "cpu" and spec is None:
+            found, own = local_hardware.cpu_specification(out and out.with_name(f"{out.stem}-cpu.yaml"))
+        else:
+            found = local_hardware.specification(kind, index, spec, allow_draft=allow_draft)
+        if note := local_hardware.check_here(found, kind, index):
+            print(printable(f"note: {note}"), file=sys.stderr)
+        chosen = plans.load_plan(plan, kind, threads=found.sm_count if kind == "cpu" else 1)
+        words = tuple(filter(None, (only or "").split(",")))
+        chosen.units(words)  # before torch is loaded
+        file = out or Path(f"{found.name}-{chosen.name}.jsonl")
+        check_kind(file)
+        from rooflinekit.calibrate.bench import timers
+
+        timer = timers.timer_of(kind, index, max(found.l2_capacity, found.last_level_cache or 0.0))
+        stop.says = f"what was measured is in {file}; the same command goes on"
+        with bar(chosen.name) as advance:
+            result = calibration_workflows.calibrate(
+                chosen, found, timer, file, only=words, budget_s=seconds, progress=advance or (lambda *_: None)
+            )
+        try:
+            written = _write(result, found.name, file)
+        except OutputError as error:
+            raise OutputError(f"{error}; what was measured is in {file}, the same command goes on") from error
+
+        def told() -> None:
+            text.calibration.print_calibration(result)
+            print(", ".join(f"{what} in {', '.join(map(str, files))}" for what, files in written.items()))
+            if own is not None:
+                fit = file.with_suffix(".fit.yaml")
+                constants = f" --constants {fit}" if result.fit is not None else ""
+                print(f"this CPU is described in {own}: rooflinekit predict TARGET --input … --gpu {own}{constants}")
+            if result.outcome.left:
+                print(f"{result.outcome.left} measurements are left: the same command goes on")
+
+        files = written if own is None else {**written, "specification": [own]}
+        return Answer("calibrate", lambda: documents.calibrated(result, files), told)
+
+
+def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, allow_draft: bool) -> Answer:
+    """Constants from measured ops alone, such as those of traces, beside the first file or as --out."""
+    from rooflinekit.api.calibrate import fit_campaigns
+    from rooflinekit.calibrate.fitting.files import write_fit
+
+    found = fit_campaigns(files, spec, allow_draft=allow_draft)
+    file = out or files[0].with_suffix(".fit.yaml")
+    name = found.calibration.name
+    write_fit(found.calibration, file, f"Constants of {name}. Made by `rooflinekit calibrate` from campaigns.")
+
+    def told() -> None:
+        text.calibration.print_own_fit(found)
+        say(f"constants in {file}")
+
+    return Answer("own-fit", lambda: {"device": name, "file": str(file), **documents.own_fit(found)}, told)
+
+
+def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
+    """Writes tables, constants and the host beside the samples; the files by what they hold."""
+    from rooflinekit.calibrate.bench import session
+    from rooflinekit.calibrate.fitting import files as fits
+    from rooflinekit.calibrate.links import fitting as link_own
+    from rooflinekit.hardware.yaml_file import spec_text
+
+    found = {"samples": [file]}
+    made_by = f"Made by `rooflinekit calibrate` from {file}"
+    tables = session.write_medians(result.campaigns, result.recorded, file)
+    if tables:
+        found["medians"] = [*tables]
+    if result.fit is not None:
+        fit = file.with_suffix(".fit.yaml")
+        fits.write_fit(result.fit.calibration, fit, f"Constants of {name}. {made_by}.")
+        found["constants"] = [fit]
+    if result.links is not None:
+        links = file.with_suffix(".links.yaml")
+        heading = f"Link constants of {name}. {made_by}."
+        fits.write_links(link_own.own_constants(result.links), links, name, heading)
+        found["links"] = [links]
+    if result.host is not None:
+        host = file.with_name(f"{file.stem}-host.yaml")
+        heading = f"The host of {name}. {made_by}; see `sources` for what was measured."
+        write_text(spec_text(result.host, heading), host)
+        found["host"] = [host]
+    return found
+
+
+# --- being told to stop, by Ctrl-C, `kill` or a job's time limit: in time, whatever the process is at ----------------
+
+_GRACE_S = 2.5  # that an operator at work may take to end, and all else on the way out; then the process ends as it is
+_FINISH_S = 1.0  # that a line on its way to the disk may take
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Stop:
+    """What is said when the process is stopped: what is not lost."""
+
+    says: str = ""
+
+    def say(self) -> None:
+        """Says it, once."""
+        if self.says:
+            print(f"\n{self.says}", file=sys.stderr, flush=True)
+        self.says = ""
+
+
+@contextlib.contextmanager
+def stopped_in_time(finish: threading.Lock, told: threading.Event) -> Iterator[Stop]:
+    """SIGINT and SIGTERM raise KeyboardInterrupt in this block; where that is not heeded soon, the process ends.
+
+    Python runs a handler between two of its own steps, and a large product is one step that takes minutes: a thread
+    waits for the signal beside it. finish: what has to be free before the process may end. told: set by the signal.
+
+    Both signals count where the process was started with SIGINT ignored too, as a script starts `command &`: what is
+    sent by hand to a measurement of hours is meant. The process ends with status 130 after SIGINT, 143 after SIGTERM.
+    Outside the main thread, which alone is told of signals, nothing is done.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    over = threading.Event()
+    got: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if not got:  # a second one changes nothing: the first is heeded in time
+            got.append(number)
+            told.set()
+            raise KeyboardInterrupt
+
+    def lost(what: sys.UnraisableHookArgs) -> None:
+        if not (got and what.exc_type is KeyboardInterrupt):  # it came during a callback: the thread beside ends all
+            hook(what)
+
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    told.clear()
+    hook, sys.unraisablehook = sys.unraisablehook, lost
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(reader, over, stop, finish), daemon=True).start()
+    try:
+        yield stop
+    except KeyboardInterrupt:
+        if not got:
+            raise
+        # What is closed on the way out may take long too, so the thread goes on watching; and taking the interpreter
+        # apart, torch and all, takes seconds on a busy machine, during which no thread can watch.
+        stop.say()
+        atexit._run_exitfuncs()
+        os._exit(128 + got[0])
+    finally:
+        if not got:
+            over.set()
+            signal.set_wakeup_fd(wakeup)
+            sys.unraisablehook = hook
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(writer)
+
+
+def _watch(reader: int, over: threading.Event, stop: Stop, finish: threading.Lock) -> None:
+    """Ends the process some time after a signal; its number arrives here whatever the main thread is at."""
+    number = 0
+    while number not in _SIGNALS:
+        read = os.read(reader, 1)
+        if not read:  # the block has ended
+            os.close(reader)
+            return
+        number = read[0]
+    if not over.wait(_GRACE_S):
+        finish.acquire(timeout=_FINISH_S)
+        stop.say()
+        os._exit(128 + number)
+
+
+# --- files of measurements -------------------------------------------------------------------------------------------
+
+campaign = group(
+    """Check, summarize and merge what `calibrate` has measured.
+
+    Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
+    """
+)
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="records (.jsonl) or campaigns (.csv)")]
+
+
+@campaign.command(cls=Command)
+@made
+def validate(files: Files) -> Answer:
+    """Whether files are sound: whole, unchanged, well-formed; exit status 1 where one is not.
+
+    Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
+    """
+    from rooflinekit.calibrate.campaigns import files as campaign_files
+
+    found = campaign_files.validate(files)
+    wrong = any(found.values())
+    rows = [{"file": str(file), "problem": problem or None} for file, problem in found.items()]
+    return Answer(
+        "campaign-validate",
+        lambda: {"sound": not wrong, "files": rows},
+        lambda: say(*(f"{file}: {problem or 'sound'}" for file, problem in found.items())),
+        failed=wrong,
+    )
+
+
+@campaign.command(cls=Command)
+@made
+def summarize(files: Files) -> Answer:
+    """What files hold: device, environment, ops by number formats, noisy cases, failures.
+
+    Example: rooflinekit campaign summarize calibration/campaigns/nvidia-t4/*.csv
+    """
+    return _summarized(files)
+
+
+def _summarized(files: list[Path], *lines: str) -> Answer:
+    from rooflinekit.calibrate.campaigns import files as campaign_files
+
+    found = [campaign_files.summarize_file(file) for file in files]
+
+    def told() -> None:
+        for one in found:
+            text.calibration.print_summary(one)
+        say(*lines)
+
+    return Answer("campaign-summarize", lambda: {"files": [documents.summarized(one) for one in found]}, told)
+
+
+@campaign.command(cls=Command, name="from-trace")
+@made
+def from_trace(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(metavar="TRACE...", help="of export_chrome_trace, or .json.gz; or a folder"),
+    ],
+    out: Annotated[Path, "--out -o", "file for the rows, .csv"],
+    gpu: Annotated[str | None, "by default the device that the trace names", GPUS] = None,
+    rank: Rank = None,
+    licence: Annotated[str, "of the measurements, for whoever gets the file"] = "own measurements",
+    force: Force = False,
+) -> Answer:
+    """Measured ops out of traces that were recorded with shapes.
+
+    Products, convolutions, attention, softmax, layer norms and element-wise ops become rows; `rooflinekit calibrate
+    --campaign` fits constants on them. Several traces, such as those of all ranks, are one campaign.
+    Example: rooflinekit campaign from-trace shapes.json.gz --gpu nvidia-l4 --out l4.csv
+    """
+    from rooflinekit.calibrate.campaigns.campaign import campaign_text
+    from rooflinekit.study.profile.drawn import draw_all
+    from rooflinekit.study.profile.trace import trace_files
+
+    check_free(out, force=force)
+    files = [file for trace in traces for file in trace_files(trace, rank)]
+    with bar(f"reading {len(files)} traces", share=True) as advance:
+        found = draw_all(files, gpu, licence, advance)
+    write_text(campaign_text(found.campaign), out, force=force)
+
+    def told() -> None:
+        text.calibration.print_drawn(found)
+        say(f"written to {out}")
+
+    return Answer("campaign-from-trace", lambda: documents.drawn(found, out), told)
+
+
+@campaign.command(cls=Command)
+@made
+def merge(files: Files, out: Annotated[Path, "--out -o", "file for all measurements"], force: Force = False) -> Answer:
+    """Several records, or several campaigns, of one device in one environment, as one file.
+
+    Example: rooflinekit campaign merge monday.jsonl tuesday.jsonl --out both.jsonl
+    """
+    from rooflinekit.calibrate.campaigns import files as campaign_files
+
+    check_free(out, force=force)
+    campaign_files.merge_files(files, out, force=force)
+    return _summarized([out], f"written to {out}")
+
+
+# --- the constants anew ----------------------------------------------------------------------------------------------
+
+
+def fit(
+    campaigns: Annotated[Path | None, "--campaigns DIR", "measurements; by default those of the checkout"] = None,
+    out: Annotated[Path | None, "--out -o DIR", "where fits go; by default those in use"] = None,
+    check: Annotated[bool, "only compare with the fits there, status 1 if they differ"] = False,
+) -> Answer:
+    """Fit the constants on all measurements: takes minutes.
+
+    Writes priors.yaml, for a GPU that nobody has measured, a file for each that was, and links.yaml, for
+    collectives; removes fits of GPUs without measurements. With --check the exit status is 1 where a number differs
+    by more than 0.5 %, of links by 1 % or a tenth of its standard error.
+    Example: rooflinekit fit --check
+    """
+    if campaigns is not None and out is None:
+        raise InputError(
+            f"--campaigns {campaigns}: say with --out where their fits are; "
+            "those in use, fitted on other measurements, would be replaced"
+        )
+    from rooflinekit.api import calibrate as calibration_workflows
+    from rooflinekit.calibrate.fitting import files as fits
+    from rooflinekit.calibrate.fitting import folder as fit_folder
+
+    folder = out or fit_folder.default_folder()
+    if not check:
+        fit_folder.check_writable(folder)
+    with progress_line("reading campaigns") as doing:
+        advance: Callable[[str], None] | None = None if doing is None else lambda step: doing(f"fitting: {step}")
+        if advance:
+            advance("links")
+        links = calibration_workflows.fit_links(campaigns)
+        found = calibration_workflows.fit(campaigns, progress=advance)
+    file = folder / f"{fits.LINKS}.yaml"
+    if check:
+        difference = fit_folder.first_difference(found, folder)
+        if links is not None and not difference:
+            difference = fit_folder.links_difference(links.constants, file)
+        return Answer(
+            "fit",
+            lambda: documents.refitted(found, folder, difference=difference, removed=()),
+            lambda: print(difference or f"{folder}: as the campaigns give them"),
+            failed=bool(difference),
+        )
+    # what makes the same files again, wherever they lie
+    command = "rooflinekit fit" + ("" if campaigns is None else f" --campaigns {shlex.quote(campaigns.name)}")
+    removed = fit_folder.write_folder(found, folder, command)
+    if links is not None:
+        head = f"Link constants: collectives of any cluster.\nMade by `{command}`."
+        fits.write_links(links.constants, file, fits.LINKS, head)
+
+    def told() -> None:
+        text.calibration.print_refit(found)
+        say(f"fits written to {folder}")
+        if removed:
+            print(f"removed, as no campaign is of them: {', '.join(removed)}")
+
+    return Answer("fit", lambda: documents.refitted(found, folder, difference=None, removed=removed), told)

@@ -1,0 +1,424 @@
+"""The subcommands that write figures and pages: plot, report, explore."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import rooflinekit as rk
+from rooflinekit.cli.command import progress_line, say, typed
+from rooflinekit.cli.options import CLUSTERS, ONE_OR_MORE, Hourly, Measured, Target
+from rooflinekit.cli.parse import check_word, variants_of
+from rooflinekit.cli.workload import NO_GPU, Workload, describes_workload
+from rooflinekit.errors import InputError
+
+_WHATS = ("roofline", "timeline", "memory", "sweep", "waterfall")
+
+
+@describes_workload(needs_gpu=False)
+def plot(
+    workload: Workload,
+    target: Target,
+    out: Annotated[Path, "--out -o", "file to write: .pdf, .svg, .png or .pgf (for LaTeX)"],
+    others: Annotated[
+        list[str] | None, "--with TARGET", "a further network, each of which is one mark; repeatable"
+    ] = None,
+    what: Annotated[str, "roofline, timeline, memory, sweep or waterfall"] = "roofline",
+    over: Annotated[
+        str | None,
+        "--over NAME=VALUE,…",
+        "a size and its values, batch=1,8,64: what --what sweep draws, and a path through a roofline",
+    ] = None,
+    venue: Annotated[str | None, "sizes of its template: ieee, acm, lncs, neurips or slides"] = None,
+    width: Annotated[str | None, "column, or page for both columns; a time line takes page"] = None,
+    trace: Annotated[
+        Path | None, "--trace TRACE.json", "of torch.profiler: roofline of measured beside predicted"
+    ] = None,
+    by_level: Annotated[bool, "roofline at the traffic of DRAM and of the L2"] = False,
+    normalized: Annotated[bool, "roofline in shares of each roof"] = False,
+    launch: Annotated[bool, "roofline with what starting kernels costs"] = False,
+    caption: Annotated[bool, "also print the caption of a roofline"] = False,
+    cluster: Annotated[
+        list[str] | None,
+        "--cluster NAME|FILE.yaml",
+        "a step on several devices, in the place of --gpu; repeatable, as are --gpus and --strategy",
+        CLUSTERS,
+    ] = None,
+    gpus: Annotated[list[int] | None, "how many of the cluster; by default all", ONE_OR_MORE] = None,
+    strategy: Annotated[
+        list[str] | None, "dp, ddp (default), ddp-gloo, zero-1, zero-2, fsdp, tensor or pipeline"
+    ] = None,
+) -> None:
+    """A figure: roofline, time line, memory, sweep or waterfall.
+
+    With --cluster of a training step on several devices: the roofline has the roof of links, the time line all
+    devices, and a waterfall leads from one device to several, or from one of two such steps to the other.
+    Example: rooflinekit plot timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --out figure.pdf
+    """
+    check_word("--what", what, _WHATS)
+    marks: dict[str, Any] = {
+        "--with": others, "--trace": trace, "--by-level": by_level, "--normalized": normalized, "--launch": launch,
+    }  # fmt: skip
+    _check(workload, what, over, out, {**marks, "--caption": caption})
+    asked = list(product(cluster or (), strategy or ["ddp"], [*gpus] if gpus else [None]))
+    _check_several(workload, what, asked, {"--over": over, **marks}, {"--gpus": gpus, "--strategy": strategy})
+    from rooflinekit.present.figures.style import Venue, style_of
+
+    check_word("--venue", venue, get_args(Venue))
+    check_word("--width", width, ("column", "page"))
+    style_of(width or "column", venue)
+    sizes: dict[str, Any] = {"width": width or ("page" if what == "timeline" else "column"), "venue": venue}
+    if what == "sweep":
+        name, values = _size(over or "")
+        drawn = rk.plot.sweep(_table(workload, target, name, values), name, **sizes)
+    elif what == "roofline":
+        from rooflinekit.present.figures.records.build import roofline_figure
+
+        subject: Any = _several(workload, target, asked) if asked else (
+            _predictions(workload, (target, *(others or ())), over) if trace is None
+            else _beside(workload, target, trace)
+        )  # fmt: skip
+        figure = roofline_figure(
+            subject, path=bool(over or others), joined=not others, by_level=by_level, normalized=normalized
+        )
+        drawn = rk.plot.roofline(figure, launch=launch, **sizes)
+    else:
+        draws: dict[str, Callable[..., Any]] = {
+            "timeline": rk.plot.timeline, "memory": rk.plot.memory, "waterfall": rk.plot.waterfall,
+        }  # fmt: skip
+        steps: list[Any] = _several(workload, target, asked) if asked else workload.predict(target)[0]
+        drawn = draws[what](steps[0] if len(steps) == 1 else steps, **sizes)
+    rk.plot.save(drawn, out, command=typed())
+    say(f"figure written to {out}")
+    if caption:
+        print(rk.plot.caption(figure))
+
+
+def _check(workload: Workload, what: str, over: str | None, out: Path, given: dict[str, Any]) -> None:
+    """Before the slow part: raises InputError for options that do not go together."""
+    from rooflinekit.present.figures.files import check_name
+
+    check_name(out)
+    own = next((option for option, value in given.items() if value), None)
+    if own is not None and what != "roofline":
+        raise InputError(f"{own} belongs to --what roofline; got --what {what}")
+    if what == "sweep" and over is None:
+        raise InputError("--what sweep: over which size? Such as --over batch=1,8,64")
+    if over is not None and what not in ("sweep", "roofline"):
+        raise InputError(f"--over belongs to --what sweep or roofline; got --what {what}")
+    if over is not None and _size(over)[0] not in workload.sizes:
+        raise InputError(f"--over {over}: no size of --input is named {_size(over)[0]}")
+    if what in ("timeline", "memory") and len(workload.gpus) > 1:
+        raise InputError(f"--what {what} draws one step; got {len(workload.gpus)} GPUs")
+    if given["--with"] and (over is not None or given["--trace"] is not None or given["--by-level"]):
+        raise InputError("--with: each network is one mark: without --over, --trace and --by-level")
+    if given["--trace"] is not None and (len(workload.gpus) != 1 or over is not None or given["--by-level"]):
+        raise InputError("--trace: one measured step beside its prediction: one --gpu, without --over and --by-level")
+
+
+_Asked = list[tuple[str, str, int | None]]  # cluster, strategy and number of devices of each step
+
+
+def _check_several(workload: Workload, what: str, asked: _Asked, alone: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """The same for steps on several devices: `alone` is for one device, `theirs` needs a cluster."""
+    if not asked:
+        if own := [option for option, value in theirs.items() if value]:
+            raise InputError(f"{own[0]} belongs to --cluster")
+        if what == "waterfall":
+            raise InputError("--what waterfall leads to a step on several devices: name its --cluster; of two steps on "
+                             "one device `rooflinekit explain --plot` draws one")  # fmt: skip
+        if not workload.gpus:
+            raise InputError(f"{NO_GPU}, or --cluster")
+        return
+    if workload.gpus:
+        raise InputError("--gpu: a cluster has its devices; leave it or --cluster out")
+    if given := [option for option, value in alone.items() if value]:
+        raise InputError(f"{given[0]} is for steps on one device; got --cluster")
+    workload.check_trains("steps on several devices are training steps:")
+    if what in ("memory", "sweep"):
+        raise InputError(f"--cluster goes with --what roofline, timeline or waterfall; got --what {what}")
+    most = {"timeline": 1, "waterfall": 2}.get(what)
+    if most is not None and len(asked) > most:
+        raise InputError(f"--what {what} draws {'one step' if most == 1 else 'one step, or two'}; got {len(asked)}")
+
+
+def _several(workload: Workload, target: str, asked: _Asked) -> list[rk.ParallelPrediction]:
+    from rooflinekit.distributed.records import strategy_of
+
+    for _, strategy, _ in asked:
+        strategy_of(strategy, 1)  # before the slow part
+    clusters = {name: rk.load_cluster(name) for name, _, _ in asked}
+    _, at = workload.team(target)
+    return [at(cluster=clusters[name], gpus=count, strategy=strategy) for name, strategy, count in asked]
+
+
+def _size(over: str) -> tuple[str, list[int]]:
+    ((name, values),) = variants_of([over]).items()
+    if name in ("execution", "autocast", "channels_last", "attention") or len(values) < 2:
+        raise InputError(f"--over {over}: expected a size with two values or more, such as batch=1,8,64")
+    return name, values
+
+
+def _table(workload: Workload, target: str, name: str, values: list[int]) -> Any:
+    from rooflinekit.api.sweep import swept
+    from rooflinekit.study.sweep import run as sweep_run
+
+    graph, others = _opened(workload, target, name)
+    machines, host, execution = workload.setting()
+    plan = swept(graph, machines, host, execution, {**others, name: values})
+    return sweep_run.run(plan, executor=None, workers=None, progress=None)
+
+
+def _predictions(workload: Workload, targets: Sequence[str], over: str | None) -> list[rk.Prediction]:
+    if over is None:
+        return [prediction for predictions in workload.predict(*targets) for prediction in predictions]
+    from rooflinekit.step.prediction import predict_graph
+
+    name, values = _size(over)
+    (target,) = targets
+    whole, others = _opened(workload, target, name)
+    machines, host, execution = workload.setting()
+    graphs = [whole.at(**others, **{name: value}) for value in values]
+    return [predict_graph(graph, machine, host, execution) for machine in machines for graph in graphs]
+
+
+def _opened(workload: Workload, target: str, name: str) -> tuple[rk.Graph, dict[str, int]]:
+    """The graph with its sizes open, and numbers for all but one of them."""
+    from rooflinekit.ir.graph import opened
+
+    (graph,) = workload.trace(target, sizes_open=True)
+    whole = opened(graph, name)
+    return whole, {size: value for size, value in workload.sizes.items() if size in whole.dims and size != name}
+
+
+def _beside(workload: Workload, target: str, trace: Path) -> Any:
+    measured = rk.Profile.read(trace)
+    ((prediction,),) = workload.predict(target)
+    return measured.beside(prediction)
+
+
+@describes_workload()
+def report(
+    workload: Workload,
+    target: Target,
+    out: Annotated[Path, "--out -o FILE.html", "the file to write"],
+    against: Annotated[str | None, "--against TARGET_B", "a second network: the page explains the difference"] = None,
+    advice: Annotated[bool, "try changes that could make the step faster; takes a while"] = True,
+    *,
+    measured: Measured,
+) -> None:
+    """One page for a design review, a file that needs no network.
+
+    Time, roofline, time line, memory, GPUs, advice, sources. The first --gpu is the one of the report; it is
+    compared with the others, or without any with a shortlist.
+    Example: rooflinekit report timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --out review.html
+    """
+    from rooflinekit.present.page.templating import check_path
+
+    check_path(out)
+    first, *others = workload.gpus
+    devices = workload.devices(others) or None
+    step = measured.step(allow_draft=workload.allow_draft)
+    found = workload.on(first).predict(*filter(None, (target, against)))
+    predictions = [prediction for (prediction,) in found]
+    program = python_of(workload, target, against, out, advice=advice, measured=measured)
+    with progress_line("comparing GPUs") as doing:
+        rk.save_report(
+            predictions[0],
+            out,
+            gpus=devices,
+            against=predictions[1] if against is not None else None,
+            advice=advice,
+            measured=step,
+            command=typed(),
+            python=program,
+            progress=doing,
+        )
+    say(f"report written to {out}")
+
+
+# --- the same report as Python ---------------------------------------------------------------------------------------
+
+
+def python_of(
+    workload: Workload, target: str, against: str | None, out: Path, *, advice: bool, measured: Measured
+) -> str:
+    """A program that writes the same report."""
+    first, *others = workload.gpus
+    lines = ["import torch", ""] if workload.optimizer or workload.loss else []
+    lines += ["import rooflinekit as rk", "from rooflinekit.tracing.targets import load_target", "", ""]
+    lines += ["def predicted(name):", "    target = load_target(name)"]
+    lines += _call("    graph = rk.trace", ["target.model", *_trace(workload), "name=target.name"])
+    lines += _call("    return rk.predict", ["graph", _gpu(workload, first), *_predict(workload)])
+    lines += ["", "", f"prediction = predicted({_written(target)})"]
+    lines += [f"other = predicted({_written(against)})"] if against is not None else []
+    arguments = ["prediction", _written(str(out))]
+    arguments += [f"gpus=[{', '.join(_gpu(workload, gpu) for gpu in others)}]"] if others else []
+    arguments += ["against=other"] if against is not None else []
+    arguments += [] if advice else ["advice=False"]
+    if measured.measured is not None:
+        arguments += [f"measured={_written(measured.measured)}", f"measured_on={_written(measured.measured_on)}"]
+        arguments += [f"measured_at={_written(measured.changes)}"] if measured.measured_at else []
+    return "\n".join([*lines, f"rk.save_report({', '.join(arguments)})"])
+
+
+def _written(value: object) -> str:
+    """A value as Python writes it, texts in double quotes.
+
+    >>> _written("a 'b'"), _written(None), _written(3), _written(rk.Input("batch", 3, dtype="int64"))
+    ('"a \\'b\\'"', 'None', '3', 'rk.Input("batch", 3, dtype="int64")')
+    """
+    if isinstance(value, rk.Input):
+        parts = [_written(size) for size in value.shape]
+        parts += [] if value.dtype == "float32" else [f"dtype={_written(value.dtype.value)}"]
+        return f"rk.Input({', '.join(parts)})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_written(key)}: {_written(part)}' for key, part in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, str):
+        return json.dumps(str(value), ensure_ascii=False)
+    return repr(value) if value is None or isinstance(value, bool | int | float) else _written(str(value))
+
+
+def _call(function: str, arguments: Sequence[str]) -> list[str]:
+    """A call on one line, or with a line for each argument."""
+    line = f"{function}({', '.join(arguments)})"
+    if len(line) <= 100:
+        return [line]
+    return [f"{function}(", *(f"        {argument}," for argument in arguments), "    )"]
+
+
+def _changed(function: Callable[..., Any], given: Mapping[str, Any]) -> Iterator[str]:
+    """Keywords that are not the function's defaults."""
+    own = inspect.signature(function).parameters
+    for name, value in given.items():
+        if name not in own or value != own[name].default:
+            yield f"{name}={_written(value)}"
+
+
+def _trace(workload: Workload) -> Iterator[str]:
+    yield from map(_written, workload.args)
+    yield from _changed(rk.trace, workload.options)
+    if workload.loss:
+        yield f"loss=torch.nn.functional.{workload.loss}"
+    if workload.optimizer:
+        from rooflinekit.tracing.targets import optimizer_of
+
+        found = optimizer_of(workload.optimizer)
+        yield f"optimizer=torch.optim.{getattr(found, '__name__', workload.optimizer)}"
+    if workload.sizes:
+        yield f"sizes={_written(workload.sizes)}"
+    yield "fixed=True"
+
+
+def _gpu(workload: Workload, gpu: str) -> str:
+    return f"rk.load_device({_written(gpu)}, allow_draft=True)" if workload.allow_draft else _written(gpu)
+
+
+def _predict(workload: Workload) -> Iterator[str]:
+    if workload.named_host:
+        yield f"host={_written(workload.host)}"
+    if changed := list(_changed(rk.Execution, workload.execution)):
+        yield f"execution=rk.Execution({', '.join(changed)})"
+    if workload.described.burst:
+        yield "burst=True"
+    if workload.described.constants is not None:
+        yield f"constants={_written(str(workload.described.constants))}"
+
+
+# --- a page with sliders ---------------------------------------------------------------------------------------------
+
+_MODES = ("inference", "training", "forward")
+_FORMATS = ("bf16", "fp16")
+_SERVING = ("prefill", "decode")
+
+
+@describes_workload(many_sizes=True, needs_sizes=False)
+def explore(
+    workload: Workload,
+    target: Target,
+    out: Annotated[Path, "--out -o FILE.html", "the file to write"],
+    step: Annotated[
+        list[str] | None,
+        "--step WORDS",
+        "a step to switch to, instead of the one that --mode names: a mode, bf16 or fp16 for autocast, both "
+        "('training,bf16'), or prefill or decode of a language model; repeatable",
+    ] = None,
+    power: Annotated[str, "--power PERCENT", "power limits, in percent of each board's own"] = "100,85,70,55",
+    *,
+    money: Hourly,
+) -> None:
+    """One page with sliders and switches, a file that needs no network.
+
+    Sizes are lists (1,2,4) and ranges (1:64), or the page's own choice; --execution and --host may be lists. GPUs stand
+    side by side.
+    Example: rooflinekit explore timm:resnet50 --gpu nvidia-l4 --gpu nvidia-t4 --step inference
+    --step inference,fp16 --out resnet50.html
+    """
+    from rooflinekit.api.pages import page_of
+    from rooflinekit.present.page.templating import Origin, check_path
+    from rooflinekit.study.sweep.explored import explored
+
+    check_path(out)
+    pricing = money.pricing() if money.asked else None
+    if workload.limits:
+        raise InputError("--power-limit, --sm-clock: the page has limits of its own; name them with --power 100,80")
+    hosts = [word.strip() for word in workload.host.split(",")]
+    ways = workload.ways
+    first = replace(workload.running(ways[0].backend), host=hosts[0])
+    machines, _, _ = first.setting()
+    shares = [_share(word) for word in power.split(",")]
+    steps = _steps(workload, target, step or ())
+    with progress_line("predicting every state"):
+        grid = explored(steps, machines, ways, [rk.load_host(host) for host in hosts], shares, workload.lists)
+        page_of(grid, next(iter(steps.values())).name, pricing, Origin(command=typed())).save(out)
+    say(f"{grid.states} predicted states written to {out}")
+
+
+def _share(word: str) -> float:
+    try:
+        return float(word.strip().removesuffix("%")) / 100
+    except ValueError:
+        raise InputError(
+            f"--power {word.strip()!r}: expected percent of a board's own limit, such as 100,85,70"
+        ) from None
+
+
+def _steps(workload: Workload, target: str, wanted: Sequence[str]) -> dict[str, rk.Graph]:
+    """The steps by what they are called; without any wanted the workload's own."""
+    found: dict[str, rk.Graph] = {}
+    for words in wanted or ("",):
+        if words in _SERVING:
+            found[words] = getattr(rk.Decoder.from_config(target), words)()
+            continue
+        changes = _changes([word.strip() for word in words.split(",") if word])
+        other = replace(workload, options={**workload.options, **changes})
+        if other.options["mode"] != "training":
+            other = replace(other, optimizer=None, loss=None, options={**other.options, "targets": ()})
+        found[_name(other.options)] = other.trace(target, sizes_open=True)[0]
+    return found
+
+
+def _changes(words: Sequence[str]) -> dict[str, Any]:
+    from rooflinekit.ir.graph import autocast_format
+
+    found: dict[str, Any] = {}
+    for word in words:
+        if word in _MODES:
+            found["mode"] = word
+        elif word in _FORMATS:
+            found["autocast"] = autocast_format(word)
+        else:
+            raise InputError(f"--step {word!r}: expected {', '.join((*_MODES, *_FORMATS, *_SERVING))}")
+    return found
+
+
+def _name(options: dict[str, Any]) -> str:
+    autocast = options["autocast"] and f"{options['autocast']} autocast"
+    return ", ".join(str(part) for part in (options["mode"], options["dtype"], autocast) if part)

@@ -1,0 +1,190 @@
+"""The subcommands that keep watch: over models' times, over this installation, over traces that are kept."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import rooflinekit as rk
+from rooflinekit.cli.command import Answer, made, say
+from rooflinekit.cli.guide import Command
+from rooflinekit.cli.options import Target
+from rooflinekit.cli.parse import check_word
+from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError, LockError, RooflinekitError, printable
+from rooflinekit.present import text
+
+if TYPE_CHECKING:
+    from rooflinekit.api.trace_store import Kept
+    from rooflinekit.study.guard.check import Block, Checked
+
+_FORMATS = ("text", "markdown", "junit", "github")
+
+
+def guard(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="workloads of the file; by default all")
+    ] = None,
+    lock: Annotated[Path, "--lock FILE", "the lock file"] = Path("rooflinekit.lock"),
+    update: Annotated[bool, "accept what there is now"] = False,
+    form: Annotated[str, "--format", "text, markdown, junit, or github (annotations)"] = "text",
+) -> Answer:
+    """Whether a model became slower, because of which module.
+
+    Workloads are held against a lock file; no GPU is needed.
+
+    Exit status 0 where all thresholds hold, 1 where one is exceeded, 2 for a file or a workload that is wrong.
+    Example: rooflinekit guard --lock examples/rooflinekit.lock --format markdown
+    """
+    check_word("--format", form, _FORMATS)
+    from rooflinekit.api import guard as walk
+
+    found = walk.guard(lock, _predicted, only=names or (), update=update)
+    return Answer(
+        "guard",
+        lambda: {"checked": [one.to_dict() for one in found]},
+        lambda: _print_guarded(found, lock, form, update),
+        failed=not update and any(one.exceeded for one in found),
+    )
+
+
+def _print_guarded(found: Sequence[Checked], lock: Path, form: str, update: bool) -> None:
+    if form == "junit":
+        print(text.guard.junit(found), end="")
+    elif form == "github":
+        print(text.guard.github(found, lock, _lines(lock)))
+    elif form == "markdown":
+        print(f"{text.guard.markdown(found)}\n<sub>{_made_by(lock)}</sub>")
+    else:
+        print(f"{text.guard.text(found)}\n\n{_made_by(lock)}")
+    if update and form == "text":
+        print(f"accepted: {lock}")
+
+
+def _predicted(block: Block) -> Sequence[rk.Prediction]:
+    """A workload's predictions: `run` is read as `predict` reads its arguments."""
+    reader = typer.Typer()
+    described: list[tuple[Workload, str]] = []
+
+    @reader.command(cls=Command, context_settings=OPEN)
+    @made
+    @describes_workload()
+    def predict(workload: Workload, target: Target) -> None:
+        described.append((workload, target))
+
+    try:
+        typer.main.get_command(reader).main(shlex.split(block.run), prog_name="run", standalone_mode=False)
+        ((workload, target),) = described
+        (predictions,) = workload.predict(target)
+    except RooflinekitError as error:
+        raise LockError(f"[{block.name}] run: {error}") from error
+    except ValueError as error:  # of shlex, or of --help, which describes nothing
+        raise LockError(f"[{block.name}] run: expected what `rooflinekit predict` is given; {error}") from None
+    return predictions
+
+
+def _lines(lock: Path) -> dict[str, int]:
+    """At which line of the file each workload's table begins."""
+    from rooflinekit.study.guard.check import read_lock
+
+    heads = {line.strip().strip('[]"'): place for place, line in enumerate(lock.read_text().splitlines(), 1)}
+    return {block.name: heads.get(block.name, 1) for block in read_lock(lock).blocks}
+
+
+def _made_by(lock: Path) -> str:
+    """The command and the versions that say the same again, and a hash of the file."""
+    import hashlib  # here, as these take long to load
+    from importlib import metadata
+
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
+    versions = f"rooflinekit {rk.__version__}, torch {metadata.version('torch')}, Python {platform.python_version()}"
+    return f"rooflinekit guard --lock {lock} ({versions}; the file's SHA-256 begins with {digest})"
+
+
+def doctor() -> Answer:
+    """What this installation can do, and what to install.
+
+    Example: rooflinekit doctor --json
+    """
+    from rooflinekit.api.doctor import diagnose
+
+    found = diagnose()
+
+    def told() -> None:
+        for one in found:
+            print(f"{one.what:<13}{one.found}{f'  (to do: {one.to_do})' if one.to_do else ''}")
+
+    return Answer("doctor", lambda: {"findings": [asdict(one) for one in found]}, told)
+
+
+_SHOWN = 20  # entries of a kind that are listed
+
+
+def cache(
+    word: Annotated[
+        str | None, typer.Argument(help="only traces with this in their name, with what they rest on")
+    ] = None,
+    clear: Annotated[bool, "remove all of them"] = False,
+) -> None:
+    """Traces kept between commands: what each rests on.
+
+    Or why one could not be kept, and so is made anew each time.
+
+    Example: rooflinekit cache resnet
+    """
+    from rooflinekit.api.trace_store import TraceStore, cache_folder
+
+    if word is not None and clear:
+        raise InputError("--clear: removes all traces; leave out the word, or --clear")
+    folder = cache_folder()
+    if folder is None:
+        print("no traces are kept: ROOFLINEKIT_CACHE_DIR is empty")
+        return
+    store = TraceStore(folder)
+    if clear:
+        say(f"{store.clear()} traces removed from {folder}")
+        return
+    found = [one for one in store.kept() if word is None or word in one.label]
+    say(f"{len(found)} traces in {folder}")
+    for one in found:
+        ago = max(0.0, time.time() - one.used)
+        print(f"\n{printable(one.label)}: {_why(one)}; {one.size / 1024:.0f} KiB, used {_span(ago)} ago")
+        if word is not None:
+            _explain(one)
+
+
+def _why(one: Kept) -> str:
+    if one.reasons:
+        return f"not kept: {printable(one.reasons[0])}"
+    counts = Counter(kind for kind, _, _ in one.entries)
+    names = {"file": "files", "variable": "variables", "folder": "folders", "module": "modules that were sought",
+             "path": "paths that were looked for"}  # fmt: skip
+    return "kept; rests on " + ", ".join(f"{counts[kind]} {name}" for kind, name in names.items() if counts[kind])
+
+
+def _explain(one: Kept) -> None:
+    """Reasons, and what is the user's own: set variables, and files that no installed package brought."""
+    for reason in one.reasons:
+        print(f"  {printable(reason)}")
+    own = [(kind, name, state) for kind, name, state in one.entries if "site-packages" not in name]
+    for kind in ("variable", "file", "folder", "path"):
+        listed = [(name, state) for k, name, state in own if k == kind and state not in ("unset", "absent")]
+        for name, state in listed[:_SHOWN]:
+            print(f"  {kind} {printable(name + (state if kind == 'variable' else ''))}")
+        if len(listed) > _SHOWN:
+            print(f"  … and {len(listed) - _SHOWN} more")
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
