@@ -87,7 +87,7 @@ def _capacities(
     )  # fmt: skip
     if given.figure is not None:
         from rooflinekit.present.figures.files import save
-        from rooflinekit.present.figures.rates import rates as drawn
+        from rooflinekit.present.figures.curves import rates as drawn
 
         if len(found) > 1:
             raise InputError(f"--figure: shows one GPU and format; got {len(found)}")
