@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +34,14 @@ from rooflinekit.present.figures.style import (
     Venue,
     Width,
     check_table,
+    in_unit,
     plain_frame,
     sheet,
 )
-from rooflinekit.present.scales import unit_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.attention import AttentionRates, attention_rates
 from rooflinekit.study.compare.limits import PowerLimits
-from rooflinekit.units import format_quantity, parse_quantity
+from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -296,30 +295,24 @@ def time_energy(
     with sheet(ax, width, venue, high=0.75) as page:
         axes, style = page.ax, page.style
         axes.plot(table["total_s"], table["energy_j"], color=BLUE, linewidth=0.8)
-        for i, (x, y, front) in zip(
-            table.index, zip(table["total_s"], table["energy_j"], best, strict=True), strict=True
-        ):
-            axes.scatter([x], [y], s=18, facecolor=VERMILLION if front else "white", edgecolor=BLUE, zorder=3,
+        places = list(zip(table["total_s"], table["energy_j"], strict=True))
+        area = max(18.0, 3 * style.least_area)
+        for i, (x, y), front in zip(table.index, places, best, strict=True):
+            axes.scatter([x], [y], s=area, facecolor=VERMILLION if front else "white", edgecolor=BLUE, zorder=3,
                          gid=f"mark-{i}")  # fmt: skip
         axes.set_xlim(0, _ROOM_RIGHT * table["total_s"].max())
         axes.set_ylim(0, _ROOM_ABOVE * table["energy_j"].max())
         for axis, column, what, base in ((axes.xaxis, "total_s", "time", "s"), (axes.yaxis, "energy_j", "energy", "J")):
-            _, _, unit = format_quantity(table[column].max(), base).partition(" ")
-            axis.set_major_formatter(partial(_in_units, parse_quantity(f"1 {unit}", base)))
+            unit = in_unit(axis, table[column].max(), base)
             axis.set_label_text(f"{what} of a step in {unit}", fontsize=style.axis_font)
         plain_frame(axes, style, grid="both")
         mark = Line2D([], [], marker="o", linestyle="", markerfacecolor=VERMILLION, markeredgecolor=BLUE)
         mark.set_label("no limit takes less of both")
         page.settle([mark])
-        places = list(zip(table["total_s"], table["energy_j"], strict=True))
         texts = [format_quantity(float(limit_w), "W") for limit_w in table["limit_w"]]
-        name_marks(axes, style, [(place, 2.1, text) for place, text in zip(places, texts, strict=True)],
-                   [tuple(zip(*places, strict=True))])  # fmt: skip
+        marks = [(place, math.sqrt(area) / 2, text) for place, text in zip(places, texts, strict=True)]
+        name_marks(axes, style, marks, [tuple(zip(*places, strict=True))])
     return axes
-
-
-def _in_units(one: float, value: float, _: object) -> str:
-    return f"{value / one:g}"
 
 
 # --- kernels of attention, over the length of sequences
@@ -393,17 +386,17 @@ def rates(capacity: Capacity, *, width: Width = "column", venue: Venue | None = 
         for axes, (name, what, promised) in zip(page.panels, told, strict=True):
             values = [getattr(point, name) for point in points]
             top = max((v for three in values for v in three if not math.isnan(v)), default=1.0)
-            scale, unit = unit_of(top if promised is None else promised)
             for i, (share, colour) in enumerate(((50, BLUE), (90, VERMILLION), (99, FAINT))):
-                axes.plot([p.rate for p in points], [v[i] / scale for v in values], color=colour, lw=1.0, marker="o",
+                axes.plot([p.rate for p in points], [v[i] for v in values], color=colour, lw=1.0, marker="o",
                           ms=2.5, label=f"{share} %")  # fmt: skip
             if promised is not None:
-                axes.axhline(promised / scale, color=INK, lw=0.7, ls=DASHES)
+                axes.axhline(promised, color=INK, lw=0.7, ls=DASHES)
             if capacity.rate:
                 axes.axvline(capacity.rate, color=INK, lw=0.7)
-            axes.set_ylim(0, None if promised is None or top < 2 * promised else 2 * promised / scale)
-            axes.set_ylabel(f"{what} [{unit}]", fontsize=style.axis_font)
+            axes.set_ylim(0, None if promised is None or top < 2 * promised else 2 * promised)
             axes.yaxis.set_major_locator(MaxNLocator(4))
+            unit = in_unit(axes.yaxis, top if promised is None else promised, "s")
+            axes.set_ylabel(f"{what} [{unit}]", fontsize=style.axis_font)
             plain_frame(axes, style)
         page.ax.legend(fontsize=style.label_font, frameon=False, loc="upper left")
         page.panels[1].set_xlabel("requests a second", fontsize=style.axis_font)

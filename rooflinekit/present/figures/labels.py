@@ -19,7 +19,7 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from rooflinekit.errors import printable
-from rooflinekit.present.figures.style import INK, Style, page_of, whole_page
+from rooflinekit.present.figures.style import INK, Style, page_of, settle, whole_page
 
 Places: TypeAlias = NDArray[np.float64]  # [number, 2]
 
@@ -82,6 +82,8 @@ def _turn(angle: float) -> Places:
     return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
 
 
+_NONE = np.empty((0, 2))
+
 Candidate: TypeAlias = tuple[float, Box, str]  # cost, place and text of a label
 
 
@@ -93,6 +95,8 @@ class Room:
     boxes: list[Box] = field(default_factory=list)
     discs: list[tuple[float, float, float]] = field(default_factory=list)  # x, y, radius
     lines: list[Places] = field(default_factory=list)  # one place a point of length
+    _discs: Places = field(default_factory=lambda: np.empty((0, 3)))  # as one array: names ask thousands of times
+    _lines: tuple[list[Places], Places, Places] = field(default_factory=lambda: ([], _NONE, _NONE))
 
     def add_line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """A line that text had better not cross."""
@@ -109,12 +113,25 @@ class Room:
         """How deep, in points, the box cuts into marks, added up."""
         if not self.discs:
             return 0.0
-        discs = np.array(self.discs)
+        discs = self._all_discs()
         return float(np.maximum(discs[:, 2] + _PAD - box.distances(discs[:, :2]), 0).sum())
 
     def lines_hit(self, box: Box) -> float:
         """Points of line under the box."""
-        return float((box.distances(np.concatenate(self.lines)) == 0).sum()) if self.lines else 0.0
+        return float((box.distances(self._all_lines()[1]) == 0).sum()) if self.lines else 0.0
+
+    def _all_discs(self) -> Places:
+        if len(self._discs) != len(self.discs):
+            self._discs = np.array(self.discs)
+        return self._discs
+
+    def _all_lines(self) -> tuple[list[Places], Places, Places]:
+        """The lines, all places on them, and both ends of each."""
+        known = self._lines[0]
+        if len(known) != len(self.lines) or any(one is not other for one, other in zip(known, self.lines, strict=True)):
+            ends = np.array([(line[0], line[-1]) for line in self.lines])
+            self._lines = [*self.lines], np.concatenate(self.lines), ends
+        return self._lines
 
     def crossed(self, line: Places, own: tuple[float, float, float]) -> float:
         """What a leader line costs: its points on other text and on other marks than its own, and lines it crosses."""
@@ -126,7 +143,7 @@ class Room:
             inside = (np.abs(right * cos + up * sin) <= half_width) & (np.abs(up * cos - right * sin) <= half_height)
             cost += 3.0 * inside.sum()
         if self.discs:
-            x, y, radius = np.array(self.discs).T[:, :, None]
+            x, y, radius = self._all_discs().T[:, :, None]
             covered = (line[:, 0] - x) ** 2 + (line[:, 1] - y) ** 2 < radius**2
             cost += 30.0 * (covered.sum() - covered[self.discs.index(own)].sum())
         return float(cost)
@@ -135,7 +152,7 @@ class Room:
         """How many straight lines this one crosses."""
         if not self.lines:
             return 0
-        ends = np.array([(other[0], other[-1]) for other in self.lines])
+        ends = self._all_lines()[2]
         start, end = line[0], line[-1]
 
         def sides(a: Places, b: Places, c: Places) -> NDArray[np.float64]:
@@ -225,7 +242,7 @@ class Ground:
 
     def settle(self) -> None:
         """From here on places are measured: scales and sides of the axes no longer change."""
-        whole_page(self.ax).draw_without_rendering()  # lets a layout engine settle
+        settle(self.ax)
         self._transform = self.ax.transData
         left, bottom, right, top = (value * self.ruler.points for value in self.ax.get_window_extent().extents)
         self.room = Room(bounds=(left + 1, bottom + 1, right - 1, top - 1))
@@ -284,7 +301,7 @@ class Ground:
             va="center",
             fontsize=font,
             color=colour,
-            bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "alpha": 0.75, "linewidth": 0},
+            bbox=self.style.behind,
             zorder=6,
             annotation_clip=False,
             gid=gid,

@@ -11,16 +11,20 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Page
 from matplotlib.figure import SubFigure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.sizes import shown
 from rooflinekit.present.figures.records.figure import PointBound
+from rooflinekit.units import format_quantity, parse_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +88,14 @@ class Style:
     whole_area: float = 1200.0  # pt² for all of the time, where no mark has so much that it would cover the figure
     least_area: float = 4.0  # pt²: a mark of a smaller share would not be seen
     names: int  # marks that are named
+    sustained: bool = True  # whether the roofs that kernels sustain have names
     on_screen: bool = False  # of a web page, which has its keys beside its pictures
+
+    @property
+    def behind(self) -> dict[str, Any] | None:
+        """What lies behind text in a figure; a web page's style has letters with an edge instead."""
+        pale = {"boxstyle": "square,pad=0.05", "facecolor": "white", "alpha": 0.75, "linewidth": 0}
+        return None if self.on_screen else pale
 
     def high(self, share: float, inches: float = 0.0) -> Style:
         """The same with a height of so much of the width, and inches; what a web page shows keeps its size."""
@@ -210,6 +221,15 @@ def whole_page(ax: Axes) -> Page:
     return page
 
 
+def settle(ax: Axes) -> None:
+    """Brings limits and sides of the axes up to date, so that places can be measured."""
+    page = whole_page(ax)
+    if page.get_layout_engine() is not None:
+        page.draw_without_rendering()
+    ax.get_xlim(), ax.get_ylim()  # what was drawn has its say
+    ax.apply_aspect()
+
+
 def key_above(ax: Axes, handles: Sequence[Artist], style: Style) -> None:
     """A key over the axes, in as few rows as their width allows."""
     if style.on_screen:
@@ -217,7 +237,7 @@ def key_above(ax: Axes, handles: Sequence[Artist], style: Style) -> None:
     for columns in range(len(handles), 0, -1):
         legend = ax.legend(
             handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, fontsize=style.label_font,
-            frameon=False, borderaxespad=0.1, borderpad=0.2, handletextpad=0.4, columnspacing=1.0, handlelength=1.9,
+            frameon=False, borderaxespad=0.1, borderpad=0.2, handletextpad=0.4, columnspacing=0.8, handlelength=1.5,
         )  # fmt: skip
         if legend.get_window_extent().width <= ax.get_window_extent().width:
             return
@@ -230,7 +250,7 @@ def fit_page(ax: Axes, spare: float = 0.03) -> None:
     """
     page = whole_page(ax)
     for _ in range(4):  # ticks may change with the room that they have, and turned ones move with it
-        page.draw_without_rendering()
+        settle(ax)
         seen = Bbox.union([box for axes in page.axes if (box := axes.get_tightbbox()) is not None])
         sides, paper = page.subplotpars, page.bbox
         over = [paper.x0 - seen.x0, seen.x1 - paper.x1, paper.y0 - seen.y0, seen.y1 - paper.y1]
@@ -249,6 +269,36 @@ def plain_frame(ax: Axes, style: Style, *, grid: Literal["x", "y", "both"] = "y"
     ax.grid(axis=grid, color="#dddddd", linewidth=0.4, zorder=0)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def unit_of(most: float, base: str, *, binary: bool = False) -> tuple[float, str]:
+    """The unit in which a quantity reads best, by its size in base units, and its symbol.
+
+    >>> unit_of(0.0025, "s"), unit_of(3e9, "byte")
+    ((0.001, 'ms'), (1000000000.0, 'GB'))
+    """
+    _, _, symbol = format_quantity(most, base, binary=binary).partition(" ")
+    return parse_quantity(f"1 {symbol}", base), symbol
+
+
+def in_unit(axis: Axis, most: float, base: str, *, binary: bool = False) -> str:
+    """Ticks at round numbers of the unit in which quantities up to `most` read best. Returns its symbol."""
+    unit, symbol = unit_of(most, base, binary=binary)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:g}"))
+    if binary:
+        axis.set_major_locator(_Whole(unit))
+    return symbol
+
+
+class _Whole(MaxNLocator):
+    """Ticks at round numbers of a unit that is a power of two."""
+
+    def __init__(self, unit: float) -> None:
+        super().__init__(5, steps=[1, 2, 2.5, 5, 10])
+        self._unit = unit
+
+    def tick_values(self, vmin: float, vmax: float) -> Any:
+        return np.multiply(super().tick_values(vmin / self._unit, vmax / self._unit), self._unit)
 
 
 def check_table(figure: str, table: pd.DataFrame, columns: Iterable[str]) -> None:

@@ -12,7 +12,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.distributed.prediction import ParallelPrediction, Share
 from rooflinekit.distributed.queues import Message
@@ -33,15 +32,15 @@ from rooflinekit.present.figures.style import (
     Style,
     Venue,
     Width,
+    in_unit,
     plain_frame,
     sheet,
     whole_page,
 )
-from rooflinekit.present.scales import unit_of
 from rooflinekit.step.memory_course import Moment, memory_course
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.scaling import exposed_intervals, split
-from rooflinekit.units import format_quantity, parse_quantity
+from rooflinekit.units import format_quantity
 
 Run = tuple[float, float, Hashable]  # start and end in seconds, and what it is
 
@@ -92,10 +91,8 @@ def time_axis(ax: Axes, total_s: float, style: Style) -> None:
 
 def time_scale(ax: Axes, end_s: float, style: Style) -> None:
     """Time from left to right in the unit in which it reads best."""
-    scale, unit = unit_of(end_s)
     ax.set_xlim(0, end_s or 1.0)
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
-    ax.set_xlabel(f"Time in the step ({unit})", fontsize=style.axis_font)
+    ax.set_xlabel(f"Time in the step ({in_unit(ax.xaxis, end_s, 's')})", fontsize=style.axis_font)
 
 
 def draw_bars(ax: Axes, lane: float, runs: Sequence[Run], colour: str, hatch: str, edge: str = "") -> None:
@@ -124,7 +121,9 @@ def kernel_handles(bounds: Collection[str]) -> list[Patch]:
     ]  # fmt: skip
 
 
-_CPU, _GPU, _MODULES = 2.0, 1.0, 0.25  # the lanes
+LANES = {"CPU": 2.0, "GPU": 1.0}  # their middles
+_CPU, _GPU = LANES.values()
+_MODULES = 0.25
 _PARENTS = -0.28  # below the modules: what numbers are of
 _MOST_BLOCKS = 36  # of modules
 
@@ -157,7 +156,8 @@ def timeline(
 
 def _prepare(ax: Axes, p: Prediction, style: Style) -> None:
     ax.set_ylim(-0.2, _CPU + HALF + 0.4)
-    ax.set_yticks([_CPU, _GPU, _MODULES], ["CPU", "GPU", "module"])
+    queues = ("CPU", "GPU") if p.machine.device.kind == "gpu" else ("issue", "kernels")
+    ax.set_yticks([*LANES.values(), _MODULES], [*queues, "module"])
     time_axis(ax, p.total_s, style)
 
 
@@ -478,7 +478,7 @@ def memory(
     `roofline`. Raises InputError for others.
     """
     course = memory_course(prediction)
-    with sheet(ax, width, venue, high=0.62) as page:
+    with sheet(ax, width, venue, high=0.72) as page:
         areas = _areas(page.ax, course, prediction.total_s)
         _memory_frame(page.ax, prediction, page.style)
         page.settle([*areas, _capacity(prediction)])
@@ -513,10 +513,8 @@ def _memory_frame(ax: Axes, p: Prediction, style: Style) -> None:
     use = p.memory
     room, near = _room(p)
     highest = max(use.peak_bytes, room if near else 0.0) or 1.0
-    _, _, symbol = _bytes(highest, style).partition(" ")
-    power = parse_quantity(f"1 {symbol}", "byte")
     ax.set_ylim(0, highest * 1.22)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size / power:g}"))
+    symbol = in_unit(ax.yaxis, highest, "byte", binary=style.on_screen)
     ax.set_ylabel(f"Memory in use ({symbol})", fontsize=style.axis_font)
     time_scale(ax, p.total_s, style)
     plain_frame(ax, style)
@@ -556,5 +554,5 @@ def _peak(ax: Axes, p: Prediction, moment: Moment, style: Style) -> None:
     ax.plot([at], [peak], marker="v", markersize=4, color=INK, zorder=4)
     ax.annotate(text, (middle / across, peak), xycoords=("axes fraction", "data"), xytext=(0, 3.5),
                 textcoords="offset points", ha="center", va="bottom", fontsize=style.label_font, color=INK, zorder=4,
-                bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "alpha": 0.75, "linewidth": 0})  # fmt: skip
+                bbox=style.behind)  # fmt: skip
     ax.axhline(peak, color=FAINT, linewidth=0.4, linestyle=":", zorder=1)

@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
@@ -23,10 +22,11 @@ from rooflinekit.present.figures.style import (
     Style,
     Venue,
     Width,
+    in_unit,
     plain_frame,
     sheet,
+    unit_of,
 )
-from rooflinekit.present.scales import unit_of
 from rooflinekit.step.labels import MEANING
 from rooflinekit.study.compare import scaling
 
@@ -196,10 +196,10 @@ def _frame(axes: Axes, explanation: Compared, terms: list[str], span: tuple[floa
     )  # fmt: skip
     low, high = span
     axes.set_ylim(low, low + (high - low) * 1.12 or 1.0)
-    scale, unit = unit_of(high)
+    scale, unit = unit_of(high, "s")
+    in_unit(axes.yaxis, high, "s")
     begins = f", from {low / scale:.3g}" if low else ""
     axes.set_ylabel(f"Time of one {explanation.per} ({unit}{begins})", fontsize=style.axis_font)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
     plain_frame(axes, style)
     axes.tick_params(axis="x", length=0)
 
@@ -213,7 +213,7 @@ def _turn(axes: Axes, bars: int, style: Style) -> float:
 def _label(axes: Axes, steps: Sequence[_Step], totals: tuple[float, float], style: Style) -> None:
     """The value of each bar above it: totals, changes with their sign, and in brackets what does not count."""
     highest = max(*totals, *(step.top for step in steps))
-    scale, _ = unit_of(highest)
+    scale, _ = unit_of(highest, "s")
     least = max((abs(step.seconds) for step in steps), default=highest) if axes.get_ylim()[0] else highest
     digits = max(0, 2 - math.floor(math.log10(max(least, scale * 1e-3) / scale)))
     texts = [

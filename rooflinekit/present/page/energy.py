@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rooflinekit.errors import InputError
+from rooflinekit.present.figures.curves import energy_roofline, time_energy
+from rooflinekit.present.figures.inline import inline
 from rooflinekit.present.figures.records.energy import energy_figure
-from rooflinekit.present.page.charts.energy import (
-    NARROW,
-    WIDE,
-    Limit,
-    energy_roofline_chart,
-    limits_chart,
-)
-from rooflinekit.present.page.charts.labels import Bar, waterfall_bars
+from rooflinekit.present.page.bars import Bar, waterfall_bars
 from rooflinekit.present.page.studies import capital
 from rooflinekit.present.page.templating import View
 from rooflinekit.step.energy import StepEnergy
@@ -39,15 +34,6 @@ def energy_of(p: Prediction, limits: PowerLimits[Prediction] | None) -> View | N
         return None
     low_w, high_w = energy.power_interval()
     low_j, high_j = energy.interval(p.interval())
-    held = [] if limits is None else [
-        Limit(limit_w=w, total_s=one.total_s, joules=one.energy_j or 0.0)
-        for w, one in zip(limits.limits_w, limits.predictions, strict=True)
-    ]  # fmt: skip
-    try:
-        figure = energy_figure(p)
-    except InputError:  # nothing computes
-        figure = None
-    layouts = (("wide", WIDE), ("narrow", NARROW))
     return {
         "joules": _j(energy.joules),
         "bounds": f"{_j(low_j)} – {_j(high_j)}",
@@ -57,10 +43,34 @@ def energy_of(p: Prediction, limits: PowerLimits[Prediction] | None) -> View | N
         "board": _w(energy.board_w),
         "parts": _parts(energy),
         "rows": tuple(_rows(p, energy)),
-        "limits": tuple((name, limits_chart(held, layout)) for name, layout in layouts if len(held) > 1),
+        "limits": () if limits is None else _limits(limits),
         "least": "" if limits is None else ". ".join(map(capital, str(limits).splitlines())),
-        "roofline": tuple((n, energy_roofline_chart(figure, layout)) for n, layout in layouts if figure is not None),
+        "roofline": _roofline(p),
     }
+
+
+def _limits(limits: PowerLimits[Prediction]) -> tuple[str, ...]:
+    """Joules over seconds under each limit; none of a single one."""
+    label = "Joules over seconds of a step at every power limit"
+    rows = limits.table[["limit_w", "total_s", "energy_j"]].to_numpy(dtype=float)
+    titles = [f"{_w(watts)}: {format_quantity(seconds, 's')}, {_j(joules)}" for watts, seconds, joules in rows]
+    return inline(lambda: time_energy(limits), "limits", label, (300, 300), titles=titles) if titles[1:] else ()
+
+
+def _roofline(p: Prediction) -> tuple[str, ...]:
+    """The roofline of energy; none where nothing computes."""
+    try:
+        points = energy_figure(p).points
+    except InputError:
+        return ()
+    whole = sum(point.joules for point in points)
+    titles = [
+        f"{point.kind}: {_j(point.joules)} ({point.joules / whole:.0%}), "
+        f"{format_quantity(point.flop_per_joule, 'flop')} a joule"
+        for point in points
+    ]
+    label = "FLOP a joule over FLOP per byte, by kind of kernel"
+    return inline(lambda: energy_roofline(p), "joules", label, (300, 300), titles=titles)
 
 
 def _parts(energy: StepEnergy) -> tuple[View, ...]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rooflinekit.ir.op import Phase
+from rooflinekit.present.figures.inline import inline
+from rooflinekit.present.figures.plot import roofline
 from rooflinekit.present.figures.records.build import kernel_figure
 from rooflinekit.present.figures.records.caption import caption, three_digits
 from rooflinekit.present.figures.records.figure import Figure, Point, by_time
 from rooflinekit.present.figures.records.groups import path_pattern
-from rooflinekit.present.page.charts.roofline import NARROW, WIDE, roofline_chart
 from rooflinekit.present.page.templating import View
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
@@ -26,11 +28,17 @@ def kernels_of(p: Prediction) -> View:
     every = by_time((*figure.points, *figure.rail))
     points, left = every[:MOST_ROWS], every[MOST_ROWS:]
     rows = tuple(_row(point, figure) for point in points)
-    charts = tuple((name, roofline_chart(figure, points, lay)) for name, lay in (("wide", WIDE), ("narrow", NARROW)))
+    shown = {id(point) for point in points}
+    drawn = replace(
+        figure, points=tuple(point for point in figure.points if id(point) in shown),
+        rail=tuple(point for point in figure.rail if id(point) in shown),
+    )  # fmt: skip
+    titles = [f"{r['name']}, {r['module']}: {r['time']['text']} ({r['share']['text']})" for r in rows]
+    label = f"Roofline of {p.graph_name}: FLOP/s by FLOP per byte; the table below holds the same kernels"
     return {
-        "charts": charts,
+        "charts": inline(lambda: roofline(drawn), "roofline", label, (500, 330), titles=titles),
         "rows": rows,
-        "rest": _rest(left, figure, edge=sum(mark.edge for mark in charts[0][1].marks)),
+        "rest": _rest(left, figure),
         "modules": _areas(points, rows),
         "maths": _choices(points, [point.math for point in points]),
         "phases": _choices(points, [point.phase for point in points], [phase.value for phase in Phase]),
@@ -76,10 +84,8 @@ def _pattern(modules: Sequence[str]) -> str:
     return ".".join("/".join(part) for part in path_pattern(modules)) or ROOT
 
 
-def _rest(left: Sequence[Point], figure: Figure, *, edge: int) -> str:
+def _rest(left: Sequence[Point], figure: Figure) -> str:
     parts = []
-    if edge:
-        parts.append(f"Drawn on the chart’s edge, for they lie beyond it: {edge} of the marks with the least time.")
     if left:
         kernels, share = sum(point.kernels for point in left), sum(point.share for point in left)
         time = format_quantity(sum(point.time_s for point in left), "s")

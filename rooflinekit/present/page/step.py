@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rooflinekit.ir.op import Op
-from rooflinekit.present.page.charts.timeline import (
-    NARROW,
-    WIDE,
-    Segment,
-    memory_chart,
-    phase_segments,
-    timeline_chart,
-)
+from rooflinekit.present.figures.inline import Block, inline
+from rooflinekit.present.figures.timeline import HALF, LANES, memory, timeline
 from rooflinekit.present.page.templating import View
 from rooflinekit.step.memory import Alive
 from rooflinekit.step.memory_course import memory_course
@@ -22,18 +16,16 @@ from rooflinekit.units import format_quantity
 
 def step_of(p: Prediction) -> View:
     """The step on its two queues, and the bytes in use over it."""
-    lanes = {"phase": list(_phases(p)), "CPU": list(_cpu(p)), "GPU": list(_gpu(p))}
-    if p.machine.device.kind == "cpu":
-        lanes = {"phase": lanes["phase"], "issue": lanes["CPU"], "kernels": lanes["GPU"]}
-    end_s = max([p.total_s, *(segments[-1].end_s for segments in lanes.values() if segments)])
-    moments = memory_course(p)
-    course = [(moment.start_s, moment.alive.bytes_of) for moment in moments]
     m = p.memory
-    layouts = (("wide", WIDE), ("narrow", NARROW))
+    texts = (
+        f"Time line of {p.graph_name}: the lanes of CPU and GPU",
+        (f"Memory in use over the step: {_bytes(m.peak_bytes)} at the most, of {_bytes(m.capacity)}"),
+    )
+    blocks = [*_cpu(p), *_gpu(p)]
     return {
-        "timelines": tuple((name, timeline_chart(lanes, end_s, layout)) for name, layout in layouts),
-        "memories": tuple((name, memory_chart(course, end_s, m.capacity, layout)) for name, layout in layouts),
-        "accounts": _accounts([moment.alive for moment in moments]),
+        "timelines": inline(lambda: timeline(p), "timeline", texts[0], (200, 175), blocks=blocks),
+        "memories": inline(lambda: memory(p), "memory", texts[1], (250, 220)),
+        "accounts": _accounts([moment.alive for moment in memory_course(p)]),
         "copies": bool(p.timeline.copies),
         "peak": _bytes(m.peak_bytes),
         "peak_op": m.peak_op,
@@ -61,24 +53,24 @@ def _accounts(course: Sequence[Alive]) -> tuple[View, ...]:
     )
 
 
-def _phases(p: Prediction) -> Iterator[Segment]:
-    return phase_segments([(s.start_s, s.end_s, s.timing.kernel.phase.value) for s in p.spans])
+def _block(lane: str, start_s: float, end_s: float, text: str) -> Block:
+    return Block(start=start_s, end=end_s, bottom=LANES[lane] - HALF, top=LANES[lane] + HALF, text=text)
 
 
-def _cpu(p: Prediction) -> Iterator[Segment]:
+def _cpu(p: Prediction) -> Iterator[Block]:
     for work in p.timeline.cpu:
         name = work.what.name if isinstance(work.what, Op) else work.what
         doing = name if work.waits or not isinstance(work.what, Op) else f"issues {name}"
         text = f"CPU {doing}, {format_quantity(work.end_s - work.start_s, 's')}"
-        yield Segment(start_s=work.start_s, end_s=work.end_s, look="waits" if work.waits else "issues", text=text)
+        yield _block("CPU", work.start_s, work.end_s, text)
 
 
-def _gpu(p: Prediction) -> Iterator[Segment]:
+def _gpu(p: Prediction) -> Iterator[Block]:
     for copy in p.timeline.copies:
         text = f"copy of {copy.transfer.name}, {format_quantity(copy.transfer.seconds, 's')}"
-        yield Segment(start_s=copy.start_s, end_s=copy.end_s, look="input", text=text)
+        yield _block("GPU", copy.start_s, copy.end_s, text)
     for span in p.spans:
         kernel, timing = span.timing.kernel, span.timing
         where = f" in {kernel.module}" if kernel.module else ""
         text = f"{kernel.name}{where}, {kernel.phase}, {format_quantity(timing.total_s, 's')}, {timing.bound}-bound"
-        yield Segment(start_s=span.start_s, end_s=span.end_s, look=timing.bound, text=text)
+        yield _block("GPU", span.start_s, span.end_s, text)

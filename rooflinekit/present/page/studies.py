@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rooflinekit.present.page.charts.labels import Interval, difference_bars, interval_bars, waterfall_bars
+from rooflinekit.present.page.bars import Interval, difference_bars, interval_bars, waterfall_bars
 from rooflinekit.present.page.templating import View
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
