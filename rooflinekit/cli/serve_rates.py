@@ -86,8 +86,8 @@ def _capacities(
         lambda options: highest_rate(decoder, **options),
     )  # fmt: skip
     if given.figure is not None:
-        from rooflinekit.present.figures.files import save
         from rooflinekit.present.figures.curves import rates as drawn
+        from rooflinekit.present.figures.files import save
 
         if len(found) > 1:
             raise InputError(f"--figure: shows one GPU and format; got {len(found)}")
