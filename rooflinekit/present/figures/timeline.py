@@ -478,7 +478,7 @@ def memory(
     `roofline`. Raises InputError for others.
     """
     course = memory_course(prediction)
-    with sheet(ax, width, venue, high=0.72) as page:
+    with sheet(ax, width, venue, high=0.85) as page:
         areas = _areas(page.ax, course, prediction.total_s)
         _memory_frame(page.ax, prediction, page.style)
         page.settle([*areas, _capacity(prediction)])
@@ -495,16 +495,21 @@ def _areas(ax: Axes, course: Sequence[Moment], end_s: float) -> list[Artist]:
         if place not in shown or moment.alive.total_bytes > shown[place].alive.total_bytes:
             shown[place] = moment
     moments = [shown[place] for place in sorted(shown)]
-    times = [*(min(moment.start_s, end_s) for moment in moments), end_s]
+    times = np.array([*(min(moment.start_s, end_s) for moment in moments), end_s])
     found: list[Artist] = []
     below = np.zeros(len(times))
     for account, colour in _ACCOUNTS.items():
         held = [moment.alive.bytes_of[account] for moment in moments]
         if any(held):
             above = below + np.array([*held, held[-1]])
+            turns = [0, *(np.flatnonzero(np.diff(below) + 1j * np.diff(above)) + 1), len(times) - 1]
             look: dict[str, Any] = {"edgecolor": "white", "hatch": "////"} if account in _STANDING else {}
-            found.append(ax.fill_between(times, below, above, step="post", facecolor=colour, linewidth=0, zorder=2,
-                                         label=account, gid=f"area-{account.replace(' ', '-')}", **look))  # fmt: skip
+            found.append(
+                ax.fill_between(
+                    times[turns], below[turns], above[turns], step="post", facecolor=colour, linewidth=0, zorder=2,
+                    label=account, **look,
+                )
+            )  # fmt: skip
             below = above
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, TypeVar
@@ -31,3 +31,14 @@ def being(variable: ContextVar[T], value: T) -> Iterator[None]:
 def columns_of(told: str) -> int | None:
     """What a text such as COLUMNS means; None for no positive number."""
     return int(told) or None if told.isdecimal() and len(told) < 6 else None
+
+
+def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], words: Sequence[bool]) -> list[str]:
+    """The lines of a table in Markdown; columns of words stand to the left, others to the right.
+
+    >>> markdown(["GPU", "time"], [["a|b", "1 s"]], [True, False])
+    ['| GPU | time |', '| --- | ---: |', '| a\\\\|b | 1 s |']
+    """
+    marks = ["---" if left else "---:" for left in words]
+    body = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return [f"| {' | '.join(cells)} |" for cells in (heads, marks, *body)]
