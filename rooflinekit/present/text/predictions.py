@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from rooflinekit.present.text.tables import Cell, console, print_table, records_of, said, table, table_of, whole
+from rooflinekit.present.text.form import said
+from rooflinekit.present.text.tables import Cell, console, print_table, records_of, table, table_of, whole
 from rooflinekit.step.accuracy import Accuracy
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.chains import chain_sentences

@@ -8,7 +8,8 @@ from rich.table import Table
 
 from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
-from rooflinekit.present.text.tables import Cell, console, print_table, records_of, said, say, table, table_of
+from rooflinekit.present.text.form import said
+from rooflinekit.present.text.tables import Cell, console, print_table, records_of, say, table, table_of
 from rooflinekit.study.profile.matching import OpTime, Validation
 from rooflinekit.study.profile.memory import MemoryComparison
 from rooflinekit.study.profile.profile import SMALL_S, Profile, ProfileComparison, device_note

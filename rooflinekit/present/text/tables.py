@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import os
 import stat
 import sys
@@ -17,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rooflinekit.errors import printable
-from rooflinekit.present.text.form import COLUMNS, FORM, markdown
-from rooflinekit.units import format_quantity
+from rooflinekit.present.text.form import COLUMNS, FORM, markdown, said
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,23 +29,6 @@ def whole() -> bool:
 
 #: What a column shows of a record: a field with its unit, as `said` takes it, or what a function makes of the record.
 Cell = tuple[str, str] | Callable[[Any], object]
-
-
-def said(value: Any, unit: str = "") -> str:
-    """A value with three digits and its unit, "–" for none and for NaN.
-
-    unit: a base unit ("s", "byte", "flop", …); "GiB" for bytes in powers of two; a format of Python's, which begins
-    with a point or a comma; "" for words.
-
-    >>> said(0.0025, "s"), said(0.5, ".1%"), said(None, "W"), said(-3.0, "s")
-    ('2.50 ms', '50.0%', '–', '−3.00 s')
-    """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "–"
-    if not unit or unit[0] in ".,":
-        return format(value, unit) if unit else str(value)
-    text = format_quantity(value, "byte", binary=True) if unit == "GiB" else format_quantity(value, unit)
-    return text.replace("-", "−")
 
 
 def table(heads: Iterable[str], lines: Iterable[Iterable[object]], *, words: Sequence[int] = (0,)) -> Table:

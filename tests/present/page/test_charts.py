@@ -23,10 +23,8 @@ from rooflinekit.present.figures.inline import Block, inline
 from rooflinekit.present.figures.labels import shortened
 from rooflinekit.present.figures.records.build import kernel_figure
 from rooflinekit.present.figures.records.figure import by_time
-from rooflinekit.present.page.bars import difference_bars, interval_bars, waterfall_bars
-from rooflinekit.present.page.energy import energy_of
-from rooflinekit.present.page.kernels import kernels_of
-from rooflinekit.present.page.step import step_of
+from rooflinekit.present.page.pictures import energy_of, kernels_of, step_of
+from rooflinekit.present.page.studies import difference_bars, interval_bars, waterfall_bars
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.compare.limits import power_limits
