@@ -269,13 +269,13 @@ def difference_bars(start: float, changes: Sequence[float]) -> tuple[Bar, ...]:
     scale = LENGTH / (max(levels) or 1.0)
     steps = [
         Bar(
-            x=round(min(a, b) * scale, 2),
-            width=round(abs(b - a) * scale, 2),
+            x=round(min(a, b) * scale, 3),
+            width=round(abs(b - a) * scale, 3),
             look="more" if b > a else "less",
         )
         for a, b in pairwise(levels)
     ]
-    first, last = (Bar(x=0.0, width=round(level * scale, 2), look="total") for level in (levels[0], levels[-1]))
+    first, last = (Bar(x=0.0, width=round(level * scale, 3), look="total") for level in (levels[0], levels[-1]))
     return (first, *steps, last)
 
 
