@@ -39,15 +39,15 @@ from rooflinekit.present.figures.style import (
     sheet,
 )
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.compare.attention import AttentionRates, attention_rates
+from rooflinekit.study.compare.crossover import AttentionRates, attention_rates
 from rooflinekit.study.compare.limits import PowerLimits
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rooflinekit.distributed.described import LayoutSearch
     from rooflinekit.serving.fleet import Capacity
-    from rooflinekit.training.search import LayoutSearch
 
 _SHAPES = "osD^vPX*"  # of the marks of series
 _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
