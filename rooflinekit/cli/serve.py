@@ -298,7 +298,7 @@ def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic:
     if rates.figure is not None:
         if len(found) > 1:
             raise InputError(f"--figure: shows one GPU and format; got {len(found)}")
-        from rooflinekit.present.figures.rates import rates as drawn
+        from rooflinekit.present.figures.curves import rates as drawn
 
         rk.plot.save(drawn(found[0])[0], rates.figure)
     return Answer(

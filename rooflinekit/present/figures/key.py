@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
-from rooflinekit.present.figures.extras import path_colours
 from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.labels import Box
-from rooflinekit.present.figures.names import colours_of
+from rooflinekit.present.figures.marks import area_of, colours_of, path_colours
 from rooflinekit.present.figures.records.figure import Figure, Point
 from rooflinekit.present.figures.records.normalized import crossings
 from rooflinekit.present.figures.roofs import Line
@@ -26,9 +25,9 @@ from rooflinekit.present.figures.style import (
     RAIL_GREY,
     VERMILLION,
     Style,
-    area_scale,
     key_above,
     marker_square,
+    whole_page,
 )
 
 _CORNERS = 4
@@ -46,6 +45,8 @@ _Place: TypeAlias = Literal[
 
 def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequence[Point]) -> bool:
     """What colours, shapes and areas mean, where it covers least. Returns whether it covers text that was there."""
+    if frame.style.on_screen:
+        return False
     handles = [*_handles(frame.style, figure, named), *_line_handles(lines)]
     title = figure.devices[0].display_name or None if len(figure.devices) == 1 else None
     best: tuple[float, _Place, Box, bool] | None = None
@@ -107,8 +108,7 @@ def key_outside(ax: Axes, figure: Figure, style: Style, named: Sequence[Point]) 
     """
     datasheet = Line2D([], [], label="datasheet", color=INK, linewidth=1.0)
     key_above(ax, [*_handles(style, figure, named), datasheet], style)
-    page, legend = ax.get_figure(root=True), ax.get_legend()
-    assert page is not None, "an Axes that was removed from its figure"
+    page, legend = whole_page(ax), ax.get_legend()
     assert legend is not None, "a key that was just drawn"
     height, sides = page.get_figheight(), page.subplotpars
     higher = height + max(0.0, (legend.get_window_extent().y1 - page.bbox.y1) / page.dpi + 0.03)
@@ -142,9 +142,9 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
         ring.set_markeredgecolor(VERMILLION)
         found.append(ring)
     if points:
-        scale = area_scale(figure, style)
-        share = max((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if s * scale <= 45), default=0.01)
-        handle = _handle(f"{share:.0%} of GPU time".replace("%", " %"), "o", "none", share * scale)
+        areas = {share: area_of(figure, style, share) for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)}
+        share = max((share for share, area in areas.items() if area <= 45), default=0.01)
+        handle = _handle(f"{share:.0%} of GPU time".replace("%", " %"), "o", "none", areas[share])
         handle.set_markeredgecolor(INK)
         found.append(handle)
     if not several and len(points) > len(named):

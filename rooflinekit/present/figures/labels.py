@@ -1,4 +1,4 @@
-"""Finds room for text: boxes at any angle, what they would cover, and the best of several places.
+"""The placer of labels: boxes at any angle, what they would cover, the best of several places, names with leaders.
 
 All lengths are in points (1/72 inch) from the lower left corner of the page. Places are tried in a fixed order, and the
 first of the best is taken: the same figure always gets the same labels.
@@ -7,14 +7,19 @@ first of the best is taken: the same figure always gets the same labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.text import Text
 from numpy.typing import NDArray
+
+from rooflinekit.errors import printable
+from rooflinekit.present.figures.style import INK, Style, page_of, settle, whole_page
 
 Places: TypeAlias = NDArray[np.float64]  # [number, 2]
 
@@ -77,6 +82,8 @@ def _turn(angle: float) -> Places:
     return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
 
 
+_NONE = np.empty((0, 2))
+
 Candidate: TypeAlias = tuple[float, Box, str]  # cost, place and text of a label
 
 
@@ -88,6 +95,8 @@ class Room:
     boxes: list[Box] = field(default_factory=list)
     discs: list[tuple[float, float, float]] = field(default_factory=list)  # x, y, radius
     lines: list[Places] = field(default_factory=list)  # one place a point of length
+    _discs: Places = field(default_factory=lambda: np.empty((0, 3)))  # as one array: names ask thousands of times
+    _lines: tuple[list[Places], Places, Places] = field(default_factory=lambda: ([], _NONE, _NONE))
 
     def add_line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """A line that text had better not cross."""
@@ -104,12 +113,25 @@ class Room:
         """How deep, in points, the box cuts into marks, added up."""
         if not self.discs:
             return 0.0
-        discs = np.array(self.discs)
+        discs = self._all_discs()
         return float(np.maximum(discs[:, 2] + _PAD - box.distances(discs[:, :2]), 0).sum())
 
     def lines_hit(self, box: Box) -> float:
         """Points of line under the box."""
-        return float((box.distances(np.concatenate(self.lines)) == 0).sum()) if self.lines else 0.0
+        return float((box.distances(self._all_lines()[1]) == 0).sum()) if self.lines else 0.0
+
+    def _all_discs(self) -> Places:
+        if len(self._discs) != len(self.discs):
+            self._discs = np.array(self.discs)
+        return self._discs
+
+    def _all_lines(self) -> tuple[list[Places], Places, Places]:
+        """The lines, all places on them, and both ends of each."""
+        known = self._lines[0]
+        if len(known) != len(self.lines) or any(one is not other for one, other in zip(known, self.lines, strict=True)):
+            ends = np.array([(line[0], line[-1]) for line in self.lines])
+            self._lines = [*self.lines], np.concatenate(self.lines), ends
+        return self._lines
 
     def crossed(self, line: Places, own: tuple[float, float, float]) -> float:
         """What a leader line costs: its points on other text and on other marks than its own, and lines it crosses."""
@@ -121,7 +143,7 @@ class Room:
             inside = (np.abs(right * cos + up * sin) <= half_width) & (np.abs(up * cos - right * sin) <= half_height)
             cost += 3.0 * inside.sum()
         if self.discs:
-            x, y, radius = np.array(self.discs).T[:, :, None]
+            x, y, radius = self._all_discs().T[:, :, None]
             covered = (line[:, 0] - x) ** 2 + (line[:, 1] - y) ** 2 < radius**2
             cost += 30.0 * (covered.sum() - covered[self.discs.index(own)].sum())
         return float(cost)
@@ -130,7 +152,7 @@ class Room:
         """How many straight lines this one crosses."""
         if not self.lines:
             return 0
-        ends = np.array([(other[0], other[-1]) for other in self.lines])
+        ends = self._all_lines()[2]
         start, end = line[0], line[-1]
 
         def sides(a: Places, b: Places, c: Places) -> NDArray[np.float64]:
@@ -168,19 +190,22 @@ def segment(start: tuple[float, float], end: tuple[float, float]) -> Places:
 
 
 class Ruler:
-    """Measures text in points, padding included, as the figure's own canvas draws it."""
+    """Measures text in points, padding included, as the axes' own canvas draws it."""
 
-    def __init__(self, figure: Figure | SubFigure) -> None:
-        self._figure = figure
-        root = figure.get_figure(root=True)
-        self.points = 72.0 / (root.dpi if root is not None else 72.0)  # points a pixel
+    def __init__(self, ax: Axes) -> None:
+        self._page = page_of(ax)
+        self.points = 72.0 / whole_page(ax).dpi  # points a pixel
 
     def size(self, text: str, font: float) -> tuple[float, float]:
         """Width and height of one line of text."""
         probe = Text(0, 0, text, fontsize=font)
-        probe.set_figure(self._figure)
+        probe.set_figure(self._page)
         extent = probe.get_window_extent()
         return extent.width * self.points + 2 * _PAD, extent.height * self.points + 2 * _PAD
+
+    def across(self, ax: Axes) -> float:
+        """Points from the left end of the axes to the right one."""
+        return float(ax.get_window_extent().width) * self.points
 
 
 _ANGLES = sorted(range(-165, 181, 15), key=lambda angle: (abs(angle), angle))
@@ -201,3 +226,204 @@ def around(x: float, y: float, radius: float, size: tuple[float, float], text: s
                 height=height,
             )
             yield gap + abs(angle) / 100, box, text
+
+
+_APART = 3.0  # points that texts in a line are apart in all
+
+
+class Ground:
+    """Axes that are drawn on, and the room that is left in them for text."""
+
+    def __init__(self, ax: Axes, style: Style) -> None:
+        self.ax = ax
+        self.style = style
+        self.ruler = Ruler(ax)
+        self._written: list[tuple[Box, Artist]] = []
+
+    def settle(self) -> None:
+        """From here on places are measured: scales and sides of the axes no longer change."""
+        settle(self.ax)
+        self._transform = self.ax.transData
+        left, bottom, right, top = (value * self.ruler.points for value in self.ax.get_window_extent().extents)
+        self.room = Room(bounds=(left + 1, bottom + 1, right - 1, top - 1))
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Where a point of the data lies, in points from the page's corner."""
+        right, up = self._transform.transform((x, y)) * self.ruler.points
+        return float(right), float(up)
+
+    def label(
+        self, candidates: Iterable[Candidate], anchor: tuple[float, float], *, font: float, colour: str = INK
+    ) -> Box | None:
+        """Writes the best candidate's text, if one is free; returns its box."""
+        found = self.room.best(candidates)
+        if found is None:
+            return None
+        _, box, text = found
+        apart = replace(box, width=box.width + _APART)
+        self.room.boxes.append(apart)
+        self.write(text, box, anchor, font=font, colour=colour, room=apart)
+        return box
+
+    def clear(self) -> None:
+        """Takes back all text that was written: something else needs its room."""
+        for box, artist in self._written:
+            artist.remove()
+            self.room.boxes.remove(box)
+        self._written.clear()
+
+    def write(
+        self,
+        text: str,
+        box: Box,
+        anchor: tuple[float, float],
+        *,
+        font: float,
+        colour: str = INK,
+        leader: tuple[float, float] | None = None,
+        room: Box | None = None,
+        gid: str | None = None,
+    ) -> None:
+        """Writes text into its box, kept at its distance in points from a place of the data when the figure is resized.
+
+        leader: the point of the page at which a line from the text ends. room: what is kept free of other text, where
+        that is more than the box. gid: what the text and its line are called in an SVG.
+        """
+        x, y = self.place(*anchor)
+        written = self.ax.annotate(
+            text,
+            xy=anchor,
+            xytext=(box.x - x, box.y - y),
+            textcoords="offset points",
+            rotation=math.degrees(box.angle),
+            rotation_mode="anchor",
+            ha="center",
+            va="center",
+            fontsize=font,
+            color=colour,
+            bbox=self.style.behind,
+            zorder=6,
+            annotation_clip=False,
+            gid=gid,
+        )
+        written.set_in_layout(False)
+        self._written.append((box if room is None else room, written))
+        if leader is not None:
+            start, end = box.nearest(*leader), leader
+            self.ax.annotate(
+                "",
+                xy=anchor,
+                xycoords="data",
+                xytext=(start[0] - x, start[1] - y),
+                textcoords="offset points",
+                arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": INK, "shrinkA": 0.0,
+                            "shrinkB": math.dist(end, (x, y))},
+                zorder=5,
+                annotation_clip=False,
+                gid=gid,
+            ).set_in_layout(False)  # fmt: skip
+
+
+_LEADER_FROM = 3.0  # points between a mark and its name
+_WORTH = 100.0  # what a name may cost: one that covers marks, or whose leader runs through text, is left out
+_LONGEST_NAME = 28  # characters
+
+
+class Name:
+    """A mark's name, and what always stands behind it: looks for room, and is written when all have theirs."""
+
+    def __init__(
+        self, ground: Ground, spot: tuple[float, float], radius: float, text: str, behind: str = "",
+        gid: str | None = None,
+    ) -> None:  # fmt: skip
+        self.box: Box | None = None
+        self._leader: Places | None = None
+        self._ground = ground
+        self._gid = gid
+        self._spot = spot
+        self._place = ground.place(*spot)
+        self._radius = radius
+        self._text = shortened(printable(text)) + behind
+        self._worth = math.inf if behind else _WORTH  # an error that was measured is always told
+        self._size = ground.ruler.size(self._text, ground.style.label_font)
+
+    def settle(self) -> None:
+        """Takes the best free place, leaving an earlier one."""
+        room = self._ground.room
+        if self.box is not None:
+            room.boxes.remove(self.box)
+        room.lines = [line for line in room.lines if line is not self._leader]
+        best = room.best(around(*self._place, self._radius, self._size, self._text), self._leader_cost, self._worth)
+        self.box = best[1] if best else None
+        self._leader = None
+        if self.box is not None:
+            room.boxes.append(self.box)
+            near = self.box.nearest(*self._place)
+            if self._gap(near) > _LEADER_FROM:
+                self._leader = segment(near, _toward(self._place, near, self._radius))
+                room.lines.append(self._leader)
+
+    def write(self) -> None:
+        """Writes the name, if it has a place, and draws its leader."""
+        if self.box is None:
+            return
+        end = None if self._leader is None else (float(self._leader[-1, 0]), float(self._leader[-1, 1]))
+        font = self._ground.style.label_font
+        self._ground.write(self._text, self.box, self._spot, font=font, leader=end, gid=self._gid)
+
+    def _gap(self, near: tuple[float, float]) -> float:
+        return math.dist(near, self._place) - self._radius
+
+    def _leader_cost(self, box: Box) -> float:
+        near = box.nearest(*self._place)
+        if self._gap(near) <= _LEADER_FROM:
+            return 0.0
+        leader = segment(near, _toward(self._place, near, self._radius + 0.5))
+        return 2.0 + self._ground.room.crossed(leader, (*self._place, self._radius))
+
+
+def _toward(start: tuple[float, float], end: tuple[float, float], distance: float) -> tuple[float, float]:
+    """The point at this distance from `start` on the way to `end`."""
+    share = distance / math.dist(start, end)
+    return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
+
+
+def shortened(text: str, longest: int = _LONGEST_NAME) -> str:
+    """Text cut in its middle to at most `longest` characters; both ends of a path say something.
+
+    >>> shortened("encoder.layers.*.attention.projection", 20)
+    'encoder.la…rojection'
+    """
+    if len(text) <= longest:
+        return text
+    front = longest // 2
+    return f"{text[:front]}…{text[len(text) - (longest - 1 - front) :]}"
+
+
+def write_names(names: Sequence[Name]) -> None:
+    """Writes names; the first choose first, then each may move once more, now that it knows the others' places."""
+    for _ in range(2):
+        for name in names:
+            name.settle()
+    for name in names:
+        name.write()
+
+
+def name_marks(
+    ax: Axes, style: Style, marks: Sequence[tuple[tuple[float, float], float, str]], curves: Iterable[Any] = ()
+) -> None:
+    """Names marks of plain axes, where there is room: place in the data, radius in points, and text, "" for no name.
+
+    curves: x and y of lines that text had better not cross. Names keep off the key.
+    """
+    ground = Ground(ax, style)
+    ground.settle()
+    ground.room.discs = [(*ground.place(*spot), radius) for spot, radius, _ in marks]
+    for curve in curves:
+        for start, end in pairwise(zip(*curve, strict=True)):
+            ground.room.add_line(ground.place(*start), ground.place(*end))
+    if (key := ax.get_legend()) is not None:
+        low, high = key.get_window_extent().get_points() * ground.ruler.points
+        (x, y), (width, height) = (low + high) / 2, high - low
+        ground.room.boxes.append(Box(x=x, y=y, width=width, height=height))
+    write_names([Name(ground, spot, radius, text) for spot, radius, text in marks if text])

@@ -15,24 +15,28 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from rooflinekit.ir.arguments import checked
-from rooflinekit.present.figures.attention import attention
-from rooflinekit.present.figures.energy import energy_roofline, time_energy
-from rooflinekit.present.figures.errors import errors
-from rooflinekit.present.figures.extras import draw_crossings, draw_floors, draw_paths, label_floors, name_paths
+from rooflinekit.present.figures.curves import attention, energy_roofline, errors, layouts, sweep, time_energy
 from rooflinekit.present.figures.files import save
 from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.key import draw_key, key_outside
-from rooflinekit.present.figures.layouts import layouts
-from rooflinekit.present.figures.memory import memory
-from rooflinekit.present.figures.names import draw_points, draw_rail_scale, name_points, named_points
+from rooflinekit.present.figures.marks import (
+    draw_crossings,
+    draw_floors,
+    draw_paths,
+    draw_points,
+    draw_rail_scale,
+    label_floors,
+    name_paths,
+    name_points,
+    named_points,
+)
 from rooflinekit.present.figures.records.build import Subject, roofline_figure
 from rooflinekit.present.figures.records.caption import caption as caption_of
 from rooflinekit.present.figures.records.figure import Figure
 from rooflinekit.present.figures.records.normalized import normalized_view
 from rooflinekit.present.figures.roofs import Line, draw_roofs, label_ridges, label_roofs
-from rooflinekit.present.figures.style import Venue, Width, drawing, new_axes, style_of
-from rooflinekit.present.figures.sweep import sweep
-from rooflinekit.present.figures.timeline import timeline
+from rooflinekit.present.figures.style import Venue, Width, sheet
+from rooflinekit.present.figures.timeline import memory, timeline
 from rooflinekit.present.figures.waterfall import waterfall
 
 __all__ = [
@@ -74,7 +78,6 @@ def roofline(
 
     `caption` states the facts that a reader needs beside it. Raises InputError for another subject, width or venue.
     """
-    style = style_of(width, venue)
     figure = subject
     if not isinstance(figure, Figure):
         figure = roofline_figure(
@@ -82,13 +85,13 @@ def roofline(
         )
     if figure.normalized:
         figure = normalized_view(figure)
-    outside = ax is None and bool(figure.series) and len(figure.devices) > _INSIDE and style.size[0] < _NARROW
-    with drawing():
-        axes = new_axes(style) if ax is None else ax
+    with sheet(ax, width, venue) as page:
+        style, narrow = page.style, page.style.size[0] < _NARROW
+        outside = page.new and bool(figure.series) and len(figure.devices) > _INSIDE and narrow
         named = named_points(figure, style.names if names is None else names)
         if outside:
-            key_outside(axes, figure, style, named)
-        frame = Frame(axes, figure, style)
+            key_outside(page.ax, figure, style, named)
+        frame = Frame(page.ax, figure, style)
         lines = draw_roofs(frame, figure)
         draw_paths(frame, figure)
         if launch:

@@ -190,7 +190,7 @@ def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofK
     """Writes name, value and origin along the lines of one kind; where there is no room, less of it."""
     colours = roof_colours(figure)
     shown = {device.name: device.display_name.removeprefix("NVIDIA ") for device in figure.devices}
-    chosen = [line for line in lines if line.first.kind == kind]
+    chosen = [line for line in lines if line.first.kind == kind and (frame.style.sustained or not line.dashed)]
     # The solid ones first: they say what the dashed ones are a share of.
     for line in sorted(chosen, key=lambda line: (line.dashed, -line.first.value)):
         prefix = f"{shown[line.first.device]} " if len(figure.devices) > 1 else ""

@@ -5,18 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Page
+from matplotlib.figure import SubFigure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.sizes import shown
-from rooflinekit.present.figures.records.figure import Figure, Point, PointBound
+from rooflinekit.present.figures.records.figure import PointBound
+from rooflinekit.units import format_quantity, parse_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +70,7 @@ _RC: Any = {
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
     "text.usetex": False,
+    "text.parse_math": False,  # names of modules may hold dollars
     "axes.unicode_minus": True,
 }
 
@@ -76,7 +85,21 @@ class Style:
     label_font: float = 6.5
     roof_width: float = 1.2
     largest_area: float  # pt², of the mark with the largest share
+    whole_area: float = 1200.0  # pt² for all of the time, where no mark has so much that it would cover the figure
+    least_area: float = 4.0  # pt²: a mark of a smaller share would not be seen
     names: int  # marks that are named
+    sustained: bool = True  # whether the roofs that kernels sustain have names
+    on_screen: bool = False  # of a web page, which has its keys beside its pictures
+
+    @property
+    def behind(self) -> dict[str, Any] | None:
+        """What lies behind text in a figure; a web page's style has letters with an edge instead."""
+        pale = {"boxstyle": "square,pad=0.05", "facecolor": "white", "alpha": 0.75, "linewidth": 0}
+        return None if self.on_screen else pale
+
+    def high(self, share: float, inches: float = 0.0) -> Style:
+        """The same with a height of so much of the width, and inches; what a web page shows keeps its size."""
+        return self if self.on_screen else replace(self, size=(self.size[0], inches + share * self.size[0]))
 
 
 _STYLES: dict[Width, Style] = {
@@ -114,8 +137,8 @@ _VENUES: dict[Venue, dict[Width, Style]] = {
     },
 }
 
-LEAST_AREA = 4.0  # pt²: a mark of a smaller share would not be seen
-_AREA_OF_WHOLE = 1200.0  # pt² for all of the time, where no mark has so much that it would cover the figure
+#: A style in the place of all presets.
+STYLE: ContextVar[Style | None] = ContextVar("STYLE", default=None)
 
 
 def style_of(width: str, venue: str | None = None) -> Style:
@@ -123,6 +146,8 @@ def style_of(width: str, venue: str | None = None) -> Style:
 
     Raises InputError for another width or venue.
     """
+    if (told := STYLE.get()) is not None:
+        return told
     if venue is not None and venue not in get_args(Venue):
         known = get_args(Venue)
         raise InputError(f"venue: expected {', '.join(known)} or None; got {venue!r}{nearest(str(venue), known)}")
@@ -132,31 +157,87 @@ def style_of(width: str, venue: str | None = None) -> Style:
     raise InputError(f"width: expected {' or '.join(map(repr, _STYLES))}; got {width!r}{nearest(str(width), _STYLES)}")
 
 
-def new_axes(style: Style, *, below: float = 0.42, above: float = 0.07) -> Axes:
-    """An Axes that fills a new figure of the preset's size, but for `below` and `above` it, in inches."""
-    return new_panels(style, 1, below=below, above=above)[0]
+class Sheet:
+    """What a figure is drawn on: axes one over the other with a common x, those given or of a new page."""
+
+    def __init__(self, style: Style, ax: Axes | None = None, panels: int = 1, below: float = 0.42) -> None:
+        self.style = style
+        self.new = ax is None
+        self.panels = _panels(style, panels, below) if ax is None else [ax]
+        self.ax = self.panels[0]
+
+    def settle(self, handles: Sequence[Artist], spare: float = 0.03) -> None:
+        """Draws the key; a new page's axes then make room for all that stands around them."""
+        if handles:
+            key_above(self.ax, handles, self.style)
+        if self.new:
+            fit_page(self.ax, spare)
 
 
-def new_panels(style: Style, count: int, *, below: float = 0.42, above: float = 0.07, gap: float = 0.08) -> list[Axes]:
-    """Axes one over the other with a common x; `below` and `above` in inches, `gap` in heights of one."""
-    import matplotlib.pyplot as plt  # here: it looks for a display, which figures drawn on a given Axes do not need
+@contextmanager
+def sheet(
+    ax: Axes | None, width: str, venue: str | None, *, high: float | None = None, inches: float = 0.0, panels: int = 1,
+    below: float = 0.42,
+) -> Iterator[Sheet]:  # fmt: skip
+    """A sheet of a preset's sizes, within the settings that figures are drawn with.
 
+    high, inches: the page's height by its width, and beside that, where the preset has another; below: inches below the
+    axes.
+    """
+    style = style_of(width, venue)
+    with drawing():
+        yield Sheet(style if high is None else style.high(high, inches), ax, panels, below)
+
+
+def _panels(style: Style, count: int, below: float) -> list[Axes]:
+    """Axes of a new page; `below` in inches."""
     width, height = style.size
     larger = style.tick_font / 7.0
-    figure, axes = plt.subplots(count, 1, figsize=style.size, sharex=True, squeeze=False)
-    figure.subplots_adjust(
+    if style.on_screen:
+        page = Page(figsize=style.size)
+        FigureCanvasAgg(page)  # else each measured text would print the page
+    else:
+        import matplotlib.pyplot as plt  # here: it looks for a display, which other figures do not need
+
+        page = plt.figure(figsize=style.size)
+    page.subplots_adjust(
         left=0.56 * larger / width, right=1 - (0.10 + 0.4 * (larger - 1)) / width, bottom=below * larger / height,
-        top=1 - above * larger / height, hspace=gap,
+        top=1 - 0.07 * larger / height, hspace=0.08,
     )  # fmt: skip
-    return list(axes[:, 0])
+    return list(page.subplots(count, 1, sharex=True, squeeze=False)[:, 0])
+
+
+def page_of(ax: Axes) -> Page | SubFigure:
+    """The page or part of one that the axes stand on."""
+    page = ax.get_figure(root=False)
+    assert page is not None, "an Axes that was removed from its figure"
+    return page
+
+
+def whole_page(ax: Axes) -> Page:
+    """The page that the axes stand on, of one in parts the whole."""
+    page = ax.get_figure(root=True)
+    assert page is not None, "an Axes that was removed from its figure"
+    return page
+
+
+def settle(ax: Axes) -> None:
+    """Brings limits and sides of the axes up to date, so that places can be measured."""
+    page = whole_page(ax)
+    if page.get_layout_engine() is not None:
+        page.draw_without_rendering()
+    ax.get_xlim(), ax.get_ylim()  # what was drawn has its say
+    ax.apply_aspect()
 
 
 def key_above(ax: Axes, handles: Sequence[Artist], style: Style) -> None:
     """A key over the axes, in as few rows as their width allows."""
+    if style.on_screen:
+        return
     for columns in range(len(handles), 0, -1):
         legend = ax.legend(
             handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, fontsize=style.label_font,
-            frameon=False, borderaxespad=0.1, borderpad=0.2, handletextpad=0.4, columnspacing=1.0, handlelength=1.9,
+            frameon=False, borderaxespad=0.1, borderpad=0.2, handletextpad=0.4, columnspacing=0.8, handlelength=1.5,
         )  # fmt: skip
         if legend.get_window_extent().width <= ax.get_window_extent().width:
             return
@@ -167,10 +248,9 @@ def fit_page(ax: Axes, spare: float = 0.03) -> None:
 
     Long texts are some points longer in a file than they are measured here, at the resolution of a screen.
     """
-    page = ax.get_figure(root=True)
-    assert page is not None, "an Axes that was removed from its figure"
+    page = whole_page(ax)
     for _ in range(4):  # ticks may change with the room that they have, and turned ones move with it
-        page.draw_without_rendering()
+        settle(ax)
         seen = Bbox.union([box for axes in page.axes if (box := axes.get_tightbbox()) is not None])
         sides, paper = page.subplotpars, page.bbox
         over = [paper.x0 - seen.x0, seen.x1 - paper.x1, paper.y0 - seen.y0, seen.y1 - paper.y1]
@@ -191,6 +271,36 @@ def plain_frame(ax: Axes, style: Style, *, grid: Literal["x", "y", "both"] = "y"
     ax.spines[["top", "right"]].set_visible(False)
 
 
+def unit_of(most: float, base: str, *, binary: bool = False) -> tuple[float, str]:
+    """The unit in which a quantity reads best, by its size in base units, and its symbol.
+
+    >>> unit_of(0.0025, "s"), unit_of(3e9, "byte")
+    ((0.001, 'ms'), (1000000000.0, 'GB'))
+    """
+    _, _, symbol = format_quantity(most, base, binary=binary).partition(" ")
+    return parse_quantity(f"1 {symbol}", base), symbol
+
+
+def in_unit(axis: Axis, most: float, base: str, *, binary: bool = False) -> str:
+    """Ticks at round numbers of the unit in which quantities up to `most` read best. Returns its symbol."""
+    unit, symbol = unit_of(most, base, binary=binary)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:g}"))
+    if binary:
+        axis.set_major_locator(_Whole(unit))
+    return symbol
+
+
+class _Whole(MaxNLocator):
+    """Ticks at round numbers of a unit that is a power of two."""
+
+    def __init__(self, unit: float) -> None:
+        super().__init__(5, steps=[1, 2, 2.5, 5, 10])
+        self._unit = unit
+
+    def tick_values(self, vmin: float, vmax: float) -> Any:
+        return np.multiply(super().tick_values(vmin / self._unit, vmax / self._unit), self._unit)
+
+
 def check_table(figure: str, table: pd.DataFrame, columns: Iterable[str]) -> None:
     """Raises InputError for what is no DataFrame, or lacks a column that the figure needs."""
     if not hasattr(table, "columns"):
@@ -209,131 +319,11 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def area_scale(figure: Figure, style: Style) -> float:
-    """Area of a mark in pt² per share of the time; of several series smaller, for equal kernels stand close."""
-    largest = max((point.share for point in (*figure.points, *figure.rail)), default=1.0)
-    crowd = max(1, len(figure.series))
-    return min(_AREA_OF_WHOLE, style.largest_area * 2 / (crowd + 1) / largest)
-
-
 def marker_square(marker: str, area: float) -> float:
     """matplotlib's `s` of a marker with this area in pt²."""
-    return _SQUARE_PER_AREA[marker] * max(area, LEAST_AREA)
+    return _SQUARE_PER_AREA[marker] * area
 
 
 def marker_radius(marker: str, area: float) -> float:
     """How far a marker reaches from its centre, in points."""
     return _REACH[marker] * math.sqrt(marker_square(marker, area)) / 2
-
-
-# How far the axes of a roofline figure reach, and where its marks belong: without a drawing library.
-
-
-RAIL_HALF = 0.22  # decades on either side of the rail's middle
-_MOST_SPARE = 0.08  # of the width of wide axes: beyond, decades of intensity are drawn wider than those of FLOP/s
-_MOST_DECADES = 7.0  # of either axis; what lies further out is drawn at the edge
-_SAME_LEVEL = 0.02  # decades between marks of two levels that would be one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The range of both axes in decades, and the intensity at which the rail stands."""
-
-    left: float
-    right: float
-    bottom: float
-    top: float
-    rail: int | None
-    fastest: int  # decade of byte/s of the highest memory roof
-    stretch: float = 1.0  # the width of a decade of intensity over the height of one of FLOP/s
-
-    def clipped(self, x: float, y: float) -> tuple[float, float]:
-        """The nearest place inside, a little off the edge. Intensity and FLOP/s in and out."""
-        inset = 0.02 * (self.top - self.bottom)
-        left = self.left if self.rail is None else self.rail + RAIL_HALF
-        across = min(max(math.log10(x), left + inset), self.right - inset)
-        up = min(max(math.log10(y), self.bottom + inset), self.top - inset)
-        return 10**across, 10**up
-
-    def rail_ticks(self) -> list[tuple[int, tuple[float, float]]]:
-        """The decades of byte/s on the rail's scale that the axes hold, with the places of their ticks."""
-        if self.rail is None:
-            return []
-        edge = 10 ** (self.rail + RAIL_HALF)
-        decades = range(math.ceil(self.bottom - self.rail), min(math.floor(self.top - self.rail), self.fastest) + 1)
-        return [(decade, (edge, 10.0 ** (self.rail + decade))) for decade in decades]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a mark belongs, in FLOP/byte and FLOP/s, on the axes or not."""
-
-    at: tuple[float, float]
-    filled: bool
-
-
-def places_of(figure: Figure, point: Point, rail: float) -> list[Place]:
-    """One place; two of a point that was measured (hollow as predicted), or that is shown by level of memory.
-
-    rail: the intensity at which points without FLOP stand.
-    """
-    if not point.flop:
-        rates = [(point.bytes / point.time_s, not _measured(figure))]
-        rates += [(point.bytes / point.measured_s, True)] if point.measured_s else []
-        return [Place(at=(rail, rail * rate), filled=filled) for rate, filled in rates]
-    if figure.by_level and point.l2_bytes:
-        slowest, *others = (moved for moved in figure.level_bytes(point).values() if moved)
-        near = [other for other in others if abs(math.log10(other / slowest)) > _SAME_LEVEL]
-        places = [Place(at=(point.flop / moved, point.performance), filled=False) for moved in near]
-        return [*places, Place(at=(point.flop / slowest, point.performance), filled=True)]
-    places = [Place(at=(point.intensity, point.performance), filled=not _measured(figure))]
-    if point.measured_s:
-        places.append(Place(at=(point.intensity, point.flop / point.measured_s), filled=True))
-    return places
-
-
-def _measured(figure: Figure) -> bool:
-    return any(series.measured_s for series in figure.series)
-
-
-def limits_of(figure: Figure, aspect: float, *, wide: bool = False) -> Limits:
-    """Limits that hold all roofs and ridges, and points that count; `aspect`: width over height of the axes.
-
-    Decades are equal, and memory roofs at 45°, but on wide axes, where much would hold nothing.
-    """
-    compute = [roof.value for roof in figure.roofs if roof.kind == "compute"]
-    memory = [roof.value for roof in figure.roofs if roof.kind == "memory"]
-    ridges = [figure.ridge(r) for r in figure.roofs if r.kind == "compute" and r.provenance == "datasheet"] or [1.0]
-    points = [place.at for point in _weighty(figure) if point.flop for place in places_of(figure, point, 0.0)]
-    points += [(x, stop.performance) for path in figure.trajectories for stop in path.stops for x in stop.intensities]
-    intensities = [x for x, _ in points]
-    fastest = math.floor(math.log10(max(memory)))
-    highest = math.log10(max(compute, default=10 * max(memory))) + 0.35
-    top = max(highest, *(min(highest + 1, math.log10(y) + 0.2) for _, y in points), -300.0)
-    reach = [12 * max(ridges), *(8 * x for x in intensities), *(6 * figure.link_ridge(link) for link in figure.links)]
-    right = math.log10(max(reach)) + (0.0 if points else 0.2)  # levels have room for labels after the last mark
-    least = (0.05 if figure.links else 0.1) * min(ridges)  # beside links the slopes are short
-    left = max(math.log10(min([least, *(x / 1.7 for x in intensities)])), right - _MOST_DECADES)
-    rail = math.floor(left - 0.3) if figure.rail else None
-    if rail is not None:
-        left = rail - RAIL_HALF
-    bottoms = [math.log10(min(memory)) + left + 0.2, *(math.log10(y) - 0.25 for _, y in points)]
-    if rail is not None:
-        bottoms.append(fastest + rail - 0.2)  # one tick of its scale at least
-        bottoms += [math.log10(point.bandwidth) + rail - 0.25 for point in _weighty(figure) if not point.flop]
-    bottom = max(min(bottoms), top - _MOST_DECADES)
-    stretch = max(1.0, (top - bottom) * aspect * (1 - _MOST_SPARE) / (right - left)) if wide else 1.0
-    spare = (top - bottom) * aspect / stretch - (right - left)
-    if spare < 0:
-        bottom += spare / aspect
-    elif rail is None:
-        left, right = left - 0.3 * spare, right + 0.7 * spare
-    else:
-        right += spare
-    return Limits(left=left, right=right, bottom=bottom, top=top, rail=rail, fastest=fastest, stretch=stretch)
-
-
-def _weighty(figure: Figure) -> list[Point]:
-    """The points that decide how far the axes reach: those of 1 % of the time, or all where none has so much."""
-    points = [*figure.points, *figure.rail]
-    return [point for point in points if point.share >= 0.01] or points

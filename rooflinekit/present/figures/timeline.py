@@ -1,15 +1,17 @@
-"""Draws a predicted step over time: what the CPU issues, what the GPU executes, and where it waits."""
+"""Draws a predicted step over time: what the CPU issues and the GPU executes, where it waits, and the memory in use."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.distributed.prediction import ParallelPrediction, Share
 from rooflinekit.distributed.queues import Message
@@ -22,6 +24,7 @@ from rooflinekit.present.figures.style import (
     BOUND_COLOURS,
     BOUND_HATCHES,
     FAINT,
+    GREEN,
     INK,
     PURPLE,
     SKY,
@@ -29,14 +32,12 @@ from rooflinekit.present.figures.style import (
     Style,
     Venue,
     Width,
-    drawing,
-    fit_page,
-    key_above,
-    new_axes,
+    in_unit,
     plain_frame,
-    style_of,
+    sheet,
+    whole_page,
 )
-from rooflinekit.present.scales import unit_of
+from rooflinekit.step.memory_course import Moment, memory_course
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.scaling import exposed_intervals, split
 from rooflinekit.units import format_quantity
@@ -81,14 +82,17 @@ def merged(runs: Iterable[Run], least_gap_s: float) -> list[Run]:
 
 def time_axis(ax: Axes, total_s: float, style: Style) -> None:
     """The step's time from left to right, its end marked; lanes have names in the place of ticks."""
-    scale, unit = unit_of(total_s)
-    ax.set_xlim(0, (total_s or 1.0) * 1.005)
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
-    ax.set_xlabel(f"Time in the step ({unit})", fontsize=style.axis_font)
+    time_scale(ax, total_s * 1.005, style)
     plain_frame(ax, style, grid="x")
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     ax.axvline(total_s, color=INK, linewidth=0.6, linestyle=":")
+
+
+def time_scale(ax: Axes, end_s: float, style: Style) -> None:
+    """Time from left to right in the unit in which it reads best."""
+    ax.set_xlim(0, end_s or 1.0)
+    ax.set_xlabel(f"Time in the step ({in_unit(ax.xaxis, end_s, 's')})", fontsize=style.axis_font)
 
 
 def draw_bars(ax: Axes, lane: float, runs: Sequence[Run], colour: str, hatch: str, edge: str = "") -> None:
@@ -117,7 +121,9 @@ def kernel_handles(bounds: Collection[str]) -> list[Patch]:
     ]  # fmt: skip
 
 
-_CPU, _GPU, _MODULES = 2.0, 1.0, 0.25  # the lanes
+LANES = {"CPU": 2.0, "GPU": 1.0}  # their middles
+_CPU, _GPU = LANES.values()
+_MODULES = 0.25
 _PARENTS = -0.28  # below the modules: what numbers are of
 _MOST_BLOCKS = 36  # of modules
 
@@ -137,25 +143,21 @@ def timeline(
     longer gaps stay open: the GPU waits. ax, width, venue: as of `roofline`, with a page as the default. Raises
     InputError for others.
     """
-    style = style_of(width, venue)
     if isinstance(prediction, ParallelPrediction):
-        return parallel_timeline(prediction, ax, style)
-    style = replace(style, size=(style.size[0], 1.7 + 0.09 * style.size[0]))
-    with drawing():
-        axes = new_axes(style) if ax is None else ax
-        _prepare(axes, prediction, style)
-        _lanes(axes, prediction)
-        key_above(axes, _handles(prediction), style)
-        if ax is None:
-            fit_page(axes)
-        _blocks(axes, prediction, style)
-        _phases(axes, prediction, style)
-    return axes
+        return _parallel_timeline(prediction, ax, width, venue)
+    with sheet(ax, width, venue, high=0.09, inches=1.7) as page:
+        _prepare(page.ax, prediction, page.style)
+        _lanes(page.ax, prediction)
+        page.settle(_handles(prediction))
+        _blocks(page.ax, prediction, page.style)
+        _phases(page.ax, prediction, page.style)
+    return page.ax
 
 
 def _prepare(ax: Axes, p: Prediction, style: Style) -> None:
     ax.set_ylim(-0.2, _CPU + HALF + 0.4)
-    ax.set_yticks([_CPU, _GPU, _MODULES], ["CPU", "GPU", "module"])
+    queues = ("CPU", "GPU") if p.machine.device.kind == "gpu" else ("issue", "kernels")
+    ax.set_yticks([*LANES.values(), _MODULES], [*queues, "module"])
     time_axis(ax, p.total_s, style)
 
 
@@ -181,10 +183,8 @@ def _blocks(ax: Axes, p: Prediction, style: Style) -> None:
     runs = _module_runs(p)
     paths = [str(what[1]) if isinstance(what, tuple) else "" for _, _, what in runs]
     font = style.label_font - 0.5
-    page = ax.get_figure(root=False)
-    assert page is not None, "an Axes that was removed from its figure"
-    ruler = Ruler(page)
-    points = ax.get_window_extent().width * ruler.points / (ax.get_xlim()[1] - ax.get_xlim()[0])
+    ruler = Ruler(ax)
+    points = ruler.across(ax) / (ax.get_xlim()[1] - ax.get_xlim()[0])
 
     def fits(text: str, start: float, end: float) -> bool:
         return bool(text) and ruler.size(text, font)[0] <= (end - start) * points
@@ -281,12 +281,12 @@ class _Lane:
     kernels: bool = False  # of a share: whether it is the GPU's lane
 
 
-def parallel_timeline(p: ParallelPrediction, ax: Axes | None, style: Style) -> Axes:
+def _parallel_timeline(p: ParallelPrediction, ax: Axes | None, width: str, venue: str | None) -> Axes:
     """Lanes of each share, and of each group of devices that exchange something."""
     lanes = list(_parallel_lanes(p))
-    style = replace(style, size=(style.size[0], 1.0 + _LANE_INCHES * (lanes[0].height - lanes[-1].height + 1.5)))
-    with drawing():
-        axes = new_axes(style) if ax is None else ax
+    inches = 1.0 + _LANE_INCHES * (lanes[0].height - lanes[-1].height + 1.5)
+    with sheet(ax, width, venue, high=0.0, inches=inches) as page:
+        axes, style = page.ax, page.style
         _parallel_prepare(axes, p, lanes, style)
         exposed = exposed_intervals(p)
         for lane in lanes:
@@ -295,9 +295,8 @@ def parallel_timeline(p: ParallelPrediction, ax: Axes | None, style: Style) -> A
                 _device(axes, lane, lane.share, p.total_s)
             else:
                 _links(axes, lane, exposed, SEEN * p.total_s)
-        key_above(axes, _parallel_handles(p, exposed is not None), style)
-        if ax is None:
-            fit_page(axes)
+        page.settle(_parallel_handles(p, exposed is not None))
+        if page.new:
             _grow(axes, style)
         for lane in lanes:
             _head(axes, lane, p, style)
@@ -367,8 +366,7 @@ def _parallel_prepare(ax: Axes, p: ParallelPrediction, lanes: Sequence[_Lane], s
 
 def _grow(ax: Axes, style: Style) -> None:
     """Makes the page as much taller as its key has taken from the lanes; text between them needs the room."""
-    page = ax.get_figure(root=True)
-    assert page is not None, "an Axes that was removed from its figure"
+    page = whole_page(ax)
     width, height = page.get_size_inches()
     low, high = ax.get_ylim()
     sides, wanted = page.subplotpars, _LANE_INCHES * max(1.0, style.label_font / 6.5) * (high - low)
@@ -431,10 +429,8 @@ def _texts(lane: _Lane) -> Iterator[Run]:
 
 def _inside(ax: Axes, height: float, start: float, end: float, text: object, style: Style) -> None:
     """Text in the middle of its bar, if it fits."""
-    page = ax.get_figure(root=False)
-    assert page is not None, "an Axes that was removed from its figure"
-    ruler = Ruler(page)
-    points = ax.get_window_extent().width * ruler.points / (ax.get_xlim()[1] - ax.get_xlim()[0])
+    ruler = Ruler(ax)
+    points = ruler.across(ax) / (ax.get_xlim()[1] - ax.get_xlim()[0])
     font = style.label_font - 0.5
     room = (end - start) * points - 4
     if room > font / 2 and ruler.size(str(text), font)[0] <= room:
@@ -459,3 +455,109 @@ def _parallel_handles(p: ParallelPrediction, known: bool) -> list[Patch]:
         colour, hatch, edge = _LINKS[what]
         found.append(Patch(facecolor=colour, edgecolor=edge or "white", hatch=hatch, linewidth=0.5, label=name))
     return [*found, Patch(facecolor=IDLE, edgecolor=FAINT, linewidth=0.4, label="idle")]
+
+
+# Draws what a step holds of the device's memory over its time.
+
+
+_STANDING = ("weights", "optimizer state", "inputs")  # what stays throughout the step: hatched
+_ACCOUNTS = {
+    "weights": BLUE, "optimizer state": PURPLE, "inputs": INK, "gradients": GREEN, "activations": SKY,
+    "workspace": FAINT,
+}  # fmt: skip
+_NEAR = 3.0  # times the peak: a capacity further up is stated, not drawn
+
+
+@checked
+def memory(
+    prediction: Prediction, ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None
+) -> Axes:
+    """Draws the bytes alive over one step by what they hold, the peak with its op, and the device's capacity.
+
+    Bytes are those of PyTorch's blocks, as `prediction.memory.peak_bytes` counts them. ax, width, venue: as of
+    `roofline`. Raises InputError for others.
+    """
+    course = memory_course(prediction)
+    with sheet(ax, width, venue, high=0.85) as page:
+        areas = _areas(page.ax, course, prediction.total_s)
+        _memory_frame(page.ax, prediction, page.style)
+        page.settle([*areas, _capacity(prediction)])
+        if course:
+            _peak(page.ax, prediction, max(course, key=lambda moment: moment.alive.total_bytes), page.style)
+    return page.ax
+
+
+def _areas(ax: Axes, course: Sequence[Moment], end_s: float) -> list[Artist]:
+    """An area for each account that holds anything, one upon the other; of a stretch too short to see the fullest."""
+    shown: dict[int, Moment] = {}
+    for moment in course:
+        place = int(min(moment.start_s, end_s) / (SEEN * end_s or 1.0))
+        if place not in shown or moment.alive.total_bytes > shown[place].alive.total_bytes:
+            shown[place] = moment
+    moments = [shown[place] for place in sorted(shown)]
+    times = np.array([*(min(moment.start_s, end_s) for moment in moments), end_s])
+    found: list[Artist] = []
+    below = np.zeros(len(times))
+    for account, colour in _ACCOUNTS.items():
+        held = [moment.alive.bytes_of[account] for moment in moments]
+        if any(held):
+            above = below + np.array([*held, held[-1]])
+            turns = [0, *(np.flatnonzero(np.diff(below) + 1j * np.diff(above)) + 1), len(times) - 1]
+            look: dict[str, Any] = {"edgecolor": "white", "hatch": "////"} if account in _STANDING else {}
+            found.append(
+                ax.fill_between(
+                    times[turns], below[turns], above[turns], step="post", facecolor=colour, linewidth=0, zorder=2,
+                    label=account, **look,
+                )
+            )  # fmt: skip
+            below = above
+    return found
+
+
+def _memory_frame(ax: Axes, p: Prediction, style: Style) -> None:
+    use = p.memory
+    room, near = _room(p)
+    highest = max(use.peak_bytes, room if near else 0.0) or 1.0
+    ax.set_ylim(0, highest * 1.22)
+    symbol = in_unit(ax.yaxis, highest, "byte", binary=style.on_screen)
+    ax.set_ylabel(f"Memory in use ({symbol})", fontsize=style.axis_font)
+    time_scale(ax, p.total_s, style)
+    plain_frame(ax, style)
+    if near:
+        ax.axhline(room, color=VERMILLION, linewidth=1.0, linestyle="--", zorder=3)
+
+
+def _room(p: Prediction) -> tuple[float, bool]:
+    """Bytes beside those of CUDA, and whether that is near enough to the peak to be drawn."""
+    room = p.memory.capacity - p.memory.context_bytes
+    return room, room < _NEAR * p.memory.peak_bytes
+
+
+def _bytes(size: float, style: Style) -> str:
+    """Pages count memory in powers of two, as their texts do."""
+    return format_quantity(size, "byte", binary=style.on_screen)
+
+
+def _capacity(p: Prediction) -> Line2D:
+    use = p.memory
+    taken = f"capacity {format_quantity(use.capacity, 'byte')}, CUDA takes {format_quantity(use.context_bytes, 'byte')}"
+    return Line2D([], [], color=VERMILLION if _room(p)[1] else "none", linewidth=1.0, linestyle="--",
+                  label=taken if use.fits else f"{taken}: does not fit")  # fmt: skip
+
+
+def _peak(ax: Axes, p: Prediction, moment: Moment, style: Style) -> None:
+    """The peak with its op, above the highest line at its height."""
+    peak, at = moment.alive.total_bytes, moment.start_s
+    ruler = Ruler(ax)
+    across = ruler.across(ax)
+    told = f"peak {_bytes(peak, style)}"
+    text, half = next(
+        (text, half) for text in (f"{told} at {p.memory.peak_op}", told)
+        if (half := ruler.size(text, style.label_font)[0] / 2) < across / 2 or text == told
+    )  # fmt: skip
+    middle = min(max(at / p.total_s * across, half), across - half)
+    ax.plot([at], [peak], marker="v", markersize=4, color=INK, zorder=4)
+    ax.annotate(text, (middle / across, peak), xycoords=("axes fraction", "data"), xytext=(0, 3.5),
+                textcoords="offset points", ha="center", va="bottom", fontsize=style.label_font, color=INK, zorder=4,
+                bbox=style.behind)  # fmt: skip
+    ax.axhline(peak, color=FAINT, linewidth=0.4, linestyle=":", zorder=1)

@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
@@ -23,14 +22,11 @@ from rooflinekit.present.figures.style import (
     Style,
     Venue,
     Width,
-    drawing,
-    fit_page,
-    key_above,
-    new_axes,
+    in_unit,
     plain_frame,
-    style_of,
+    sheet,
+    unit_of,
 )
-from rooflinekit.present.scales import unit_of
 from rooflinekit.step.labels import MEANING
 from rooflinekit.study.compare import scaling
 
@@ -67,24 +63,22 @@ def waterfall(told: Told, ax: Axes | None = None, *, width: Width = "column", ve
     ax: where to draw; by default a new figure. width, venue: presets of sizes, as of `roofline`. Raises InputError for
     others.
     """
-    style = style_of(width, venue)
     compared = _compared(told)
     steps, totals = _steps(compared), compared.totals
-    with drawing():
-        axes = new_axes(style, below=0.72) if ax is None else ax
+    with sheet(ax, width, venue, below=0.72) as page:
+        axes, style = page.ax, page.style
         last = len(steps) + 1
         low, high = _span(steps, totals)
         for place, total in ((0, totals[0]), (last, totals[1])):
             axes.bar(place, total - low, bottom=low, width=_BAR, color=FAINT, zorder=2)
         for i, step in enumerate(steps, 1):
-            _draw(axes, i, step)
+            bottom = min(step.start, step.end)
+            axes.bar(i, abs(step.end - step.start), bottom=bottom, width=_BAR, zorder=2, **_look(step))
         _connect(axes, [totals[0], *(step.end if step.counts else step.start for step in steps)])
         _frame(axes, compared, [step.name for step in steps], (low, high), style)
-        if ax is None:
-            fit_page(axes, spare=0.1)  # names first: the key's columns go by the width that they leave
-        key_above(axes, [Patch(**_look(step), label=step.said) for step in _one_each(steps)], style)
-        if ax is None:
-            fit_page(axes, spare=0.1)
+        page.settle([], spare=0.1)  # names first: the key's columns go by the width that they leave
+        seen = {step.said: step for step in steps if step.seconds}
+        page.settle([Patch(**_look(step), label=said) for said, step in seen.items()], spare=0.1)
         if low:
             _broken(axes, (0, last), (low, high))
         _label(axes, steps, totals, style)
@@ -178,11 +172,6 @@ def _seen(compared: Compared) -> dict[str, float]:
     return {name: seconds for name, seconds in terms.items() if name not in small} | {"other terms": rest}
 
 
-def _draw(axes: Axes, place: int, step: _Step) -> None:
-    height, bottom = abs(step.end - step.start), min(step.start, step.end)
-    axes.bar(place, height, bottom=bottom, width=_BAR, zorder=2, **_look(step))
-
-
 def _look(step: _Step) -> dict[str, Any]:
     """Longer is red and hatched, shorter is blue: told apart in grey too. What does not count is an outline."""
     if not step.counts:
@@ -192,11 +181,6 @@ def _look(step: _Step) -> dict[str, Any]:
     if step.seconds > 0:
         return {"facecolor": VERMILLION, "edgecolor": "white", "hatch": "////", "linewidth": 0}
     return {"facecolor": BLUE, "edgecolor": "none", "linewidth": 0}
-
-
-def _one_each(steps: Sequence[_Step]) -> list[_Step]:
-    """One step of each colour, for the key."""
-    return list({step.said: step for step in steps if step.seconds}.values())
 
 
 def _connect(axes: Axes, levels: list[float]) -> None:
@@ -212,26 +196,24 @@ def _frame(axes: Axes, explanation: Compared, terms: list[str], span: tuple[floa
     )  # fmt: skip
     low, high = span
     axes.set_ylim(low, low + (high - low) * 1.12 or 1.0)
-    scale, unit = unit_of(high)
+    scale, unit = unit_of(high, "s")
+    in_unit(axes.yaxis, high, "s")
     begins = f", from {low / scale:.3g}" if low else ""
     axes.set_ylabel(f"Time of one {explanation.per} ({unit}{begins})", fontsize=style.axis_font)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
     plain_frame(axes, style)
     axes.tick_params(axis="x", length=0)
 
 
 def _turn(axes: Axes, bars: int, style: Style) -> float:
     """Degrees by which names are turned: the more, the nearer they stand to each other."""
-    page = axes.get_figure(root=False)
-    assert page is not None, "an Axes that was removed from its figure"
-    across = 0.9 * axes.get_window_extent().width * Ruler(page).points / bars
+    across = 0.9 * Ruler(axes).across(axes) / bars
     return next((a for a in _TURNS if across * math.sin(math.radians(a)) > 1.2 * style.tick_font), 90.0)
 
 
 def _label(axes: Axes, steps: Sequence[_Step], totals: tuple[float, float], style: Style) -> None:
     """The value of each bar above it: totals, changes with their sign, and in brackets what does not count."""
     highest = max(*totals, *(step.top for step in steps))
-    scale, _ = unit_of(highest)
+    scale, _ = unit_of(highest, "s")
     least = max((abs(step.seconds) for step in steps), default=highest) if axes.get_ylim()[0] else highest
     digits = max(0, 2 - math.floor(math.log10(max(least, scale * 1e-3) / scale)))
     texts = [
@@ -239,9 +221,7 @@ def _label(axes: Axes, steps: Sequence[_Step], totals: tuple[float, float], styl
         *((step.top, _signed(step, scale, digits)) for step in steps),
         (totals[1], f"{totals[1] / scale:.{digits}f}"),
     ]
-    page = axes.get_figure(root=False)
-    assert page is not None, "an Axes that was removed from its figure"
-    ruler = Ruler(page)
+    ruler = Ruler(axes)
     for _ in range(_TRIES):
         placed = _places(axes, ruler, texts, style)
         above = axes.get_window_extent().y1 * ruler.points

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rooflinekit.files import write_text
 from rooflinekit.hardware.device import device_rows
-from rooflinekit.present.page.energy import energy_of
-from rooflinekit.present.page.kernels import kernels_of
-from rooflinekit.present.page.step import step_of
+from rooflinekit.present.page.pictures import energy_of, kernels_of, step_of
 from rooflinekit.present.page.studies import advice_of, explanation_of, gpus_of, summary_of
 from rooflinekit.present.page.templating import Origin, View, check_path, environment, policy, shipped
 from rooflinekit.step.made import fingerprint, versions
@@ -70,17 +66,6 @@ def page(p: Prediction, findings: Findings, origin: Origin) -> str:
 # What a report rests on: assumptions, datasheets, hosts and constants, each with where it comes from.
 
 
-_URL = re.compile(r"https?://[^\s<>\"'(),;]*[^\s<>\"'(),;.]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A part of a text; `href` where it is a link."""
-
-    text: str
-    href: str = ""
-
-
 def sources_of(p: Prediction) -> View:
     """What a prediction rests on."""
     device, host, constants = p.machine.device, p.host, p.machine.constants
@@ -90,11 +75,11 @@ def sources_of(p: Prediction) -> View:
         "judged": str(p.accuracy or ""),
         "device": device.display_name or device.name,
         "device_facts": tuple((label.strip(), value, ridge) for label, value, ridge in device_rows(device)),
-        "device_sources": tuple((group, linked(text)) for group, text in device.sources.items()),
-        "device_notes": linked(device.notes or ""),
+        "device_sources": tuple(device.sources.items()),
+        "device_notes": device.notes or "",
         "confidence": device.confidence or "",
         "host": f"{host.name} ({host.description})",
-        "host_sources": tuple((group.replace("_", " "), linked(text)) for group, text in host.sources.items()),
+        "host_sources": tuple((group.replace("_", " "), text) for group, text in host.sources.items()),
         "constants_name": constants.name,
         "measured": ", ".join(sorted(constants.measured)),
         "constants": tuple(
@@ -104,28 +89,8 @@ def sources_of(p: Prediction) -> View:
                 "error": f"{c.stderr:.0%}",
                 "unit": "" if c.unit == "1" else c.unit,
                 "meaning": c.meaning,
-                "source": linked(c.source),
+                "source": c.source,
             }
             for name, c in constants.constants.items()
         ),
     }
-
-
-def linked(text: str) -> tuple[Piece, ...]:
-    """A text with the addresses in it as links.
-
-    >>> [piece.href for piece in linked("see https://example.org/a.pdf.")]
-    ['', 'https://example.org/a.pdf', '']
-    """
-    return tuple(_pieces(" ".join(text.split())))
-
-
-def _pieces(text: str) -> Iterator[Piece]:
-    at = 0
-    for found in _URL.finditer(text):
-        if found.start() > at:
-            yield Piece(text=text[at : found.start()])
-        yield Piece(text=found[0], href=found[0])
-        at = found.end()
-    if at < len(text):
-        yield Piece(text=text[at:])

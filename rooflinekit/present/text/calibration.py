@@ -13,7 +13,8 @@ from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
 from rooflinekit.calibrate.hosts.draft import HostCost
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.model.machine import Calibration, Constant, Spread
-from rooflinekit.present.text.tables import console, print_table, table
+from rooflinekit.present.text.form import said
+from rooflinekit.present.text.tables import Cell, console, print_table, table, table_of
 from rooflinekit.study.profile.drawn import Drawn
 from rooflinekit.units import format_quantity
 
@@ -51,35 +52,33 @@ def print_own_fit(fit: OwnFit) -> None:
 
 def _costs(costs: Sequence[HostCost]) -> Table:
     """A row a case beside kernels."""
-    rows = table("beside kernels", "what", "median", "± error", "rate")
-    rows.columns[1].justify = "left"
-    for cost in costs:
-        summary, rate = cost.summary, cost.rate
-        rows.add_row(
-            cost.case.key,
-            HOST_OPS[cost.case.op].meaning,
-            format_quantity(summary.median, "s"),
-            f"{summary.error:.0%}",
-            format_quantity(*rate) if rate else "",
-        )
-    return rows
+    columns: dict[str, Cell] = {
+        "beside kernels": ("case.key", ""),
+        "what": lambda cost: HOST_OPS[cost.case.op].meaning,
+        "median": ("summary.median", "s"),
+        "± error": ("summary.error", ".0%"),
+        "rate": lambda cost: said(*cost.rate) if cost.rate else "",
+    }
+    return table_of(columns, costs, words=(0, 1))
 
 
 def _families(fit: OwnFit) -> Table:
-    rows = table("family", "cases", "typical error", "before the fit", "bias")
+    rows = []
     for family, errors in fit.errors.items():
         before = fit.errors_before[family]
         typical, typical_before, bias = (np.expm1(np.median(e)) for e in (np.abs(errors), np.abs(before), errors))
-        rows.add_row(family, str(len(errors)), f"{typical:.0%}", f"{typical_before:.0%}", f"{bias:+.0%}")
-    return rows
+        rows.append((family, len(errors), f"{typical:.0%}", f"{typical_before:.0%}", f"{bias:+.0%}"))
+    return table(("family", "cases", "typical error", "before the fit", "bias"), rows)
 
 
 def _worst(fit: OwnFit) -> Table:
-    rows = table("furthest off", "measured", "predicted", "measured / predicted")
-    for miss in fit.worst:
-        measured, predicted = (format_quantity(value, "s") for value in (miss.measured_s, miss.predicted_s))
-        rows.add_row(miss.name, measured, predicted, f"{miss.measured_s / miss.predicted_s:.2f}")
-    return rows
+    columns: dict[str, Cell] = {
+        "furthest off": ("name", ""),
+        "measured": ("measured_s", "s"),
+        "predicted": ("predicted_s", "s"),
+        "measured / predicted": lambda miss: f"{miss.measured_s / miss.predicted_s:.2f}",
+    }
+    return table_of(columns, fit.worst)
 
 
 # A fit in a terminal: the constants with their errors, and how far predictions are off by family.
@@ -102,18 +101,19 @@ def print_refit(found: Refit) -> None:
 
 def constants_table(constants: Mapping[str, Constant]) -> Table:
     """A row a constant: value ± error, unit, source."""
-    rows = table("constant", "value", "± error", "unit", "source")
-    rows.columns[-1].justify = rows.columns[-2].justify = "left"
-    for name, c in constants.items():
-        rows.add_row(name, f"{c.value:.4g}", f"± {c.value * c.stderr:.2g} ({c.stderr:.0%})", c.unit, c.source)
-    return rows
+    rows = (
+        (name, f"{c.value:.4g}", f"± {c.value * c.stderr:.2g} ({c.stderr:.0%})", c.unit, c.source)
+        for name, c in constants.items()
+    )
+    return table(("constant", "value", "± error", "unit", "source"), rows, words=(0, 3, 4))
 
 
 def _spreads(priors: Calibration, gpus: Mapping[str, Calibration]) -> Table:
-    rows = table("family", "unmeasured GPU", *gpus)
-    for family, spread in priors.spreads.items():
-        rows.add_row(family, _percent(spread), *(_percent(one.spreads.get(family)) for one in gpus.values()))
-    return rows
+    rows = (
+        (family, _percent(spread), *(_percent(one.spreads.get(family)) for one in gpus.values()))
+        for family, spread in priors.spreads.items()
+    )
+    return table(("family", "unmeasured GPU", *gpus), rows)
 
 
 def _percent(spread: Spread | None) -> str:
@@ -136,11 +136,10 @@ def print_summary(found: Summary) -> None:
     for name, text in found.environment.items():
         out.print(f"  {name}: {text}")
     formats = list(dict.fromkeys(dtype for _, dtype in found.counts))
-    rows = table("measured cases", *formats)
-    for op in dict.fromkeys(op for op, _ in found.counts):
-        rows.add_row(op, *(str(found.counts.get((op, dtype), "")) for dtype in formats))
     if found.counts:
-        print_table(rows)
+        ops = dict.fromkeys(op for op, _ in found.counts)
+        counts = ((op, *(found.counts.get((op, dtype), "") for dtype in formats)) for op in ops)
+        print_table(table(("measured cases", *formats), counts))
     if found.noisy:
         out.print(f"noisy: {len(found.noisy)} of {found.cases} cases, such as {found.noisy[0]}")
     for failure in found.failures:
@@ -151,11 +150,9 @@ def print_summary(found: Summary) -> None:
 def print_drawn(found: Drawn) -> None:
     """What of a trace became measured ops, and what did not."""
     out, rows = console(), found.campaign.rows
-    counts = table("measured ops", "shapes", "calls")
-    for op, part in rows.groupby("op"):
-        counts.add_row(str(op), str(len(part)), str(int(part["count"].sum())))
+    counted = ((op, len(part), int(part["count"].sum())) for op, part in rows.groupby("op"))
     out.print(f"{found.campaign.gpu}, {found.campaign.source}")
-    out.print(counts)
+    out.print(table(("measured ops", "shapes", "calls"), counted))
     share = 1 - found.refused_s / found.seconds if found.seconds else 0.0
     out.print(f"{share:.0%} of {format_quantity(found.seconds, 's')} of kernels became rows; of the rest:")
     for reason, count in list(found.refused.items())[:_SHOWN]:

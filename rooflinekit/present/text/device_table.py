@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rooflinekit.hardware.catalog import Row
 from rooflinekit.hardware.device import FORMATS
+from rooflinekit.present.text.form import markdown
 
 _NOTHING = "–"
 
@@ -41,9 +42,8 @@ def markdown_lines(rows: Sequence[Row]) -> list[str]:
     """The same as a Markdown table, every column of it."""
     columns = _columns(rows[0].math if rows else "fp16")
     heads = [column.head + (f" ({column.unit})" if column.unit else "") for column in columns]
-    dashes = ["---", *("---:" for _ in columns[1:])]
     body = [[column.text(row) for column in columns] for row in rows]
-    return [f"| {' | '.join(cells)} |" for cells in (heads, dashes, *body)]
+    return markdown(heads, body, [column is columns[0] for column in columns])
 
 
 def print_devices(rows: Sequence[Row]) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.text import Text
-
-from rooflinekit.errors import printable
 from rooflinekit.hardware.catalog import Row
 from rooflinekit.hardware.checks import Check
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.collectives import CollectiveTiming, Link
-from rooflinekit.present.text.tables import console, print_table, table
+from rooflinekit.present.text.form import said
+from rooflinekit.present.text.tables import Cell, console, print_table, say, table, table_of
 from rooflinekit.units import format_quantity
 
 
@@ -23,10 +21,7 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
     _say(f"{device.name}: {device.display_name or device.name} ({device.vendor}, {device.architecture})")
     if device.draft:
         _say(f"draft: {device.draft_reason}")
-    rows = table("", "datasheet", "ridge")
-    for cells in (*device_rows(device), *_value(row)):
-        rows.add_row(*(Text(printable(cell)) for cell in cells))
-    print_table(rows)
+    print_table(table(("", "datasheet", "ridge"), (*device_rows(device), *_value(row))))
     for one in checks:
         _say(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}")
     for group, source in device.sources.items():
@@ -42,8 +37,8 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
 
 
 def _say(line: str) -> None:
-    """A paragraph as it is: brackets in somebody's notes are no markup, and escapes are not acted upon."""
-    console().print(printable(" ".join(line.split())), markup=False)
+    """A paragraph on one line."""
+    say(" ".join(line.split()))
 
 
 def _value(row: Row) -> Iterator[tuple[str, str, str]]:
@@ -71,17 +66,13 @@ _TIMES = {
 
 def print_hosts(hosts: Sequence[Host]) -> None:
     """A line each."""
-    rows = table("host", "an op", "launch", "a step", "copies, pageable", "pinned", "what it is")
-    for host in hosts:
-        times = (host.dispatch_s("default"), host.launch, host.step)
-        copies = (host.copy_bandwidth_pageable, host.copy_bandwidth_pinned)
-        rows.add_row(
-            host.name,
-            *(format_quantity(seconds, "s") for seconds in times),
-            *(format_quantity(rate, "byte/s") for rate in copies),
-            printable(" ".join(host.description.split())),
-        )
-    print_table(rows)
+    columns: dict[str, Cell] = {
+        "host": ("name", ""), "an op": lambda host: said(host.dispatch_s("default"), "s"), "launch": ("launch", "s"),
+        "a step": ("step", "s"), "copies, pageable": ("copy_bandwidth_pageable", "byte/s"),
+        "pinned": ("copy_bandwidth_pinned", "byte/s"),
+        "what it is": lambda host: " ".join(host.description.split()),
+    }  # fmt: skip
+    print_table(table_of(columns, hosts))
 
 
 def print_host(host: Host) -> None:
@@ -100,7 +91,7 @@ def print_host(host: Host) -> None:
         groups = ", ".join(group for group, text in host.sources.items() if text == source)
         lines.append(f"source of {groups}: {source}")
     for line in lines:
-        console().print(printable(" ".join(line.split())), markup=False)
+        _say(line)
 
 
 # Clusters and collectives in a terminal.
@@ -117,10 +108,11 @@ _TERMS = (
 
 def print_clusters(clusters: Sequence[Cluster]) -> None:
     """A line each."""
-    rows = table("cluster", "nodes", "devices of a node", "inside, one direction", "between nodes, one direction")
-    for cluster in clusters:
-        rows.add_row(cluster.name, str(cluster.nodes), _devices(cluster), _inside(cluster), _between(cluster))
-    print_table(rows)
+    columns: dict[str, Cell] = {
+        "cluster": ("name", ""), "nodes": ("nodes", ""), "devices of a node": _devices,
+        "inside, one direction": _inside, "between nodes, one direction": _between,
+    }  # fmt: skip
+    print_table(table_of(columns, clusters))
 
 
 def print_cluster(cluster: Cluster) -> None:
@@ -143,7 +135,7 @@ def print_cluster(cluster: Cluster) -> None:
     lines += [f"source of {group}: {source}" for group, source in cluster.sources.items()]
     lines += [f"notes: {cluster.notes}"] if cluster.notes else []
     for line in lines:
-        console().print(printable(" ".join(line.split())), markup=False)
+        _say(line)
 
 
 def print_timing(timing: CollectiveTiming, cluster: str) -> None:
@@ -164,10 +156,8 @@ def print_timing(timing: CollectiveTiming, cluster: str) -> None:
         f"size over time {format_quantity(timing.algorithm_bandwidth, 'byte/s')}",
         markup=False,
     )
-    rows = table("", "time", "of what")
-    for field, name, meaning in _TERMS:
-        rows.add_row(Text(name), format_quantity(getattr(timing, field), "s"), meaning)
-    out.print(rows)
+    rows = ((name, said(getattr(timing, field), "s"), meaning) for field, name, meaning in _TERMS)
+    out.print(table(("", "time", "of what"), rows))
 
 
 def _links(links: Sequence[Link]) -> str:

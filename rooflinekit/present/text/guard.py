@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from rooflinekit.present.text.form import markdown as markdown_table
 from rooflinekit.study.explain.explanation import seconds, signed
 from rooflinekit.study.guard.check import Checked, shown
 from rooflinekit.units import format_quantity
@@ -67,12 +68,13 @@ def markdown(found: Sequence[Checked]) -> str:
     changed = sum(bool(one.changes) for one in found)
     lines = [f"### rooflinekit guard: {failed} of {len(found)} exceed a threshold, {changed} changed", ""]
     heads = ("", "workload", "GPU", "time of a step", "memory", "kernels", "regime")
-    lines += [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    rows = []
     for one in found:
         memory = format_quantity(one.now.memory.peak_bytes, "byte")
         mark = "❌" if one.exceeded else "🔸" if one.changes else "✅"
         cells = (mark, one.block.name, one.gpu, _time(one), memory, f"{one.now.launched:,}", one.now.regime)
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+        rows.append([_cell(cell) for cell in cells])
+    lines += markdown_table(heads, rows, [True] * len(heads))
     for one in found:
         if behind := list(details(one)):
             lines += ["", f"**{one.block.name} on {one.gpu}**", "", *(f"- {_cell(line)}" for line in behind)]
@@ -83,7 +85,7 @@ def markdown(found: Sequence[Checked]) -> str:
 
 
 def _cell(words: str) -> str:
-    return words.replace("|", "\\|").replace("<", "&lt;")
+    return words.replace("<", "&lt;")
 
 
 def _worst(found: Sequence[Checked]) -> Checked | None:

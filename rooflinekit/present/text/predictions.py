@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
-from rich.text import Text
 
-from rooflinekit.errors import printable
-from rooflinekit.present.text.tables import console, print_table, table, whole
+from rooflinekit.present.text.form import said
+from rooflinekit.present.text.tables import Cell, console, print_table, records_of, table, table_of, whole
 from rooflinekit.step.accuracy import Accuracy
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.chains import chain_sentences
@@ -28,7 +26,9 @@ from rooflinekit.study.compare.gpus import (
     price_sentences,
     rows_of,
     surprise_sentences,
-    table_of,
+)
+from rooflinekit.study.compare.gpus import (
+    table_of as gpu_table,
 )
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 from rooflinekit.units import format_quantity
@@ -84,16 +84,16 @@ def _judged(predictions: Sequence[Prediction]) -> Iterable[Accuracy]:
 def _beside(predictions: Sequence[Prediction], largest: Sequence[int], *, terms: bool) -> Table:
     if predictions[2:] and not terms:
         heads, lines = rows_of(predictions)
-        rows = table(*heads, *(["largest batch"] if largest else []))
-        for cells, most in zip_longest(lines, map(str, largest)):
-            rows.add_row(*cells, *([most] if largest else []))
-        return rows
-    rows = table("", *(p.machine.name for p in predictions))
-    for label, values in (table_rows if terms else answer_rows)(predictions):
-        rows.add_row(label, *values)
+        if largest:
+            heads, lines = (
+                [*heads, "largest batch"],
+                [[*cells, str(n)] for cells, n in zip(lines, largest, strict=True)],
+            )
+        return table(heads, lines)
+    rows = [(label, *values) for label, values in (table_rows if terms else answer_rows)(predictions)]
     if largest:
-        rows.add_row("largest batch", *map(str, largest))
-    return rows
+        rows.append(("largest batch", *map(str, largest)))
+    return table(("", *(p.machine.name for p in predictions)), rows)
 
 
 def _notes(predictions: Sequence[Prediction], *, terms: bool) -> list[str]:
@@ -118,20 +118,14 @@ def _kinds(p: Prediction, *, named: bool) -> str:
 def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
     """A table of `by_module`, `by_kind`, … with the longest first."""
     out = console()
-    terms = [MEANING[term] for term in KERNEL_TERMS]
-    rows = table(str(frame.index.name), "time", "share", "kernels", "FLOP", "traffic", *terms)
-    for name, row in frame.head(_ROWS).iterrows():
-        rows.add_row(
-            str(name) or "(root)",
-            format_quantity(row["total_s"], "s"),
-            f"{row['share']:.1%}",
-            str(int(row["kernels"])),
-            format_quantity(row["flop"], "flop"),
-            format_quantity(row["bytes"], "byte"),
-            *(format_quantity(row[f"{term}_s"], "s") for term in KERNEL_TERMS),
-        )
+    group = str(frame.index.name)
+    columns: dict[str, Cell] = {
+        group: lambda row: str(row[group]) or "(root)", "time": ("total_s", "s"), "share": ("share", ".1%"),
+        "kernels": ("kernels", ".0f"), "FLOP": ("flop", "flop"), "traffic": ("bytes", "byte"),
+        **{MEANING[term]: (f"{term}_s", "s") for term in KERNEL_TERMS},
+    }  # fmt: skip
     out.print(f"{prediction.machine.name}, by {frame.index.name}")
-    print_table(rows, frame.reset_index)
+    print_table(table_of(columns, records_of(frame.head(_ROWS))), frame.reset_index)
     rest = frame.iloc[_ROWS:]
     if len(rest):
         out.print(f"{len(rest)} more take {format_quantity(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")
@@ -142,10 +136,8 @@ def print_explanation(explanation: Explanation, *, details: bool = False) -> Non
     out = console()
     for sentence in sentences(explanation):
         out.print(sentence)
-    rows = table("", *explanation.labels)
-    for label, values in table_rows((explanation.a, explanation.b)):
-        rows.add_row(label, *values)
-    print_table(rows)
+    rows = ((label, *values) for label, values in table_rows((explanation.a, explanation.b)))
+    print_table(table(("", *explanation.labels), rows))
     if details:
         for sentence in explanation.details:
             out.print(sentence)
@@ -154,12 +146,13 @@ def print_explanation(explanation: Explanation, *, details: bool = False) -> Non
 
 def _print_drivers(explanation: Explanation) -> None:
     """The groups of kernels with the largest differences."""
-    rows = table("module, kind of op", *explanation.labels, "difference")
+    a, b = explanation.labels
+    columns: dict[str, Cell] = {
+        "module, kind of op": ("words", ""), a: ("a_s", "s"), b: ("b_s", "s"),
+        "difference": lambda driver: signed(driver.delta_s),
+    }  # fmt: skip
     shown = [driver for driver in explanation.drivers if driver.delta_s]
-    for driver in shown[:_ROWS]:
-        times = (format_quantity(driver.a_s, "s"), format_quantity(driver.b_s, "s"), signed(driver.delta_s))
-        rows.add_row(driver.words, *times)
-    print_table(rows)
+    print_table(table_of(columns, shown[:_ROWS]))
     if len(shown) > _ROWS:
         console().print(f"{len(shown) - _ROWS} more differ by less")
 
@@ -177,39 +170,36 @@ def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
     ways = ["execution", "autocast", "channels_last", *base.sizes]
     ways += ["attention"] if "attention" in frame else []
     varied = [name for name in ways if frame[name].nunique() > 1] or ["execution"]
-    times = table("", *(name.replace("_", " ") for name in varied), "step", "speed-up", "GPU busy", "CPU", "memory")
-    removed = table("", *(_HEADS.get(name, name) for name in _REMOVED), "memory")
-    for i, (_, row) in enumerate(frame.iterrows()):
-        name = "this" if i == 0 else str(i)
-        memory = format_quantity(row["peak_bytes"], "byte", binary=True) + ("" if row["fits"] else " does not fit")
-        seconds = [format_quantity(row[part], "s") for part in ("total_s", "gpu_s", "cpu_s")]
-        times.add_row(
-            name, *(_word(row[way]) for way in varied), seconds[0], f"{row['speedup']:.2f}×", *seconds[1:], memory
-        )
-        if i:
-            cells = [_signed(row[f"removed_{part}"], unit) for part, unit in _REMOVED.items()]
-            removed.add_row(name, *cells, _signed(row["removed_peak_bytes"], "byte", binary=True))
+    times: dict[str, Cell] = {
+        "": ("way", ""),
+        **{name.replace("_", " "): partial(_word, name) for name in varied},
+        "step": ("total_s", "s"), "speed-up": lambda row: f"{row['speedup']:.2f}×", "GPU busy": ("gpu_s", "s"),
+        "CPU": ("cpu_s", "s"),
+        "memory": lambda row: said(row["peak_bytes"], "GiB") + ("" if row["fits"] else " does not fit"),
+    }  # fmt: skip
+    removed: dict[str, Cell] = {
+        "": ("way", ""),
+        **{
+            _HEADS.get(name, name): (f"removed_{name}", unit) if unit else partial(_count, f"removed_{name}")
+            for name, unit in _REMOVED.items()
+        },
+        "memory": ("removed_peak_bytes", "GiB"),
+    }
+    rows = [{"way": str(i) if i else "this", **row} for i, row in enumerate(frame.to_dict("records"))]
     samples = ", for as many samples" if "batch" in varied else ""
     out.print(f"{base.machine.name}, in other ways{samples}")
-    print_table(times, lambda: frame.drop(columns="prediction"))
+    print_table(table_of(times, rows), lambda: frame.drop(columns="prediction"))
     out.print("what each removes from a step of this (below 0: adds)")
-    print_table(removed)
+    print_table(table_of(removed, rows[1:]))
 
 
-def _word(value: Any) -> str:
-    return {"True": "yes", "False": "no"}.get(str(value), str(value))
+def _word(name: str, row: Mapping[str, Any]) -> str:
+    return {"True": "yes", "False": "no"}.get(str(row[name]), str(row[name]))
 
 
-def _signed(value: float, unit: str, *, binary: bool = False) -> str:
-    """A quantity with its sign; numbers without a unit plain.
-
-    >>> _signed(-3.0, ""), _signed(2.5e-3, "s")
-    ('−3', '2.50 ms')
-    """
-    sign = "−" if value < 0 else ""
-    if not unit:
-        return f"{sign}{round(abs(value), 1):g}"
-    return sign + format_quantity(abs(value), unit, binary=binary)
+def _count(name: str, row: Mapping[str, Any]) -> str:
+    """A number of things of a mean step."""
+    return f"{round(row[name], 1):g}".replace("-", "−")
 
 
 # A network as a tree of its modules, in a terminal.
@@ -218,10 +208,8 @@ def _signed(value: float, unit: str, *, binary: bool = False) -> str:
 def print_summary(told: SummaryText, found: pd.DataFrame) -> None:
     """What `rooflinekit.summary` found: a line a module, indented as it stands in the network."""
     console().print(told.heading, markup=False)
-    rows = table("module", *told.heads)
-    for row in told.rows:
-        rows.add_row(f"{'  ' * row.level}{row.name}", *row.cells)
-    print_table(rows, found.reset_index)
+    rows = ((f"{'  ' * row.level}{row.name}", *row.cells) for row in told.rows)
+    print_table(table(("module", *told.heads), rows), found.reset_index)
     for note in told.notes:
         console().print(f"note: {note}")
 
@@ -236,11 +224,7 @@ def print_gpu_comparison(comparison: GpuComparison) -> None:
     """A line a GPU, then why their order is what it is, and which have more FLOP/s and are slower."""
     first, out = comparison.predictions[0], console()
     out.print(title(first), markup=False)
-    heads, body = table_of(comparison)
-    rows = table(*heads)
-    for cells in body:
-        rows.add_row(*cells)
-    print_table(rows, lambda: comparison.table.reset_index())
+    print_table(table(*gpu_table(comparison)), lambda: comparison.table.reset_index())
     _print_some(price_sentences(comparison))
     if comparison.sort != "time":
         out.print("By time:")
@@ -266,54 +250,45 @@ def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> N
     """A line a limit, and which take least; `rack`: what a rack does in a day under each."""
     model, mode, device = found.heading
     sizes = ", ".join(f"{name}={value}" for name, value in found.sizes.items())
-    rows = table("power limit", "time of a step", "slower", "mean power", "energy", "saved", "energy × time",
-                 *(() if rack is None else ("GPUs of a rack", "in a day")))  # fmt: skip
-    for i, row in enumerate(found.table.to_dict("records")):
-        rows.add_row(
-            format_quantity(row["limit_w"], "W"),
-            format_quantity(row["total_s"], "s"),
-            f"{row['slower']:.1%}",
-            format_quantity(row["power_w"], "W") + (" above it" if row["above"] else ""),
-            format_quantity(row["energy_j"], "J"),
-            f"{row['saved']:.1%}",
-            f"{row['energy_delay']:.3g} J·s",
-            *(() if rack is None else (f"{rack['gpus'][i]:,}", f"{rack['samples_a_day'][i]:,.4g}")),
-        )
+    columns: dict[str, Cell] = {
+        "power limit": ("limit_w", "W"), "time of a step": ("total_s", "s"), "slower": ("slower", ".1%"),
+        "mean power": lambda row: said(row["power_w"], "W") + (" above it" if row["above"] else ""),
+        "energy": ("energy_j", "J"), "saved": ("saved", ".1%"),
+        "energy × time": lambda row: f"{row['energy_delay']:.3g} J·s",
+    }  # fmt: skip
+    rows = found.table
+    if rack is not None:
+        rows = rows.assign(gpus=rack["gpus"], samples_a_day=rack["samples_a_day"])
+        columns |= {"GPUs of a rack": ("gpus", ","), "in a day": ("samples_a_day", ",.4g")}
     out = console()
     on = f"{found.gpus} GPUs of {device}" if found.gpus > 1 else device
     out.print(f"{model} {mode}{f' ({sizes})' if sizes else ''} on {on}", markup=False)
-    out.print(rows)
+    out.print(table_of(columns, rows.to_dict("records")))
     out.print(str(found), markup=False)
 
 
 def print_costs(found: Costs) -> None:
     """A line a GPU, the cheapest first."""
     money, rows = found.currency, found.table.to_dict("records")
-    heads: dict[str, Callable[[dict[Any, Any]], str]] = {
-        "time of a step": lambda r: format_quantity(r["total_s"], "s"),
-        "mean power": lambda r: _or_dash(r["power_w"], lambda v: format_quantity(v, "W")),
-        f"{money} a million {found.unit}": lambda r: f"{r['per_million']:.4g}",
-        "break-even": lambda r: _or_dash(r["break_even_h"], lambda v: f"{v:,.0f} h of work"),
-        "run": lambda r: f"{r['run_s'] / 3600:,.3g} h",
-        f"{money} a run": lambda r: f"{r['run_cost']:,.4g}",
-        "kWh a run": lambda r: _or_dash(r["run_kwh"], lambda v: f"{v:,.4g}"),
-        "kg CO2": lambda r: _or_dash(r["kg"], lambda v: f"{v:,.3g}"),
-    }
+    columns: dict[str, Cell] = {
+        "GPU": ("gpu", ""), "time of a step": ("total_s", "s"), "mean power": ("power_w", "W"),
+        f"{money} a million {found.unit}": ("per_million", ".4g"),
+        "break-even": lambda row: _hours(row["break_even_h"]),
+        "run": lambda row: f"{row['run_s'] / 3600:,.3g} h", f"{money} a run": ("run_cost", ",.4g"),
+        "kWh a run": ("run_kwh", ",.4g"), "kg CO2": ("kg", ",.3g"),
+    }  # fmt: skip
     needs = {"break-even": "break_even_h", "run": "run_s", f"{money} a run": "run_s", "kWh a run": "run_s"}
     needs["kg CO2"] = "kg"
     shown = {
-        head: text
-        for head, text in heads.items()
+        head: cell
+        for head, cell in columns.items()
         if head not in needs or any(not math.isnan(row.get(needs[head], math.nan)) for row in rows)
     }
-    lines = table("GPU", *shown)
-    for row in rows:
-        lines.add_row(row["gpu"], *(text(row) for text in shown.values()))
-    console().print(lines)
+    console().print(table_of(shown, rows))
 
 
-def _or_dash(value: float, text: Callable[[float], str]) -> str:
-    return "–" if math.isnan(value) else "never" if math.isinf(value) else text(value)
+def _hours(value: float) -> str:
+    return "never" if math.isinf(value) else said(value) if math.isnan(value) else f"{value:,.0f} h of work"
 
 
 # Sweeps and searches in a terminal.
@@ -347,8 +322,4 @@ def print_found(found: Found) -> None:
 def _print(frame: pd.DataFrame, currency: str | None = None) -> None:
     from rooflinekit.study.sweep.search import cells_of  # with pandas, which takes as long as a prediction
 
-    heads, body = cells_of(frame, currency)
-    rows = table(*heads)
-    for cells in body:
-        rows.add_row(*(Text(printable(cell)) for cell in cells))
-    print_table(rows, lambda: frame)
+    print_table(table(*cells_of(frame, currency)), lambda: frame)

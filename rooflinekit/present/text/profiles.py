@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
-from rooflinekit.present.text.tables import console, print_table, table
+from rooflinekit.present.text.form import said
+from rooflinekit.present.text.tables import Cell, console, print_table, records_of, say, table, table_of
 from rooflinekit.study.profile.matching import OpTime, Validation
 from rooflinekit.study.profile.memory import MemoryComparison
 from rooflinekit.study.profile.profile import SMALL_S, Profile, ProfileComparison, device_note
 from rooflinekit.study.profile.trace import REPEATED
-from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,25 +25,25 @@ _NAME = 80  # letters of a kernel's name: templates fill a page
 
 def print_profile(profile: Profile, device: Device | None = None) -> None:
     """The regime first, then what it rests on, then the kernels; `device` is what it should have run on."""
-    _say(_title(profile))
-    _say(_regime(profile))
+    say(_title(profile))
+    say(_regime(profile))
     if profile.on_gpu:
-        rows = table("", "a step", "share")
-        for label, seconds in _times(profile):
-            rows.add_row(label, _seconds(seconds), f"{seconds / profile.wall_s:.1%}" if profile.wall_s else "")
-        rows.add_row("gaps", f"{profile.gaps:.4g}", "")
-        rows.add_row("kernels, copies, fills", f"{profile.launched:.4g}", "")
-        rows.add_row("  half of them take less than", _seconds(profile.median_s), "")
-        print_table(rows)
+        rows = [
+            (label, said(seconds, "s"), said(seconds / profile.wall_s, ".1%") if profile.wall_s else "")
+            for label, seconds in _times(profile)
+        ]
+        rows += [("gaps", f"{profile.gaps:.4g}", ""), ("kernels, copies, fills", f"{profile.launched:.4g}", "")]
+        rows.append(("  half of them take less than", said(profile.median_s, "s"), ""))
+        print_table(table(("", "a step", "share"), rows))
         _print_kernels(profile)
     else:
         _print_calls(profile)
     if profile.devices > 1:
-        _say(f"note: {profile.devices} GPUs have kernels in the trace; the busiest is shown")
+        say(f"note: {profile.devices} GPUs have kernels in the trace; the busiest is shown")
     if device is not None and (note := device_note(profile, device)):
-        _say(f"note: {note}")
+        say(f"note: {note}")
     if profile.mark in ("", REPEATED):
-        _say(f"note: no ProfilerStep# and no record_function marks a step: {_unmarked(profile)}")
+        say(f"note: no ProfilerStep# and no record_function marks a step: {_unmarked(profile)}")
 
 
 def _unmarked(profile: Profile) -> str:
@@ -60,7 +59,7 @@ def _title(profile: Profile) -> str:
     steps = f"{profile.steps} step{'s' if profile.steps > 1 else ''}"
     marked = f" by {profile.mark}" if profile.mark else ""
     device = f", {profile.device}" if profile.device else ""
-    return f"{profile.file}: {steps}{marked}{device}, {_seconds(profile.wall_s)} a step"
+    return f"{profile.file}: {steps}{marked}{device}, {said(profile.wall_s, 's')} a step"
 
 
 def _regime(profile: Profile) -> str:
@@ -72,7 +71,7 @@ def _regime(profile: Profile) -> str:
     else:
         late = profile.late_s / profile.idle_s
         words = f"{profile.regime}: {busy}; for {late:.1%} of the rest it waits for the CPU to launch a kernel"
-    sea = f"; a sea of small kernels: half take less than {_seconds(SMALL_S)}" if profile.small_kernels else ""
+    sea = f"; a sea of small kernels: half take less than {said(SMALL_S, 's')}" if profile.small_kernels else ""
     return f"regime: {words}{sea}"
 
 
@@ -85,26 +84,26 @@ def _times(profile: Profile) -> list[tuple[str, float]]:
 
 
 def _print_kernels(profile: Profile) -> None:
-    frame = profile.by_kernel()
-    rows = table("kernel", "count", "a step", "each", "share")
-    for name, row in frame.head(_ROWS).iterrows():
-        times = (_seconds(row["total_s"]), _seconds(row["each_s"]))
-        rows.add_row(_name(str(name)), str(int(row["count"])), *times, f"{row['share']:.1%}")
-    print_table(rows)
+    columns: dict[str, Cell] = {
+        "kernel": lambda row: _name(row["name"]), "count": ("count", ".0f"), "a step": ("total_s", "s"),
+        "each": ("each_s", "s"), "share": ("share", ".1%"),
+    }  # fmt: skip
+    frame = profile.by_kernel().rename_axis("name")
+    print_table(table_of(columns, records_of(frame.head(_ROWS))))
     rest = frame.iloc[_ROWS:]
     if len(rest):
-        _say(f"{len(rest)} more kernels take {_seconds(rest['total_s'].sum())} ({rest['share'].sum():.1%})")
+        say(f"{len(rest)} more kernels take {said(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")
 
 
 def _print_calls(profile: Profile) -> None:
-    frame = profile.by_call()
-    rows = table("kind of call", "calls", "itself")
-    for kind, row in frame.head(_ROWS).iterrows():
-        rows.add_row(_name(str(kind)), str(int(row["count"])), _seconds(row["total_s"]))
-    print_table(rows)
+    columns: dict[str, Cell] = {
+        "kind of call": lambda row: _name(row["name"]), "calls": ("count", ".0f"), "itself": ("total_s", "s"),
+    }  # fmt: skip
+    frame = profile.by_call().rename_axis("name")
+    print_table(table_of(columns, records_of(frame.head(_ROWS))))
     rest = frame.iloc[_ROWS:]
     if len(rest):
-        _say(f"{len(rest)} more kinds take {_seconds(rest['total_s'].sum())}")
+        say(f"{len(rest)} more kinds take {said(rest['total_s'].sum(), 's')}")
 
 
 def print_profile_comparison(found: ProfileComparison) -> None:
@@ -113,73 +112,61 @@ def print_profile_comparison(found: ProfileComparison) -> None:
     print_profile(profile, p.machine.device)
     out = console()
     low, high = p.interval(0.9)
-    rows = table(f"{p.graph_name} on {p.machine.name}", "measured", "predicted")
-    rows.add_row("time of a step", _seconds(profile.wall_s), _seconds(p.total_s))
-    rows.add_row("  90 % interval", "", f"{_seconds(low)} to {_seconds(high)}")
+    rows = [
+        ("time of a step", said(profile.wall_s, "s"), said(p.total_s, "s")),
+        ("  90 % interval", "", f"{said(low, 's')} to {said(high, 's')}"),
+    ]
     if profile.on_gpu:
-        rows.add_row("GPU busy", _seconds(profile.busy_s), _seconds(p.gpu_s))
-        rows.add_row("kernels", f"{profile.launched:.4g}", str(p.launched))
-    rows.add_row("regime", profile.regime, f"{p.regime}-bound")
-    print_table(rows)
+        rows.append(("GPU busy", said(profile.busy_s, "s"), said(p.gpu_s, "s")))
+        rows.append(("kernels", f"{profile.launched:.4g}", str(p.launched)))
+    rows.append(("regime", profile.regime, f"{p.regime}-bound"))
+    print_table(table((f"{p.graph_name} on {p.machine.name}", "measured", "predicted"), rows))
     out.print(f"predicted / measured − 1: {found.error:+.1%} of the step, {found.gpu_error:+.1%} of the ops")
     print_table(kinds_table(found.by_kind()))
     _print_ops(found)
     for note in p.notes:
-        _say(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _print_ops(found: ProfileComparison) -> None:
-    frame = found.by_op()
-    rows = table("op", "module", "calls", "measured", "predicted")
-    rows.columns[1].justify = "left"
-    for name, row in frame.head(_ROWS).iterrows():
-        times = (_seconds(row["measured_s"]), _seconds(row["predicted_s"]))
-        rows.add_row(_name(str(name)), _name(str(row["module"])), str(int(row["count"]) or ""), *times)
+    frame = found.by_op().rename_axis("name")
+    rows = [
+        (_name(row["name"]), _name(row["module"]), *_compared(row["count"], row["measured_s"], row["predicted_s"]))
+        for row in records_of(frame.head(_ROWS))
+    ]
     rest = frame.iloc[_ROWS:]
     if len(rest):
-        times = (_seconds(rest["measured_s"].sum()), _seconds(rest["predicted_s"].sum()))
-        rows.add_row(f"{len(rest)} more", "", str(int(rest["count"].sum())), *times)
-    print_table(rows)
+        sums = rest[["count", "measured_s", "predicted_s"]].sum()
+        rows.append((f"{len(rest)} more", "", str(int(sums["count"])), *_compared(*sums)[1:]))
+    print_table(table(("op", "module", "calls", "measured", "predicted"), rows, words=(0, 1)))
+
+
+def _compared(count: float, *seconds: float) -> tuple[str, ...]:
+    """Calls, where there are any, and times."""
+    return str(int(count) or ""), *(said(value, "s") for value in seconds)
 
 
 def print_memory_comparison(found: MemoryComparison) -> None:
     """Bytes allocated and reserved beside the prediction's, and the blocks in which the fullest moments differ."""
     profile, m = found.profile, found.prediction.memory
-    rows = table(f"memory in {profile.file}", "measured", "predicted", "difference")
-    for name, measured, predicted in (
-        ("allocated", profile.peak_bytes, m.peak_bytes),
-        ("reserved", profile.reserved_bytes, m.reserved_bytes),
-    ):
-        rows.add_row(name, _bytes(measured), _bytes(predicted), _bytes(measured - predicted))
-    print_table(rows)
+    sizes = (("allocated", profile.peak_bytes, m.peak_bytes), ("reserved", profile.reserved_bytes, m.reserved_bytes))
+    lines = ((name, *(said(size, "GiB") for size in (a, b, a - b))) for name, a, b in sizes)
+    print_table(table((f"memory in {profile.file}", "measured", "predicted", "difference"), lines))
     for title, held in (("more than predicted", found.more), ("less than predicted", found.less)):
-        rows = table(title, "blocks", "bytes")
-        for one in held[:_ROWS]:
-            rows.add_row(_name(one.where), str(one.count), _bytes(one.bytes))
+        rows = [(_name(one.where), one.count, said(one.bytes, "GiB")) for one in held[:_ROWS]]
         if rest := held[_ROWS:]:
-            rows.add_row(f"{len(rest)} more", str(sum(o.count for o in rest)), _bytes(sum(o.bytes for o in rest)))
+            total = said(sum(one.bytes for one in rest), "GiB")
+            rows.append((f"{len(rest)} more", sum(one.count for one in rest), total))
         if held:
-            print_table(rows)
+            print_table(table((title, "blocks", "bytes"), rows))
     if profile.devices > 1:
-        _say(f"note: {profile.devices} GPUs have blocks in the snapshot; GPU {profile.device}, the fullest, is shown")
+        say(f"note: {profile.devices} GPUs have blocks in the snapshot; GPU {profile.device}, the fullest, is shown")
 
 
-def _bytes(value: float) -> str:
-    return format_quantity(value, "byte", binary=True).replace("-", "−")
-
-
-def _name(text: str) -> Text:
-    """As it is: brackets are no markup, and escapes are not acted upon."""
-    shown = printable(text)
-    return Text(shown if len(shown) <= _NAME else f"{shown[: _NAME - 1]}…")
-
-
-def _say(line: str) -> None:
-    console().print(printable(line), markup=False)
-
-
-def _seconds(value: float) -> str:
-    return format_quantity(value, "s").replace("-", "−")
+def _name(text: object) -> str:
+    """Cut where it would fill a page."""
+    shown = printable(str(text))
+    return shown if len(shown) <= _NAME else f"{shown[: _NAME - 1]}…"
 
 
 # A measured step beside its prediction in a terminal: total, interval, regime, kinds of ops, the worst ops.
@@ -205,23 +192,24 @@ def print_validation(found: Validation) -> None:
         print_table(kinds_table(found.by_kind()))
         out.print("furthest from predicted:")
         for op in found.worst:
-            out.print(f"  {_place(op)}: measured {_seconds(op.measured_s)}, predicted {_seconds(op.predicted_s)}")
+            out.print(f"  {_place(op)}: measured {said(op.measured_s, 's')}, predicted {said(op.predicted_s, 's')}")
     for note in found.prediction.notes if found.prediction is not None else ():
         out.print(f"note: {note}")
 
 
 def _totals(found: Validation) -> Table:
     summary, predicted = found.summary, found.predicted
-    rows = table("", "measured", "predicted")
-    rows.add_row("time of a step", _seconds(summary.median), _seconds(predicted.total_s))
-    rows.add_row(
-        "  half of the samples, 90 % interval",
-        f"{_seconds(summary.low)} to {_seconds(summary.high)}",
-        f"{_seconds(predicted.low_s)} to {_seconds(predicted.high_s)}",
-    )
-    rows.add_row("samples, outliers", f"{len(found.seconds)}, {summary.outliers}", "")
-    rows.add_row("regime", "", predicted.regime)
-    return rows
+    rows = [
+        ("time of a step", said(summary.median, "s"), said(predicted.total_s, "s")),
+        (
+            "  half of the samples, 90 % interval",
+            f"{said(summary.low, 's')} to {said(summary.high, 's')}",
+            f"{said(predicted.low_s, 's')} to {said(predicted.high_s, 's')}",
+        ),
+        ("samples, outliers", f"{len(found.seconds)}, {summary.outliers}", ""),
+        ("regime", "", predicted.regime),
+    ]
+    return table(("", "measured", "predicted"), rows)
 
 
 def _verdict(found: Validation) -> str:
@@ -232,15 +220,13 @@ def _verdict(found: Validation) -> str:
 
 def kinds_table(frame: pd.DataFrame) -> Table:
     """Kinds of ops, measured beside predicted: what `by_kind` gives."""
-    rows = table("kind of op", "calls", "measured", "predicted", "difference")
-    for kind, row in frame.head(_KINDS).iterrows():
-        times = (_seconds(row[name]) for name in ("measured_s", "predicted_s", "difference_s"))
-        rows.add_row(Text(printable(str(kind))), str(int(row["count"]) or ""), *times)
+    times = ["count", "measured_s", "predicted_s", "difference_s"]
+    rows = [(str(kind), *_compared(*row[times])) for kind, row in frame.head(_KINDS).iterrows()]
     rest = frame.iloc[_KINDS:]
     if len(rest):
-        sums = (_seconds(rest[name].sum()) for name in ("measured_s", "predicted_s", "difference_s"))
-        rows.add_row(f"{len(rest)} more", str(int(rest["count"].sum())), *sums)
-    return rows
+        sums = rest[times].sum()
+        rows.append((f"{len(rest)} more", str(int(sums["count"])), *_compared(*sums)[1:]))
+    return table(("kind of op", "calls", "measured", "predicted", "difference"), rows)
 
 
 def _place(op: OpTime) -> str:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.errors import CapacityError, RooflinekitError
-from rooflinekit.present.text.tables import console, print_table, table
+from rooflinekit.present.text.form import said
+from rooflinekit.present.text.tables import Cell, console, print_table, table, table_of
 from rooflinekit.serving.fleet import Capacity, FleetSearch
 from rooflinekit.serving.served import MEASURES, SHARES, Served, ServedTraffic, Serving, limits_text
 from rooflinekit.serving.settings import release_text
-from rooflinekit.units import format_quantity
-
-_COLUMNS = (
-    "gpu", "clients", "in", "out", "first token", "per token", "decode step", "bound", "tokens/s", "a GPU",
-    "a launch $", "J/token", "watts", "largest batch",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,40 +41,32 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
     ]
     alike = len(set(formats)) == 1
     out.print(f"{first.decoder.name}, {formats[0]}" if alike else first.decoder.name, markup=False)
-    of = "a launch $" if first.price_usd is None else "a $"
-    rows = table(*(of if name == "a launch $" else name for name in _COLUMNS))
-    for one, told in zip(found, formats, strict=True):
-        priced = one.tokens_per_s_per_dollar
-        gpus = _gpus(one)
-        rows.add_row(
-            gpus if alike else f"{gpus}, {told}",
-            str(one.stream.clients),
-            str(one.stream.input),
-            str(one.stream.output),
-            *(
-                "–" if math.isnan(seconds) else format_quantity(seconds, "s")
-                for seconds in (one.ttft_s, one.tpot_s, one.decode_s)
-            ),
-            one.decode.regime,
-            f"{one.tokens_per_s:.4g}",
-            f"{one.tokens_per_s_per_gpu:.4g}",
-            "–" if priced is None else f"{priced:.3g}",
-            *("–" if value is None else f"{value:.3g}" for value in (one.joules_per_token, one.power_w)),
-            str(one.largest_batch()),
-        )
+    told = {id(one): text for one, text in zip(found, formats, strict=True)}
+    columns: dict[str, Cell] = {
+        "gpu": lambda one: _gpus(one) if alike else f"{_gpus(one)}, {told[id(one)]}",
+        "clients": ("stream.clients", ""), "in": ("stream.input", ""), "out": ("stream.output", ""),
+        "first token": ("ttft_s", "s"), "per token": ("tpot_s", "s"), "decode step": ("decode_s", "s"),
+        "bound": ("decode.regime", ""), "tokens/s": ("tokens_per_s", ".4g"), "a GPU": ("tokens_per_s_per_gpu", ".4g"),
+        "a launch $" if first.price_usd is None else "a $": ("tokens_per_s_per_dollar", ".3g"),
+        "J/token": ("joules_per_token", ".3g"), "watts": ("power_w", ".3g"),
+        "largest batch": lambda one: one.largest_batch(),
+    }  # fmt: skip
+    rows = table_of(columns, found)
     for left in refused:
         short = "does not fit" if isinstance(left.why, CapacityError) else "cannot run it"
         numbers = (str(number) for number in (left.clients, left.input, left.output))
-        rows.add_row(left.gpu, *numbers, short, *["–"] * (len(_COLUMNS) - 5))
+        rows.add_row(left.gpu, *numbers, short, *["–"] * (len(columns) - 5))
     print_table(rows)
-    for why in dict.fromkeys(str(left.why) for left in refused):
-        out.print(f"left out: {why}", markup=False, soft_wrap=True)
-    for judged in dict.fromkeys(judged for one in found for judged in one.accuracy):
-        out.print(f"judged: {judged}", markup=False, soft_wrap=True)
-    for line in dict.fromkeys(line for one in found for line in one.launch_lines()):
-        out.print(line, markup=False, soft_wrap=True)
-    for note in dict.fromkeys(note for one in found for note in one.notes()):
-        out.print(f"note: {note}", markup=False, soft_wrap=True)
+    _say_each("left out: ", (str(left.why) for left in refused))
+    _say_each("judged: ", (str(judged) for one in found for judged in one.accuracy))
+    _say_each("", (line for one in found for line in one.launch_lines()))
+    _say_each("note: ", (note for one in found for note in one.notes()))
+
+
+def _say_each(before: str, lines: Iterable[str]) -> None:
+    """Each line once, however long."""
+    for line in dict.fromkeys(lines):
+        console().print(f"{before}{line}", markup=False, soft_wrap=True)
 
 
 # Requests at a rate in a terminal: what clients see of one rate or of several, and what can be promised.
@@ -97,15 +84,13 @@ def print_rates(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, s
 def _print_one(served: ServedTraffic) -> None:
     out, alone = console(), served.alone
     out.print(f"{_heading(served)}, {_requests(served)}", markup=False, soft_wrap=True)
-    rows = table("", "mean", *(f"{share} %" for share in SHARES), "mean within 90 %")
+    heads = ("", "mean", *(f"{share} %" for share in SHARES), "mean within 90 %")
+    rows = []
     for measure, name in MEASURES.items():
-        low, high = served.bounds[measure]
-        rows.add_row(
-            name, _s(served.mean(measure)), *(_s(served.percentile(measure, share)) for share in SHARES),
-            f"{_s(low)} to {_s(high)}",
-        )  # fmt: skip
-    rows.add_row("between any two tokens", "", *(_s(value) for value in served.gaps_s.values()), "")
-    print_table(rows)
+        shares = (_s(served.percentile(measure, share)) for share in SHARES)
+        rows.append((name, _s(served.mean(measure)), *shares, " to ".join(map(_s, served.bounds[measure]))))
+    rows.append(("between any two tokens", "", *map(_s, served.gaps_s.values()), ""))
+    print_table(table(heads, rows))
     waits = served.mean("queue_s") - alone.queue_s
     for line in (
         f"a request by itself: first token {_s(alone.ttft_s)}, each further {_s(alone.tpot_s)}; the rest is queueing: "
@@ -129,23 +114,25 @@ def _print_one(served: ServedTraffic) -> None:
 def _print_several(found: Sequence[ServedTraffic]) -> None:
     first = found[0]
     console().print(f"{first.decoder.name}, {_requests(first)}", markup=False, soft_wrap=True)
-    rows = table("gpu", "weights", "requests/s", "waiting", "first token", "90 %", "99 %", "per token", "99 %",
-                 "whole answer", "99 %", "tokens/s", "J/token", "cache")  # fmt: skip
-    for one in found:
-        rows.add_row(
+    heads = ("gpu", "weights", "requests/s", "waiting", "first token", "90 %", "99 %", "per token", "99 %",
+             "whole answer", "99 %", "tokens/s", "J/token", "cache")  # fmt: skip
+    rows = (
+        (
             _gpus(one) + release_text(one.engine), one.weights,
             f"{one.traffic.rate:.4g}" + (" (too many)" if one.overloaded else ""),
             _s(one.mean("queue_s")), _s(one.mean("ttft_s")), _s(one.percentile("ttft_s", 90)),
             _s(one.percentile("ttft_s", 99)), _s(one.mean("tpot_s")), _s(one.percentile("tpot_s", 99)),
             _s(one.mean("e2e_s")), _s(one.percentile("e2e_s", 99)), f"{one.tokens_per_s:.4g}",
-            _joules(one), f"{one.played.peak_cache:.0%}",
-        )  # fmt: skip
-    print_table(rows)
+            said(one.joules_per_token, ".3g"), f"{one.played.peak_cache:.0%}",
+        )
+        for one in found
+    )  # fmt: skip
+    print_table(table(heads, rows))
 
 
 def print_capacities(found: Sequence[Capacity], refused: Sequence[Mapping[str, str]], load: float | None) -> None:
     """A line for each place, the cheapest first, or without a price the one with the most requests a GPU."""
-    _print_table(sorted(found, key=_order), load, needs=() if load is None else (f"GPUs for {load:.4g}/s",))
+    _print_table(sorted(found, key=_order), load)
     _print_left([one.at for one in found], refused)
 
 
@@ -153,7 +140,7 @@ def print_fleets(found: FleetSearch) -> None:
     """The best, with the settings that differ; how many were looked at, and why others are none."""
     left = [{"why": f"{name}: {why}"} for name, why in found.refused]
     if found.best:
-        _print_table(found.best, found.load, needs=("copies", f"GPUs for {found.load:.4g}/s"))
+        _print_table(found.best, found.load, copies=True)
     out = console()
     out.print(f"{found.considered} ways considered, {found.played} played: by what their kernels could answer at most "
               f"the others cannot be among these{'' if found.best else '; none keeps the level'}",
@@ -161,7 +148,7 @@ def print_fleets(found: FleetSearch) -> None:
     _print_left([one.at for one in found.best], left)
 
 
-def _print_table(found: Sequence[Capacity], load: float | None, needs: Sequence[str]) -> None:
+def _print_table(found: Sequence[Capacity], load: float | None, *, copies: bool = False) -> None:
     out, level = console(), found[0].level
     promised = ", ".join(
         f"{name} within {_s(value)}"
@@ -173,20 +160,20 @@ def _print_table(found: Sequence[Capacity], load: float | None, needs: Sequence[
     out.print(f"{first.decoder.name}, {_kind(first)}", markup=False, soft_wrap=True)
     out.print(f"{promised}, for {level.share:.0%} of the requests:", markup=False, soft_wrap=True)
     engines = len({(one.at.engine, one.at.apart) for one in found}) > 1
-    rows = table("gpu", "weights", "cache", *(("engine",) if engines else ()), "most requests/s", "a GPU",
-                 "first token 90 %", "per token 90 %", "tokens/s", "J/token", "$ a million tokens", *needs)  # fmt: skip
-    for one in found:
-        usd, needed, copies = one.usd_per_million_tokens, None, None
-        if load is not None:
-            needed, copies = one.gpus(load), one.copies(load)
-        rows.add_row(
-            _gpus(one.at), one.at.weights, one.at.kv, *((_engine(one.at),) if engines else ()),
-            *((f"{one.rate:.3g}", f"{one.rate / one.gpus_of_a_copy:.3g}") if one.rate else ("none keeps it", "–")),
-            _s(one.at.percentile("ttft_s", 90)), _s(one.at.percentile("tpot_s", 90)), f"{one.tokens_per_s:.4g}",
-            _joules(one.at), "–" if usd is None else f"{usd:.3g}",
-            *("–" if number is None else str(number) for number in (copies, needed)[2 - len(needs) :]),
-        )  # fmt: skip
-    print_table(rows)
+    columns: dict[str, Cell] = {
+        "gpu": lambda one: _gpus(one.at), "weights": ("at.weights", ""), "cache": ("at.kv", ""),
+        **({"engine": lambda one: _engine(one.at)} if engines else {}),
+        "most requests/s": lambda one: said(one.rate, ".3g") if one.rate else "none keeps it",
+        "a GPU": lambda one: said(one.rate / one.gpus_of_a_copy, ".3g") if one.rate else "–",
+        "first token 90 %": lambda one: _s(one.at.percentile("ttft_s", 90)),
+        "per token 90 %": lambda one: _s(one.at.percentile("tpot_s", 90)),
+        "tokens/s": ("tokens_per_s", ".4g"), "J/token": ("at.joules_per_token", ".3g"),
+        "$ a million tokens": ("usd_per_million_tokens", ".3g"),
+    }  # fmt: skip
+    if load is not None:
+        columns |= {"copies": lambda one: said(one.copies(load))} if copies else {}
+        columns[f"GPUs for {load:.4g}/s"] = lambda one: said(one.gpus(load))
+    print_table(table_of(columns, found))
 
 
 def _engine(served: ServedTraffic) -> str:
@@ -230,20 +217,11 @@ def _gpus(served: Served) -> str:
     return f"{served.gpus} × {served.gpu}" if served.gpus > 1 else served.gpu
 
 
-def _joules(served: ServedTraffic) -> str:
-    """Of a token."""
-    return "–" if served.joules_per_token is None else f"{served.joules_per_token:.3g}"
-
-
 def _s(seconds: float) -> str:
-    return "–" if math.isnan(seconds) else format_quantity(seconds, "s")
+    return said(seconds, "s")
 
 
 def _print_left(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, str]]) -> None:
-    out = console()
-    for why in dict.fromkeys(left["why"] for left in refused):
-        out.print(f"left out: {why}", markup=False, soft_wrap=True)
-    for line in dict.fromkeys(line for one in found for line in one.launch_lines()):
-        out.print(line, markup=False, soft_wrap=True)
-    for note in dict.fromkeys(note for one in found for note in one.notes()):
-        out.print(f"note: {note}", markup=False, soft_wrap=True)
+    _say_each("left out: ", (left["why"] for left in refused))
+    _say_each("", (line for one in found for line in one.launch_lines()))
+    _say_each("note: ", (note for one in found for note in one.notes()))

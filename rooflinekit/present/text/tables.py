@@ -6,16 +6,17 @@ import csv
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rooflinekit.present.text.form import COLUMNS, FORM
+from rooflinekit.errors import printable
+from rooflinekit.present.text.form import COLUMNS, FORM, markdown, said
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,12 +27,46 @@ def whole() -> bool:
     return FORM.get() in ("csv", "markdown")
 
 
-def table(*columns: str) -> Table:
-    """An empty table, the first column for names, the others for numbers."""
+#: What a column shows of a record: a field with its unit, as `said` takes it, or what a function makes of the record.
+Cell = tuple[str, str] | Callable[[Any], object]
+
+
+def table(heads: Iterable[str], lines: Iterable[Iterable[object]], *, words: Sequence[int] = (0,)) -> Table:
+    """A table of these lines. Columns of words, by default the first, stand to the left, those of numbers to the right.
+
+    Names are shown as they are: brackets are no markup, and escapes are not acted upon.
+    """
     found = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        found.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    for i, head in enumerate(heads):
+        found.add_column(head, justify="left" if i in words else "right", overflow="fold")
+    for line in lines:
+        found.add_row(*(Text(printable(str(cell))) for cell in line))
     return found
+
+
+def table_of(columns: Mapping[str, Cell], records: Iterable[Any], *, words: Sequence[int] = (0,)) -> Table:
+    """A table with a line a record, which is a mapping or an object with these fields."""
+    lines = ([_cell(record, cell) for cell in columns.values()] for record in records)
+    return table(columns, lines, words=words)
+
+
+def records_of(frame: pd.DataFrame) -> list[dict[Any, Any]]:
+    """The rows of a frame with its index, as records of a table."""
+    return frame.reset_index().to_dict("records")
+
+
+def _cell(record: Any, cell: Cell) -> object:
+    if callable(cell):
+        return cell(record)
+    name, unit = cell
+    for part in name.split("."):
+        record = record[part] if isinstance(record, Mapping) else getattr(record, part)
+    return said(record, unit)
+
+
+def say(line: str) -> None:
+    """Prints words as they are, on as many lines as they take."""
+    console().print(printable(line), markup=False)
 
 
 def console() -> Console:
@@ -54,10 +89,8 @@ def print_table(rows: Table, numbers: Callable[[], pd.DataFrame] | None = None) 
     elif form == "csv":
         csv.writer(sys.stdout, lineterminator="\n").writerows(_texts(rows))
     elif form == "markdown":
-        head, *body = ([cell.replace("|", "\\|") for cell in line] for line in _texts(rows))
-        marks = ["---" if column.justify == "left" else "---:" for column in rows.columns]
-        for line in (head, marks, *body):
-            print(f"| {' | '.join(line)} |")
+        head, *body = _texts(rows)
+        print("\n".join(markdown(head, body, [column.justify == "left" for column in rows.columns])))
     else:
         out = _console(240)
         for part in _parts(rows, out):

@@ -1,123 +1,69 @@
-"""Shapes of a page's charts: places worked out by hand, and what holds for all of them."""
+"""Pictures of a page: the figures as SVG, with what their marks say, and the bars within tables."""
 
 import itertools
 import math
 import re
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
+from rooflinekit.present.figures import plot
+from rooflinekit.present.figures.inline import Block, inline
+from rooflinekit.present.figures.labels import shortened
 from rooflinekit.present.figures.records.build import kernel_figure
 from rooflinekit.present.figures.records.figure import by_time
-from rooflinekit.present.page.charts.energy import WIDE as WIDE_ENERGY
-from rooflinekit.present.page.charts.energy import Limit, limits_chart
-from rooflinekit.present.page.charts.labels import (
-    difference_bars,
-    interval_bars,
-    place_labels,
-    shortened,
-    text_width,
-    waterfall_bars,
-)
-from rooflinekit.present.page.charts.roofline import NARROW, WIDE, Layout, roofline_chart, shape
-from rooflinekit.present.page.charts.timeline import WIDE as WIDE_TIME
-from rooflinekit.present.page.charts.timeline import Segment, memory_chart, phase_segments, timeline_chart
-from rooflinekit.present.scales import LinearScale, LogScale, nice_step
+from rooflinekit.present.page.pictures import energy_of, kernels_of, step_of
+from rooflinekit.present.page.studies import difference_bars, interval_bars, waterfall_bars
+from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.study.compare.limits import power_limits
+from rooflinekit.units import parse_quantity
 
-positive = st.floats(1e-12, 1e15)
-
-
-# --- scales
-
-
-def test_a_factor_of_ten_is_the_same_length_everywhere() -> None:
-    scale = LogScale(low=0.1, high=1000, start=0, end=400)  # four decades in 400 px
-    assert [round(scale.at(value), 9) for value in (0.1, 1, 10, 100, 1000)] == [0, 100, 200, 300, 400]
-    assert scale.decade == pytest.approx(100)
+HOSTILE = "</svg><script>alert(1)</script>$x$"
 
 
-@given(positive, st.floats(1.01, 1e9))
-def test_ticks_lie_on_the_scale(low: float, factor: float) -> None:
-    scale = LogScale(low=low, high=low * factor, start=500, end=20)  # y runs upwards
-    for value in (*scale.ticks(), *scale.minor_ticks()):
-        assert 20 - 1e-6 <= scale.at(value) <= 500 + 1e-6
-    # Powers of ten alone, each once, at most one more than there are decades.
-    assert len(scale.ticks()) <= math.log10(factor) + 1 + 1e-6
-
-
-@given(positive, st.integers(4, 12))
-def test_linear_ticks_are_few_and_round(high: float, most: int) -> None:
-    ticks = LinearScale(low=0, high=high, start=0, end=1).ticks(most)
-    assert 2 <= len(ticks) <= most
-    assert ticks[0] == 0
-    assert ticks[-1] <= high * (1 + 1e-9)
-
-
-@given(positive)
-def test_a_step_is_no_shorter_than_asked_and_little_longer(least: float) -> None:
-    assert least * (1 - 1e-6) <= nice_step(least) <= least * 2.5
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (2.0, 2.0), (3.0, 1.0)])
-def test_a_scale_needs_room(low: float, high: float) -> None:
-    with pytest.raises(InputError, match="expected 0 < low < high"):
-        LogScale(low=low, high=high, start=0, end=1)
-
-
-# --- marks and labels
-
-
-def corners(path: str) -> list[tuple[float, float]]:
-    """Corners of a path of m, h, v and l."""
-    found, x, y = [], 0.0, 0.0
-    for command, numbers in re.findall(r"([Mhvl])([-\d. ]+)", path):
-        values = [float(number) for number in numbers.split()]
-        if command == "M":
-            x, y = values
-        else:
-            x += values[0] if command in "hl" else 0
-            y += values[-1] if command in "vl" else 0
-        found.append((x, y))
+def stack(name: str = "end") -> nn.Module:
+    # Linear layers of equal size, one of another, ReLUs between.
+    found = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(3)))
+    found.add_module(name, nn.Linear(256, 64))
     return found
 
 
-def area(points: list[tuple[float, float]]) -> float:
-    turned = zip(points, [*points[1:], points[0]], strict=True)
-    return abs(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in turned)) / 2
+@pytest.fixture
+def prediction(machine: Machine, host: Host) -> Prediction:
+    return predict_graph(rk.trace(stack(), rk.Input(4096, 256)), machine, host, rk.Execution())
 
 
-def test_shapes_of_one_share_have_one_area() -> None:
-    # Coordinates are written with a tenth of a pixel, so 900 px² to a percent.
-    for bound in ("compute", "latency"):
-        path, _ = shape(bound, 100, 100, 900)
-        assert area(corners(path)) == pytest.approx(900, rel=0.01)
-    circle, radius = shape("memory", 100, 100, 900)
-    assert math.pi * radius**2 == pytest.approx(900)
-    assert circle.startswith("M83.1 100a16.9 16.9")  # √(900/π) = 16.93 left of the middle
+def of_class(svg: str, name: str) -> list[Element]:
+    return [node for node in ElementTree.fromstring(svg).iter() if name in node.get("class", "").split()]
 
 
-def test_labels_keep_clear_of_each_other_and_stay_inside() -> None:
-    circles = [(20.0 + 7 * i, 60.0 + 3 * i, 5.0) for i in range(12)]
-    within = (0.0, 0.0, 300.0, 120.0)
-    placed = place_labels([(f"kernel {i}", circle) for i, circle in enumerate(circles)], circles, [], within)
-    assert placed
-    boxes = []
-    for _, label in placed:
-        width = text_width(label.text)
-        left = label.x - {"start": 0, "middle": width / 2, "end": width}[label.anchor]
-        assert 0 <= left <= left + width <= 300
-        boxes.append((left, label.y - 9, left + width, label.y + 3))
-    for i, a in enumerate(boxes):
-        for b in boxes[:i]:
-            assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+def middle(mark: Element) -> tuple[float, float]:
+    """Of a circle, or of the corners of a path."""
+    if mark.tag == "circle":
+        return float(mark.get("cx", "")), float(mark.get("cy", ""))
+    x, y, xs, ys = 0.0, 0.0, [], []
+    for command, told in re.findall(r"([MLHV])([-\d. ]+)", mark.get("d", "")):
+        values = [float(number) for number in told.split()]
+        x, y = {"H": (values[0], y), "V": (x, values[0])}.get(command, (values[0], values[-1]))
+        xs.append(x)
+        ys.append(y)
+    return (min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2
+
+
+def ends_of_ticks(svg: str) -> dict[str, tuple[float, float]]:
+    return {str(tick.text): (float(tick.get("x", "")), float(tick.get("y", ""))) for tick in of_class(svg, "tick")}
 
 
 @given(st.text("ab.*é…", max_size=60), st.integers(5, 40))
@@ -127,24 +73,80 @@ def test_a_shortened_name_fits_and_keeps_both_ends(name: str, letters: int) -> N
     assert short == name or (short[0] == name[0] and short[-1] == name[-1] and "…" in short)
 
 
+# --- what all pictures hold to
+
+
+def test_pictures_carry_no_styles_and_no_id_twice(prediction: Prediction) -> None:
+    energy = energy_of(prediction, None) or {"roofline": (), "limits": ()}
+    step = step_of(prediction)
+    found = [*kernels_of(prediction)["charts"], *step["timelines"], *step["memories"], *energy["roofline"]]
+    nodes = [node for svg in found for node in ElementTree.fromstring(svg).iter()]
+    ids = [node.get("id") for node in nodes if node.get("id")]
+    assert len(ids) == len(set(ids))
+    used = {match for svg in found for match in re.findall(r"url\(#(\w+)\)", svg)}
+    assert used <= set(ids)
+    assert not [node for node in nodes if node.get("style") or node.tag in ("use", "metadata", "image")]
+    for svg in found:
+        assert len(svg) < 20_000  # few kernels
+
+
+def test_hostile_names_are_text(machine: Machine, host: Host) -> None:
+    p = predict_graph(rk.trace(stack(HOSTILE), rk.Input(4096, 256)), machine, host, rk.Execution())
+    svg = kernels_of(p)["charts"][0]
+    assert "<script" not in svg
+    titles = [str(title.text) for title in ElementTree.fromstring(svg).iter("title")]
+    assert any(HOSTILE in title for title in titles)
+
+
+def drawn(draw: Callable[[Axes], Any], **options: Any) -> str:
+    """The wide one of a picture of 1040 by 200 px, whose axes leave no margin: 104 px and 20 px a unit."""
+
+    def axes() -> Axes:
+        from matplotlib.figure import Figure
+
+        ax = Figure(figsize=(1040 / 72, 200 / 72)).add_axes((0, 0, 1, 1))
+        ax.set(xlim=(0, 10), ylim=(0, 10))
+        ax.set_axis_off()
+        draw(ax)
+        return ax
+
+    return inline(axes, "x", "a picture", (200, 200), **options)[0]
+
+
+def test_places_are_those_of_the_data() -> None:
+    svg = drawn(lambda ax: ax.scatter([5], [2.5], s=400, gid="mark-0", facecolor="#0072B2"), titles=["a mark"])
+    (mark,) = of_class(svg, "mark")
+    assert middle(mark) == (520, 150)  # y down
+    assert (mark.get("r"), mark.get("fill"), mark.get("data-k")) == ("10", "#0072b2", "0")
+    assert mark.findtext("title") == "a mark"
+
+
+def test_bars_are_one_path_and_a_page_has_no_hatches() -> None:
+    svg = drawn(lambda ax: ax.broken_barh([(1, 1), (4, 2)], (5, 5), facecolor="#E69F00", hatch="...."))
+    (path,) = (node for node in ElementTree.fromstring(svg).iter("path") if node.get("fill") == "#e69f00")
+    assert path.get("d") == "M104 100V0H208V100zM416 100V0H624V100z"
+    assert "<pattern" not in svg
+    assert "<pattern" in drawn(lambda ax: ax.broken_barh([(1, 1)], (5, 5), facecolor="white", hatch="xxxx"))
+
+
+def test_blocks_follow_the_axes_as_long_as_they_can_be_pointed_at() -> None:
+    blocks = [Block(start=a, end=b, bottom=2, top=4, text=f"{b}") for a, b in ((1, 1.5), (2, 2.03), (3, 3.01))]
+    found = of_class(drawn(lambda ax: None, blocks=blocks), "block")
+    assert [(b.get("x"), b.get("y"), b.get("width"), b.get("height")) for b in found] == [
+        ("104", "120", "52", "40"), ("208", "120", "3.1", "40"),
+    ]  # fmt: skip
+    assert ["edged" in str(block.get("class")) for block in found] == [True, False]
+    assert [block.findtext("title") for block in found] == ["1.5", "2.03"]
+
+
 # --- the roofline
-
-
-def stack() -> nn.Module:
-    # Linear layers of equal size, one of another, ReLUs between, and a copy that has no FLOP.
-    return nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(3)), nn.Linear(256, 64))
-
-
-@pytest.fixture
-def prediction(machine: Machine, host: Host) -> Prediction:
-    return predict_graph(rk.trace(stack(), rk.Input(4096, 256)), machine, host, rk.Execution())
 
 
 def test_equal_kernels_are_one_mark_and_nothing_is_lost(prediction: Prediction) -> None:
     figure = kernel_figure(prediction)
     points = [*figure.points, *figure.rail]
     assert sorted((point.kind, point.kernels, point.modules) for point in points) == [
-        ("aten.addmm", 1, ("3",)),
+        ("aten.addmm", 1, ("end",)),
         ("aten.addmm", 3, ("0.0", "1.0", "2.0")),
         ("aten.relu", 3, ("0.1", "1.1", "2.1")),
     ]
@@ -152,26 +154,28 @@ def test_equal_kernels_are_one_mark_and_nothing_is_lost(prediction: Prediction) 
     assert {point.phase for point in points} == {"forward"}
 
 
-@pytest.mark.parametrize("layout", [WIDE, NARROW])
-def test_a_level_begins_where_the_slope_ends(prediction: Prediction, layout: Layout) -> None:
+def test_marks_are_the_rows_of_the_table(prediction: Prediction) -> None:
+    view = kernels_of(prediction)
+    for svg in view["charts"]:
+        marks = of_class(svg, "mark")
+        assert [mark.get("data-k") for mark in marks] == [str(i) for i in range(len(view["rows"]))]
+        told = [f"{r['name']}, {r['module']}: {r['time']['text']} ({r['share']['text']})" for r in view["rows"]]
+        assert [mark.findtext("title") for mark in marks] == told
+    assert {node.get("data-k") for node in of_class(view["charts"][0], "name")} >= {"0", None}  # roofs have none
+
+
+def test_a_mark_stands_between_the_ticks_of_its_values(prediction: Prediction) -> None:
     figure = kernel_figure(prediction)
-    chart = roofline_chart(figure, by_time(figure.points), layout)
-    for dashed in (False, True):
-        (slope,) = [roof for roof in chart.roofs if roof.kind == "memory" and roof.dashed is dashed]
-        (level,) = [roof for roof in chart.roofs if roof.kind == "compute" and roof.dashed is dashed]
-        assert (slope.x2, slope.y2) == pytest.approx((level.x1, level.y1))
-        assert level.y1 == level.y2
-        assert level.x2 == pytest.approx(layout.right)
-    for mark in chart.marks:
-        assert layout.left <= mark.x <= layout.right
-        assert layout.top <= mark.y <= layout.bottom
-    # 10 TFLOP/s and 1 TB/s: the ridge is at 10 FLOP/byte, which is a tick.
-    (level,) = [roof for roof in chart.roofs if roof.kind == "compute" and not roof.dashed]
-    assert level.x1 == pytest.approx({text: x for x, text in chart.x_ticks}["10"])
-    assert level.y1 == pytest.approx({text: y for y, text in chart.y_ticks}["10 T"])
+    svg = kernels_of(prediction)["charts"][0]
+    ticks = ends_of_ticks(svg)
+    decade = ticks["100"][0] - ticks["10"][0]
+    for point, mark in zip(by_time((*figure.points, *figure.rail)), of_class(svg, "mark"), strict=True):
+        x = ticks["10"][0] + decade * math.log10(point.intensity / 10)
+        half = 0.06 * decade if mark.tag == "path" and "L" in mark.get("d", "") else 0.1
+        assert middle(mark)[0] == pytest.approx(x, abs=half + 0.1)
 
 
-def test_a_mark_far_away_is_drawn_on_the_edge(machine: Machine, host: Host) -> None:
+def test_a_mark_far_away_is_drawn_on_the_edge_with_an_arrow(machine: Machine, host: Host) -> None:
     class Uneven(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return torch.relu(x), torch.relu(y)
@@ -179,51 +183,71 @@ def test_a_mark_far_away_is_drawn_on_the_edge(machine: Machine, host: Host) -> N
     # An addition of two numbers takes next to nothing, and achieves next to nothing.
     slow = machine.with_values({**machine.values, "kernel_ramp_cycles": 2000.0})
     p = predict_graph(rk.trace(Uneven(), rk.Input(2**28), rk.Input(2)), slow, host, rk.Execution())
-    figure = kernel_figure(p)
-    chart = roofline_chart(figure, by_time(figure.points), WIDE)
-    assert [mark.edge for mark in chart.marks] == [False, True]
-    assert chart.marks[1].y == WIDE.bottom
+    svg = kernels_of(p)["charts"][0]
+    assert [node.get("data-k") for node in of_class(svg, "name") if node.tag == "path"] == ["1"]
+    assert middle(of_class(svg, "mark")[1])[1] == pytest.approx(450, abs=15)  # of 500 px
 
 
 # --- time line and memory
 
 
-def test_lanes_follow_the_clock() -> None:
-    # 954 px for 10 ms, from 72 on: 4 ms begin at 72 + 381.6 and last 95.4 px a millisecond.
-    lane = [Segment(start_s=4e-3, end_s=5e-3, look="compute", text="a"), *(
-        Segment(start_s=6e-3 + i * 1e-6, end_s=6e-3 + (i + 1) * 1e-6, look="memory", text="b") for i in range(100)
-    )]  # fmt: skip
-    chart = timeline_chart({"GPU": lane}, 10e-3, WIDE_TIME)
-    (drawn,) = chart.lanes
-    assert [(block.x, block.width, block.text) for block in drawn.blocks] == [(453.6, 95.4, "a")]
-    ((look, path),) = drawn.strips
-    # A hundred microseconds side by side are one rectangle: 72 + 572.4, 9.54 px wide.
-    assert (look, path.count("M")) == ("memory", 1)
-    assert path.startswith("M644.40 4h9.54v")
-    assert chart.unit == "ms"
-    assert [text for _, text in chart.ticks] == ["0", "2", "4", "6", "8", "10"]
+def test_every_long_kernel_can_be_pointed_at(prediction: Prediction) -> None:
+    (wide, _) = step_of(prediction)["timelines"]
+    told = [str(block.findtext("title")) for block in of_class(wide, "block")]
+    kernels = [text for text in told if text.endswith("-bound")]
+    assert len(kernels) == len(prediction.spans)
+    assert any(text.startswith("CPU issues ") for text in told)
 
 
-def test_phases_are_stretches() -> None:
-    spans = [(0.0, 1.0, "forward"), (2.0, 3.0, "forward"), (3.0, 4.0, "backward"), (5.0, 6.0, "forward")]
-    found = [(s.start_s, s.end_s, s.text) for s in phase_segments(spans)]
-    assert found == [(0.0, 3.0, "forward"), (3.0, 4.0, "backward"), (5.0, 6.0, "forward")]
-    assert list(phase_segments([])) == []
+def test_areas_are_as_high_as_the_bytes(prediction: Prediction) -> None:
+    (wide, _) = step_of(prediction)["memories"]
+    ticks = ends_of_ticks(wide)
+    mib = (ticks["0"][1] - ticks["10"][1]) / 10
+    activations, inputs = (
+        [float(y) for y in re.findall(r"V([\d.]+)|M[\d.]+ ([\d.]+)", path.get("d", "")) for y in y if y]
+        for path in (
+            next(p for p in ElementTree.fromstring(wide).iter("path") if p.get("fill") == fill)
+            for fill in ("#56b4e9", "#222222")
+        )
+    )
+    assert max(inputs) - min(inputs) == pytest.approx(4 * mib, abs=0.2)
+    held = max(moment.alive.bytes_of["activations"] for moment in memory_course(prediction)) / 2**20
+    assert max(activations) - min(activations) == pytest.approx(held * mib, abs=0.2)
 
 
-def test_areas_are_as_high_as_the_bytes() -> None:
-    mib = 2**20
-    course = [(0.0, {"weights": mib, "activations": 0}), (0.5, {"weights": mib, "activations": 3 * mib})]
-    chart = memory_chart(course, 1.0, 100 * mib, WIDE_TIME)
-    y = {text: y for y, text in chart.y_ticks}
-    (weights, weights_path), (activations, activations_path) = chart.areas
-    assert (weights, activations, chart.y_unit) == ("weights", "activations", "MiB")
-    one = y["0"] + (y["2"] - y["0"]) / 2
-    assert weights_path.startswith(f"M72 {one:.1f}")
-    assert activations_path.startswith(f"M72 {one:.1f}H549V{y['4']:.1f}")
-    assert chart.peak == pytest.approx((549, y["4"]))
-    assert chart.capacity is None  # 25 times as high as the chart
-    assert memory_chart(course, 1.0, 5 * mib, WIDE_TIME).capacity is not None
+def test_limits_of_power_stand_at_their_seconds_and_joules() -> None:
+    p = rk.predict(nn.Linear(2048, 2048), rk.Input("batch", 2048), gpu="nvidia-a40", batch=4096, dtype="float16")
+    limits = power_limits(p, 50.0)
+    view = energy_of(p, limits)
+    assert view is not None
+    wide, _ = view["limits"]
+    ticks = [(float(str(t.text)), float(t.get("x", "")), float(t.get("y", ""))) for t in of_class(wide, "tick")[:-1]
+             if re.fullmatch(r"[\d.]+", str(t.text))]  # fmt: skip
+    (a, xa, _), *_, (b, xb, _) = [tick for tick in ticks if tick[2] == ticks[0][2]]
+    per_unit = (xb - xa) / (b - a)
+    (label,) = (str(t.text) for t in of_class(wide, "tick") if str(t.text).startswith("time of a step in "))
+    unit = parse_quantity(f"1 {label.rpartition(' ')[2]}", "s")
+    rows = limits.table.sort_values("total_s")
+    fastest = rows["total_s"].min()
+    for mark, (_, row) in zip(of_class(wide, "mark"), rows.iterrows(), strict=True):
+        assert str(mark.findtext("title")).startswith(f"{row['limit_w']:g}")
+        x = middle(mark)[0] - middle(of_class(wide, "mark")[0])[0]
+        assert x == pytest.approx((row["total_s"] - fastest) / unit * per_unit, abs=0.3)
+        best = not ((rows["total_s"] <= row["total_s"]) & (rows["energy_j"] < row["energy_j"])).any()
+        assert (mark.get("fill") == "#d55e00") == best
+    assert {str(node.text) for node in of_class(wide, "name")} & {f"{w:g} W" for w in rows["limit_w"]}
+
+
+def test_a_window_of_a_figure_stays_as_it_was(prediction: Prediction) -> None:
+    """Pictures of a page are none of pyplot's, and leave no preset behind."""
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    kernels_of(prediction)
+    assert plt.get_fignums() == before
+    ax = plot.roofline(prediction)
+    assert tuple(ax.figure.get_size_inches()) == (3.5, 2.8)  # type: ignore[union-attr]
+    plt.close("all")
 
 
 # --- bars
@@ -249,13 +273,3 @@ def test_intervals_share_one_line() -> None:
     slow, fast = interval_bars([(6.0, 8.0, 10.0), (1.0, 2.0, 3.0)])
     assert (slow.low, slow.value, slow.high) == (600, 800, 1000)
     assert (fast.low, fast.value, fast.high) == (100, 200, 300)
-
-
-def test_limits_of_power_by_hand() -> None:
-    steps = [Limit(limit_w=w, total_s=s, joules=j) for w, s, j in ((100, 4.0, 5.0), (150, 2.0, 3.0), (200, 1.0, 4.0))]
-    chart = limits_chart(steps, WIDE_ENERGY)
-    # from 0 at x = 72 to 1.04 · 4 s at 1026: a second is 229.3 px; from 0 at y = 254 to 1.12 · 5 J at 30: a joule 40 px
-    assert [(dot.x, dot.y) for dot in chart.dots] == [(989.3, 54.0), (530.7, 134.0), (301.3, 94.0)]
-    assert [dot.front for dot in chart.dots] == [False, True, True]  # the first takes more of both than the second
-    assert {label.text for label in chart.labels} == {"100 W", "150 W", "200 W"}
-    assert (chart.x_title, chart.y_title) == ("time of a step, s", "J a step")

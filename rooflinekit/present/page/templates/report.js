@@ -11,7 +11,7 @@
   const body = table.tBodies[0];
   const rows = all("tr", body);
   const heads = all("thead th", table).map((head) => head.textContent);
-  const marks = all(".marks .mark");
+  const marks = all(".roofline .mark");
   const byKey = new Map(rows.map((row) => [row.dataset.k, { row, marks: [] }]));
   for (const mark of marks) byKey.get(mark.dataset.k).marks.push(mark);
 
@@ -80,7 +80,7 @@
   };
 
   for (const chart of all(".roofline, .timeline")) chart.setAttribute("role", "group");
-  const described = all(".marks .mark, .lane .block");
+  const described = all(".roofline .mark, .timeline .block");
   const titles = new Map();
   for (const node of described) {
     const title = node.querySelector("title");
@@ -162,7 +162,7 @@
     }
     one("f-status").textContent =
       `${kernels} kernels in ${shown} rows, ${seconds(time)}, ${(100 * share).toFixed(share < 0.1 ? 1 : 0)}% of the GPU’s time`;
-    for (const label of all(".roofline .marklabel")) {
+    for (const label of all(".roofline .name[data-k]")) {
       label.classList.toggle("off", byKey.get(label.dataset.k).row.hidden);
     }
     for (const nodes of [...charts, rows]) ready(nodes);

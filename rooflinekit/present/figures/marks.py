@@ -1,0 +1,276 @@
+"""Draws marks, their names and what stands beside them: the rail, paths of steps, crossings, floors of starting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.markers import CARETDOWNBASE, CARETLEFTBASE, CARETRIGHTBASE, CARETUPBASE
+
+from rooflinekit.present.figures.frame import Frame, Place
+from rooflinekit.present.figures.labels import Box, Name, around, write_names
+from rooflinekit.present.figures.records.caption import percent, three_digits
+from rooflinekit.present.figures.records.figure import Figure, Floor, Point, Stop, Trajectory, by_time, leading
+from rooflinekit.present.figures.records.normalized import crossings
+from rooflinekit.present.figures.roofs import roof_colours
+from rooflinekit.present.figures.style import (
+    BOUND_COLOURS,
+    BOUND_MARKERS,
+    INK,
+    SERIES_COLOURS,
+    VERMILLION,
+    Style,
+    marker_radius,
+    marker_square,
+)
+from rooflinekit.units import format_quantity
+
+_ROUNDING = 1e-9  # of a place through its logarithm and back
+_RING = 2.5  # points between a mark above its roof and the ring around it
+
+
+def named_points(figure: Figure, count: int) -> tuple[Point, ...]:
+    """The points that a figure names: the longest, until they cover 90 % of the time of their series.
+
+    Of several series each kind of op is named once.
+    """
+    points = (*figure.points, *figure.rail)
+    found: list[Point] = []
+    for series in figure.series:
+        found += leading((point for point in points if point.series == series.name), limit=len(points))
+    found = list(by_time(found))
+    if len(figure.series) > 1:
+        found = list({point.kind: point for point in reversed(found)}.values())[::-1]
+    return tuple(by_time(found)[:count])
+
+
+def colours_of(figure: Figure) -> Mapping[tuple[str, str], str]:
+    """The colour of marks by series and bound: what varies in the figure, series before bound."""
+    if len(figure.series) <= 1:
+        return {(series.name, bound): colour for series in figure.series for bound, colour in BOUND_COLOURS.items()}
+    devices = [device.name for device in figure.devices]
+    # A series on a device of its own has the colour of the device's roofs.
+    own = len({series.device for series in figure.series}) == len(figure.series)
+    found: dict[tuple[str, str], str] = {}
+    for i, series in enumerate(figure.series):
+        colour = SERIES_COLOURS[(devices.index(series.device) if own else i) % len(SERIES_COLOURS)]
+        found.update({(series.name, bound): colour for bound in BOUND_COLOURS})
+    return found
+
+
+def area_of(figure: Figure, style: Style, share: float) -> float:
+    """Area of a mark in pt² by its share of the time; of several series smaller, for equal kernels stand close."""
+    largest = max((point.share for point in (*figure.points, *figure.rail)), default=1.0)
+    crowd = max(1, len(figure.series))
+    return max(share * min(style.whole_area, style.largest_area * 2 / (crowd + 1) / largest), style.least_area)
+
+
+def _gids(figure: Figure) -> dict[int, str]:
+    """What points are called in an SVG, by their `id`: marks with "mark-" before it, what belongs to one with "of-"."""
+    return {id(point): str(i) for i, point in enumerate(by_time((*figure.points, *figure.rail)))}
+
+
+def draw_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> None:
+    """All marks, large ones behind small ones, the unnamed ones pale; those of one point joined."""
+    colours, gids, above = colours_of(figure), _gids(figure), figure.above
+    for point in by_time((*figure.points, *figure.rail)):
+        marker, area = BOUND_MARKERS[point.bound], area_of(figure, frame.style, point.share)
+        alpha = 0.75 if len(figure.series) > 1 else 0.9 if point in named else 0.55
+        colour, radius, gid = colours[point.series, point.bound], marker_radius(marker, area), gids[id(point)]
+        places = frame.places(point)
+        spots = [frame.limits.clipped(*place.at) if point.flop else _on_rail(frame, place) for place in places]
+        if len(spots) > 1:
+            frame.ax.plot(*zip(*spots, strict=True), color=colour, linewidth=0.7, alpha=alpha, zorder=3.5)
+            frame.room.add_line(*(frame.place(*spot) for spot in spots[:2]))
+        for place, spot in zip(places, spots, strict=True):
+            frame.ax.scatter(
+                [spot[0]], [spot[1]], s=marker_square(marker, area), marker=marker, alpha=alpha, gid=f"mark-{gid}",
+                facecolors=colour if place.filled else "white", edgecolors="white" if place.filled else colour,
+                linewidths=0.4 if place.filled else 0.8, zorder=4 if place.filled else 3.8,
+            )  # fmt: skip
+            frame.room.discs.append((*frame.place(*spot), radius))
+            _edge_arrow(frame, place, spot, gid)
+        if point in above:
+            frame.ax.plot(
+                *frame.spot(point), marker="o", markersize=2 * (radius + _RING), markerfacecolor="none",
+                markeredgecolor=VERMILLION, markeredgewidth=0.9, linestyle="none", zorder=4.6, gid=f"of-{gid}",
+            )  # fmt: skip
+
+
+def _on_rail(frame: Frame, place: Place) -> tuple[float, float]:
+    return frame.rail, frame.limits.clipped(1.0, place.at[1])[1]
+
+
+def _edge_arrow(frame: Frame, place: Place, spot: tuple[float, float], gid: str) -> None:
+    """Says of a mark that stands at the edge that its place lies further out."""
+    x, y = place.at
+    for beyond, marker in (
+        (y < spot[1] * (1 - _ROUNDING), CARETDOWNBASE),
+        (y > spot[1] * (1 + _ROUNDING), CARETUPBASE),
+        (x < spot[0] * (1 - _ROUNDING), CARETLEFTBASE),
+        (x > spot[0] * (1 + _ROUNDING), CARETRIGHTBASE),
+    ):
+        if beyond:
+            frame.ax.plot([spot[0]], [spot[1]], marker=marker, markersize=3, color=INK, linestyle="none", zorder=4.5,
+                          gid=f"of-{gid}")  # fmt: skip
+
+
+def name_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> tuple[Point, ...]:
+    """Writes names beside their marks, those of the longest kernels first. Returns the points that found room.
+
+    A measured point's name has the error of its prediction behind it.
+    """
+    gids, names = _gids(figure), []
+    for point in by_time(named):
+        # A name that stands for the marks of several series does not count the kernels of one.
+        text = point.label.partition(" ×")[0] if len(figure.series) > 1 else point.label
+        radius = marker_radius(BOUND_MARKERS[point.bound], area_of(figure, frame.style, point.share))
+        error = f" {percent(point.error + 1)}" if point.measured_s else ""
+        names.append(Name(frame, frame.spot(point), radius, text, error, f"of-{gids[id(point)]}"))
+    write_names(names)
+    return tuple(point for point, name in zip(by_time(named), names, strict=True) if name.box is not None)
+
+
+def draw_rail_scale(frame: Frame, *, normalized: bool = False) -> None:
+    """Labels the rail's ticks in byte/s, or in shares of the bandwidth."""
+    if frame.limits.rail is None:
+        return
+    font = frame.style.label_font - 1
+    for decade, spot in frame.limits.rail_ticks():
+        share = f"{10.0**decade:.0%}".replace("%", " %")
+        text = share if normalized else format_quantity(10.0**decade, "byte/s", digits=1)
+        width, height = frame.ruler.size(text, font)
+        x, y = frame.place(*spot)
+        box = Box(x=x + 2 + width / 2, y=y, width=width, height=height)
+        frame.label([(0.0, box, text)], spot, font=font, colour="#555555")
+
+
+# Whole steps as marks on paths, where the faster of two devices changes, and what starting kernels costs.
+
+
+_AREA = 28.0  # pt² of a step's mark
+_SHORTEST = 9.0  # points between marks that an arrow joins; nearer ones a line
+
+
+def path_colours(figure: Figure) -> dict[str, str]:
+    """The colour of each path."""
+    return {path.name: SERIES_COLOURS[i % len(SERIES_COLOURS)] for i, path in enumerate(figure.trajectories)}
+
+
+def draw_paths(frame: Frame, figure: Figure) -> None:
+    """A mark a step, joined in order by arrows; both ends of a path are named first.
+
+    A step that sends something has a mark for each link, and a hollow one at its DRAM traffic, joined by a line.
+    """
+    colours = path_colours(figure)
+    for path in figure.trajectories:
+        colour = colours[path.name]
+        spots = [_spot(frame, stop) for stop in path.stops]
+        places = [frame.place(*spot) for spot in spots]
+        for (a, b), (start, end) in zip(pairwise(spots), pairwise(places), strict=True):
+            style = "-|>" if math.dist(start, end) > _SHORTEST else "-"
+            frame.ax.annotate(
+                "", xy=b, xytext=a, zorder=3.5,
+                arrowprops={"arrowstyle": style, "color": colour, "linewidth": 0.9, "mutation_scale": 7,
+                            "shrinkA": 2.5, "shrinkB": 2.5},
+            ).set_in_layout(False)  # fmt: skip
+            frame.room.add_line(start, end)
+        for stop in path.stops:
+            _stop_marks(frame, stop, colour)
+
+
+def _spot(frame: Frame, stop: Stop, level: int = 0) -> tuple[float, float]:
+    """Where the mark of one of a step's levels stands."""
+    return frame.limits.clipped(stop.intensities[level], stop.performance)
+
+
+def _stop_marks(frame: Frame, stop: Stop, colour: str) -> None:
+    """A step's mark at each level. Whoever sends is hollow at its DRAM traffic."""
+    marker, sends = BOUND_MARKERS[stop.bound], bool(stop.link_bytes)
+    spots = [_spot(frame, stop, level) for level in range(len(stop.intensities))]
+    if sends:
+        frame.ax.plot(*zip(*spots, strict=True), color=colour, linewidth=0.6, linestyle=(0, (2, 2)), zorder=3.4)
+        frame.room.add_line(frame.place(*min(spots)), frame.place(*max(spots)))
+    for level, spot in enumerate(spots):
+        hollow = sends and level == len(spots) - 1
+        frame.ax.scatter(
+            [spot[0]], [spot[1]], s=marker_square(marker, _AREA), marker=marker,
+            facecolors="white" if hollow else colour, edgecolors=colour if hollow else "white",
+            linewidths=0.8 if hollow else 0.4, zorder=3.9 if hollow else 4,
+        )  # fmt: skip
+        frame.room.discs.append((*frame.place(*spot), marker_radius(marker, _AREA)))
+
+
+def name_paths(frame: Frame, figure: Figure) -> None:
+    """What each step of a path is called, as far as there is room."""
+    names = []
+    for path in figure.trajectories:
+        for i in _by_weight(path):
+            stop = path.stops[i]
+            radius = marker_radius(BOUND_MARKERS[stop.bound], _AREA)
+            names.append(Name(frame, _spot(frame, stop), radius, stop.label))
+    write_names(names)
+
+
+def _by_weight(path: Trajectory) -> list[int]:
+    """The ends of a path before what lies between."""
+    last = len(path.stops) - 1
+    return [*dict.fromkeys((0, last)), *range(1, last)]
+
+
+def draw_crossings(frame: Frame, figure: Figure) -> None:
+    """A cross where the faster of two devices changes, with its intensity; the key says so."""
+    for crossing in crossings(figure):
+        x, y = crossing.at
+        if not frame.limits.left < math.log10(x) < frame.limits.right:
+            continue
+        frame.ax.plot([x], [y], marker="x", markersize=4.5, markeredgewidth=1.0, color=INK, zorder=4.2)
+        text, font = three_digits(x), frame.style.label_font - 0.5
+        place = frame.place(x, y)
+        frame.label(around(*place, 3.0, frame.ruler.size(text, font), text), crossing.at, font=font, colour=INK)
+
+
+def draw_floors(frame: Frame, figure: Figure) -> None:
+    """What a kernel that moves as much as the median one can reach, its start included: a dotted curve."""
+    for floor in figure.floors:
+        curve = _curve(frame, figure, floor)
+        xs, ys = zip(*curve, strict=True)
+        colour = _floor_colour(figure, floor)
+        frame.ax.plot(xs, ys, linestyle=(0, (1, 1.5)), color=colour, linewidth=1.0, zorder=2)
+        places = [frame.place(*spot) for spot in curve if spot[1] > 10**frame.limits.bottom]
+        for start, end in pairwise(places[::10]):
+            frame.room.add_line(start, end)
+
+
+def label_floors(frame: Frame, figure: Figure) -> None:
+    """What starting costs, and of which kernels, beside the curve."""
+    for floor in figure.floors:
+        inside = [spot for spot in _curve(frame, figure, floor) if spot[1] > 10**frame.limits.bottom]
+        if not inside:
+            continue
+        start, moved = format_quantity(floor.start_s, "s"), format_quantity(floor.median_bytes, "byte")
+        found = []
+        for dislike, text in ((0.0, f"start {start}, {moved} a kernel"), (15.0, f"start {start}")):
+            size = frame.ruler.size(text, frame.style.label_font)
+            for i, spot in enumerate(inside[::8]):
+                near = around(*frame.place(*spot), 1.0, size, text)
+                found += [(cost + dislike + 0.05 * i, box, words) for cost, box, words in near if cost < 12]
+        frame.label(found, inside[0], font=frame.style.label_font, colour=_floor_colour(figure, floor))
+
+
+def _curve(frame: Frame, figure: Figure, floor: Floor) -> list[tuple[float, float]]:
+    """FLOP/byte and FLOP/s of a kernel of the median traffic: start, then the slower of arithmetic and memory."""
+    mine = [roof for roof in figure.roofs if roof.device == floor.device and roof.provenance == "datasheet"]
+    levels = [roof.value for roof in mine if roof.kind == "compute"]
+    xs = np.logspace(frame.limits.left, frame.limits.right, 200)
+    work_s = np.full_like(xs, floor.median_bytes / figure.memory_roof(floor.device).value)
+    if levels:
+        work_s = np.maximum(work_s, xs * floor.median_bytes / max(levels))
+    ys = xs * floor.median_bytes / (floor.start_s + work_s)
+    return [(float(x), float(y)) for x, y in zip(xs, ys, strict=True)]
+
+
+def _floor_colour(figure: Figure, floor: Floor) -> str:
+    return VERMILLION if len(figure.devices) == 1 else roof_colours(figure)[floor.device]

@@ -1,1 +1,0 @@
-"""Charts of the page, as shapes in pixels."""
