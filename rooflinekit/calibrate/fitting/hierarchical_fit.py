@@ -159,18 +159,12 @@ class Problem:
     def solve(self) -> None:
         """Finds the stage's parameters, and adds them with their errors to what is known."""
         self._parameters()
-        start = np.array(self.start)
-        low, high = self._bounds(start)
+        start, spread = np.array(self.start), np.array(self.spread)
         near = self.near.estimates if self.near else {}
         first = np.array([near[key].log if key in near else own for key, own in zip(self.keys, start, strict=True)])
-        x = np.clip(first, low + _STEP, high - _STEP)
-        x, residuals, jacobian = least_squares(self._residuals, self._jacobian, x, low, high)
-        # Residuals are in units of the outlier's edge; their scatter scales what the data says, not what the prior
-        # says.
-        data, jacobian = residuals[: -len(start)], jacobian[: -len(start)]
-        scatter = max(1e-3, float(data @ data) / max(1, len(data) - len(start)))
-        information = jacobian.T @ jacobian / scatter + np.diag(1 / np.square(self.spread))
-        covariance = np.linalg.inv(information)
+        x, covariance = estimate(
+            self._residuals, start, spread, *self._bounds(start), first=first, jacobian=self._jacobian
+        )
         places = {key: i for i, key in enumerate(self.keys)}
         for a, b in combinations([name for kind, name in self.keys if kind == ""], 2):
             i, j = places["", a], places["", b]
@@ -246,20 +240,14 @@ class Problem:
         ]
 
     def _error(self, o: Observations, predicted: Floats) -> Floats:
-        error = (np.log(predicted) - np.log(o.seconds)) / _OUTLIER
-        robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
         weight = _EQUAL_WEIGHT / len(o)
-        found: Floats = robust * np.sqrt(min(1.0, weight) if self.by_count else weight)
+        found: Floats = robust(np.log(predicted / o.seconds)) * np.sqrt(min(1.0, weight) if self.by_count else weight)
         return found
-
-    def _priors(self, x: Floats) -> Floats:
-        distance: Floats = (x - np.array(self.start)) / np.array(self.spread)
-        return distance * float(np.sqrt(_PRIOR_WEIGHT))
 
     def _residuals(self, x: Floats) -> Floats:
         solution = self._solution(x)
         errors = self._errors(self._on_gpus(solution), solution)
-        return np.concatenate([*(e for e in errors if e is not None), self._priors(x)])
+        return np.concatenate([error for error in errors if error is not None])
 
     def _own_of_all(self) -> dict[str, list[int]]:
         """Constants that every GPU has of its own, and the places of these."""
@@ -280,10 +268,9 @@ class Problem:
         on_gpus = self._on_gpus(here)
         base = self._errors(on_gpus, here)
         offsets = np.cumsum([0, *(len(o) for o in self.observations)])
-        jacobian = np.zeros((offsets[-1] + len(x), len(x)))
+        jacobian = np.zeros((offsets[-1], len(x)))
         own = self._own_of_all()
         for i, key in enumerate(self.keys):
-            jacobian[offsets[-1] + i, i] = np.sqrt(_PRIOR_WEIGHT) / self.spread[i]
             if key[0] == "" and key[1] in own:
                 continue
             moved = x.copy()
@@ -298,8 +285,50 @@ class Problem:
                     jacobian[offsets[j] : offsets[j + 1], i] = (error - before) / _STEP
         for i, (kind, name) in enumerate(self.keys):
             if kind == "" and name in own:
-                jacobian[: offsets[-1], i] = jacobian[: offsets[-1], own[name]].sum(axis=1)
+                jacobian[:, i] = jacobian[:, own[name]].sum(axis=1)
         return jacobian
+
+
+def robust(errors: Floats, outlier: float = _OUTLIER) -> Floats:
+    """Logarithms of predicted / measured in units of an outlier's edge, beyond which squares grow like errors."""
+    found: Floats = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + (errors / outlier) ** 2) - 1))
+    return found
+
+
+def estimate(
+    errors: Callable[[Floats], Floats],
+    start: Floats,
+    spread: Floats,
+    low: Floats,
+    high: Floats,
+    *,
+    first: Floats | None = None,
+    jacobian: Callable[[Floats], Floats] | None = None,
+    prior_weight: float = _PRIOR_WEIGHT,
+) -> tuple[Floats, Floats]:
+    """Parameters in log units, between bounds, by which errors and distances to priors are least; their covariance.
+
+    errors: weighted and robust; jacobian: their derivatives, else by finite differences. start, spread: of the priors.
+    first: where to begin to look.
+    """
+
+    def slopes(x: Floats) -> Floats:
+        base = errors(x)
+        return np.stack([(errors(x + _STEP * one) - base) / _STEP for one in np.eye(len(x))], axis=1)
+
+    anchor = np.sqrt(prior_weight) / spread
+    derivatives = jacobian or slopes
+    x, residuals, there = least_squares(
+        lambda x: np.concatenate([errors(x), (x - start) * anchor]),
+        lambda x: np.concatenate([derivatives(x), np.diag(anchor)]),
+        np.clip(start if first is None else first, low + _STEP, high - _STEP),
+        low,
+        high,
+    )
+    # The scatter of the errors scales what the data says, not what the prior says.
+    count = len(residuals) - len(x)
+    scatter = max(1e-3, float(residuals[:count] @ residuals[:count]) / max(1, count - len(x)))
+    return x, np.linalg.inv(there[:count].T @ there[:count] / scatter + np.diag(1 / np.square(spread)))
 
 
 def least_squares(

@@ -15,7 +15,6 @@ from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Recorded
@@ -28,6 +27,7 @@ from rooflinekit.calibrate.fitting.constants import (
     STATED,
     between,
 )
+from rooflinekit.calibrate.fitting.hierarchical_fit import estimate, robust
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_text, write_text
 from rooflinekit.hardware.cluster import Cluster, Members
@@ -46,7 +46,6 @@ from rooflinekit.model.collectives import (
 from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Constant, Spread
 
-_OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an outlier
 _WEIGHT = 40.0  # measurements that a group counts as, however many it has
 _WAIT = (1e-5, 1.5)  # s, and how far it may be off in log units
 _LEAST_SYSTEMATIC = 0.03
@@ -129,28 +128,19 @@ def fit_links(groups: Sequence[Group], base: LinkConstants | None = None) -> Lin
     keys, starts, sigmas = zip(*parameters, strict=True)
     start, sigma = np.array(starts), np.array(sigmas)
 
-    def residuals(x: Floats) -> Floats:
+    def errors(x: Floats) -> Floats:
         constants, waits = _unpack(dict(zip(keys, x, strict=True)), base)
         parts = [
-            np.log(g.predict(constants, waits.get(g.source)) / g.seconds) * min(1.0, (_WEIGHT / g.sizes.size)) ** 0.5
+            robust(np.log(g.predict(constants, waits.get(g.source)) / g.seconds))
+            * min(1.0, (_WEIGHT / g.sizes.size)) ** 0.5
             for g in groups
         ]
-        return np.concatenate([*parts, _OUTLIER * (x - start) / sigma])
+        return np.concatenate(parts)
 
     low, high = np.array([_bounds(key, at) for key, at, _ in parameters]).T
-    best = least_squares(
-        residuals,
-        start,
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=_OUTLIER,
-        diff_step=1e-4,
-        max_nfev=60,
-        tr_solver="lsmr",
-    )
-    curvature = best.jac.T @ best.jac / _OUTLIER**2
-    values = dict(zip(keys, best.x, strict=True))
-    constants, waits = _unpack(values, base, _errors_of(keys, np.linalg.pinv(curvature)))
+    best, covariance = estimate(errors, start, sigma, low, high, prior_weight=1.0)
+    values = dict(zip(keys, best, strict=True))
+    constants, waits = _unpack(values, base, _errors_of(keys, covariance))
     fit = LinkFit(groups=tuple(groups), constants=constants, waits=MappingProxyType(waits))
     return LinkFit(groups=fit.groups, constants=_with_spreads(fit, base), waits=fit.waits)
 
