@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES, Stage
-from rooflinekit.calibrate.fitting.observations import Observations
+from rooflinekit.calibrate.fitting.observations import LIBRARY, Observations
 from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine
@@ -27,7 +27,8 @@ Key = tuple[str, str]  # ("", constant): shared; (GPU, constant): own; ("host NA
 Errors: TypeAlias = list[Floats | None]
 
 _OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an outlier
-_ITERATIONS, _GAIN = 40, 1e-6  # of the search at most; the share of squares below which it ends
+_ITERATIONS = 40  # of the search at most
+_GAIN, _GAIN_NEAR = 1e-5, 1e-4  # the share of squares below which it ends; the same beside a solution
 _DAMPING = 1e-3  # where it begins, of the curvature
 _STEP = 1e-3  # of finite differences, in log units
 _EQUAL_WEIGHT = 100  # measurements that a group counts as, however many it has; of few at most as many
@@ -35,8 +36,9 @@ _PRIOR_WEIGHT = 1 / _OUTLIER  # one sigma of a prior weighs as much as an error 
 #: What a way of timing adds: where to begin, and its spread; seconds, but for `slow`, a factor.
 _HARNESS = {
     "dispatch": (15e-6, 0.7), "after": (15e-6, 0.7), "backend": (8e-6, 0.7), "slow": (1.0, 0.7), "awake": (5e-3, 0.5),
+    LIBRARY: (5e-5, 0.7),
 }  # fmt: skip
-_PARTS = {"event": ("dispatch", "after"), "backend": ("backend",), "alone": ("slow", "awake")}
+_PARTS = {"event": ("dispatch", "after"), "backend": ("backend",), "alone": ("slow", "awake", LIBRARY)}
 _TOLD = 0.9  # an error that is not below this share of the prior's tells nothing
 _INHERITED = 0.8  # share of a deviation that is the architecture's and not the board's own
 _OP_SPREAD = 0.5
@@ -163,7 +165,13 @@ class Problem:
         near = self.near.estimates if self.near else {}
         first = np.array([near[key].log if key in near else own for key, own in zip(self.keys, start, strict=True)])
         x, covariance = estimate(
-            self._residuals, start, spread, *self._bounds(start), first=first, jacobian=self._jacobian
+            self._residuals,
+            start,
+            spread,
+            *self._bounds(start),
+            first=first,
+            jacobian=self._jacobian,
+            gain=_GAIN_NEAR if near else _GAIN,
         )
         places = {key: i for i, key in enumerate(self.keys)}
         for a, b in combinations([name for kind, name in self.keys if kind == ""], 2):
@@ -226,7 +234,8 @@ class Problem:
         """Seconds on the device of all observations, or of one GPU's; None for the others."""
         asked = [o.gpu for o in self.observations if gpu in ("", o.gpu)]
         machines = {name: self.machines[name].with_values(solution.values(name)) for name in dict.fromkeys(asked)}
-        return [o.on_gpu(machines[o.gpu]) if o.gpu in machines else None for o in self.observations]
+        library_s = {host: solution.harness(host)[LIBRARY] for host in {o.host for o in self.observations}}
+        return [o.on_gpu(machines[o.gpu], library_s[o.host]) if o.gpu in machines else None for o in self.observations]
 
     def _errors(self, on_gpus: Sequence[Floats | None], solution: Solution, host: str = "") -> Errors:
         """Weighted, robust errors by observations; None where there are no seconds on the device, or of other hosts."""
@@ -276,10 +285,10 @@ class Problem:
             moved = x.copy()
             moved[i] += _STEP
             tried = self._solution(moved)
-            if key[0] in ("", *self.machines):
-                errors = self._errors(self._on_gpus(tried, key[0]), tried)
-            else:
-                errors = self._errors(on_gpus, tried, key[0].removeprefix("host ") if key[0] != "op" else "")
+            host = key[0].removeprefix("host ") if key[0].startswith("host ") else ""
+            gpu = next((o.gpu for o in self.observations if o.host == host), "") if host else key[0]
+            timing_alone = key[0] == "op" or (host and key[1] != LIBRARY)
+            errors = self._errors(on_gpus if timing_alone else self._on_gpus(tried, gpu), tried, host)
             for j, (error, before) in enumerate(zip(errors, base, strict=True)):
                 if error is not None and before is not None:
                     jacobian[offsets[j] : offsets[j + 1], i] = (error - before) / _STEP
@@ -305,11 +314,12 @@ def estimate(
     first: Floats | None = None,
     jacobian: Callable[[Floats], Floats] | None = None,
     prior_weight: float = _PRIOR_WEIGHT,
+    gain: float = _GAIN,
 ) -> tuple[Floats, Floats]:
     """Parameters in log units, between bounds, by which errors and distances to priors are least; their covariance.
 
     errors: weighted and robust; jacobian: their derivatives, else by finite differences. start, spread: of the priors.
-    first: where to begin to look.
+    first: where to begin to look. gain: the share of squares below which a step is the last.
     """
 
     def slopes(x: Floats) -> Floats:
@@ -324,23 +334,31 @@ def estimate(
         np.clip(start if first is None else first, low + _STEP, high - _STEP),
         low,
         high,
+        gain,
     )
     # The scatter of the errors scales what the data says, not what the prior says.
     count = len(residuals) - len(x)
     scatter = max(1e-3, float(residuals[:count] @ residuals[:count]) / max(1, count - len(x)))
-    return x, np.linalg.inv(there[:count].T @ there[:count] / scatter + np.diag(1 / np.square(spread)))
+    information = there[:count].T @ there[:count] / scatter + np.diag(1 / np.square(spread))
+    return x, np.asarray(np.linalg.inv(information), dtype=float)
 
 
 def least_squares(
-    residuals: Callable[[Floats], Floats], jacobian: Callable[[Floats], Floats], x: Floats, low: Floats, high: Floats
+    residuals: Callable[[Floats], Floats],
+    jacobian: Callable[[Floats], Floats],
+    x: Floats,
+    low: Floats,
+    high: Floats,
+    gain: float,
 ) -> tuple[Floats, Floats, Floats]:
     """The point between bounds with the least squares, its residuals, their derivatives (Levenberg-Marquardt).
 
+    gain: the share of the squares below which a step is the last; derivatives are those before it.
     Normal equations will do, as every parameter has a prior.
     """
     here, damping = residuals(x), _DAMPING
-    slopes = jacobian(x)
     for _ in range(_ITERATIONS):
+        slopes = jacobian(x)
         gradient, curvature = slopes.T @ here, slopes.T @ slopes
         free = ~(((x <= low) & (gradient > 0)) | ((x >= high) & (gradient < 0)))
         before = float(here @ here)
@@ -353,10 +371,8 @@ def least_squares(
             if gained > 0 or damping > 1 / _DAMPING:
                 break
             damping *= 10
-        if gained <= 0:
-            break
-        x, here, damping = tried, there, damping / 10
-        slopes = jacobian(x)
-        if gained < _GAIN * before:
+        if gained > 0:
+            x, here, damping = tried, there, damping / 10
+        if gained < gain * before:
             break
     return x, here, slopes

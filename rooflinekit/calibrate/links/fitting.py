@@ -18,7 +18,7 @@ import pandas as pd
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Recorded
-from rooflinekit.calibrate.campaigns.campaign import read_rows
+from rooflinekit.calibrate.campaigns.campaign import head_text, read_head, read_rows
 from rooflinekit.calibrate.fitting.constants import (
     DEVICE_PARTS,
     HOST_PARTS,
@@ -306,23 +306,10 @@ def read_link_campaign(file: Path) -> LinkCampaign:
     """One file. Raises CampaignError with the reason for what is not one."""
     text = read_text(file, CampaignError)
     rows = read_rows(file, text)
-    heads = [line[1:].partition(":") for line in text.splitlines() if line.startswith("#")]
-    head = {key.strip(): value.strip() for key, _, value in heads}
-    for key in HEADER:
-        if not head.get(key):
-            raise CampaignError(f"{file}: expected a line '# {key}: …' at its head")
-    if head["timing"] not in TIMINGS:
-        raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {head['timing']!r:.60}")
+    head = read_head(file, text, HEADER, TIMINGS)
     _check_rows(rows, file)
     notes = {key: value for key, value in head.items() if key not in HEADER}
-    return LinkCampaign(
-        cluster=head["cluster"],
-        source=head["source"],
-        licence=head["licence"],
-        timing=head["timing"],
-        rows=rows,
-        notes=MappingProxyType(notes),
-    )
+    return LinkCampaign(**{key: head[key] for key in HEADER}, rows=rows, notes=MappingProxyType(notes))
 
 
 def _check_rows(rows: pd.DataFrame, file: Path) -> None:
@@ -346,8 +333,9 @@ def write_link_campaign(campaign: LinkCampaign, file: Path) -> None:
     """Writes one file, and the folders above it. Raises OutputError where it cannot be written."""
     file.parent.mkdir(parents=True, exist_ok=True)
     head = {key: getattr(campaign, key) for key in HEADER} | dict(campaign.notes)
-    text = "".join(f"# {key}: {value}\n" for key, value in head.items())
-    write_text(text + str(campaign.rows.to_csv(index=False, columns=list(COLUMNS), float_format="%.6g")), file)
+    write_text(
+        head_text(head) + str(campaign.rows.to_csv(index=False, columns=list(COLUMNS), float_format="%.6g")), file
+    )
 
 
 def held_back(rows: pd.DataFrame, among: Sequence[str] = ("collective", "ranks", "format", "bytes")) -> np.ndarray:
