@@ -48,7 +48,7 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "latency of a step in k": ({"latency_cycles": 1e-6}, ("mm",)),
     "ramp of product kernels": ({"product_ramp_cycles": 1e-6}, ("mm",)),
     "smooth overlap (sharp maximum instead)": ({"overlap": 200.0}, ("mm", "linear", "bmm", "llm_norm", "llm_act")),
-    "tile loss, CUDA cores": ({"simt_tile_loss": 1e-6}, ("linear", "bmm")),
+    "tile loss, CUDA cores": ({"matrix_tile_loss": 1e-6}, ("linear", "bmm")),
     "power of the board": ({"simt_energy": 1e-30, "matrix_energy": 1e-30}, ("linear", "bmm", "mm")),
     "larger instructions take less energy": ({"energy_size_exponent": 1e-6}, ("mm",)),
     "a moment above the power limit": ({"power_window": 1e-9}, ("mm",)),
@@ -59,14 +59,13 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "start of a row's block": ({"row_cycles": 1e-9}, ("softmax", "layernorm")),
     "single accesses": ({"access_cycles": 1e-9}, ("llm_norm", "llm_act", "llm_rope", "llm_gelu")),
     "energy of 8 bits (half of 16)": ({"eight_bit_energy": 0.5}, ("mm_quantized",)),
-    "rates of gradients": (
-        {"matrix_gradient": 1.0, "simt_weight": 1.0},
-        ("conv_bwd_data", "conv_bwd_weight"),
+    "rate of a weight's gradient, CUDA cores": (
+        {"simt_weight": 1.0},
+        ("conv_bwd_weight",),
     ),
     "volumes, wide windows, few channels": ({"untuned_convolution": 1.0}, ("conv_fwd",)),
     "latency of a step in k, MIOpen": ({"miopen_latency_cycles": 1e-6}, ("conv_fwd", "conv_bwd_data")),
     "16 bits on CUDA cores, MIOpen": ({"miopen_half": 1.0, "emulated_half": 1.0}, _CONVOLUTIONS),
-    "calls of the library of products, MIOpen": ({"library_call": 1e-12}, ("conv_fwd", "conv_bwd_data")),
     "blocks of attention": ({"attention_block_cycles": 1e-6}, ("attention", "attention_call")),
 }
 

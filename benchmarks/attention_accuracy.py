@@ -119,7 +119,7 @@ def predicted(kernels: Mapping[str, list[tuple[int, Kernel]]], count: int, **val
 
 
 #: Constants that no campaign tells, and by which factors each is tried.
-CHOSEN, FACTORS = ("attention_gradient", "cudnn_gradient", "attention_energy", "polynomial_rate"), (
+CHOSEN, FACTORS = ("attention_gradient", "cudnn_gradient", "softmax_flop"), (
     0.8, 0.88, 0.94, 1.0, 1.06, 1.13, 1.25,
 )  # fmt: skip
 

@@ -74,6 +74,7 @@ class Algorithm:
     half_rate: str = ""  # constant: a further share in formats of more than the reference rate; "" for none
     latency: str = "latency_cycles"  # constant: least cycles of a step in k
     prologue: ByUnit[str] = ByUnit("", "matrix_prologue")  # constant: steps in k beyond the product's; "" for none
+    prologue_share: float = 1.0  # of that constant
     tiles: ByUnit[Tiles] = ByUnit("every", "every")
     splits: ByUnit[bool] = ByUnit(True, True)  # whether k may be shared by several blocks
     fills: ByUnit[bool] = ByUnit(False, True)  # whether channels that are filled up are computed as well
@@ -90,7 +91,7 @@ class Algorithm:
     warp_level: bool = False  # whether it multiplies by instructions of single warps
     packs: Literal["", "both", "weight"] = ""  # which matrices a CPU's library brings into another order first
     window_cycles: str = ""  # constant: cycles of a thread for its window, of `threads`
-    window_divisions: int = 0  # of integers beside, of `division_cycles` each
+    window_divisions: int = 0  # of integers beside
     tap_cycles: str = ""  # constant: cycles for each tap of that window
     tap_divisions: int = 0
     sums_channels: bool = False  # whether such a thread goes through all channels, and not its own alone

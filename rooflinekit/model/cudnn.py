@@ -49,12 +49,10 @@ FORWARD = replace(
 )  # fmt: skip
 #: On tensor cores they are not split either: 8 images of 7×7 take as long as 16 (DeepBench).
 DATA = replace(
-    _IMPLICIT, rate=ByUnit("simt_convolution", "matrix_gradient"), tiles=ByUnit("wide", "by name"),
+    _IMPLICIT, rate=ByUnit("simt_convolution", ""), tiles=ByUnit("wide", "by name"),
     splits=ByUnit.both(False), fills=ByUnit.both(True), gradient=True,
 )  # fmt: skip
-WEIGHT = replace(
-    _IMPLICIT, rate=ByUnit("simt_weight", "matrix_gradient"), tiles=ByUnit("every", "by name"), gradient=True
-)
+WEIGHT = replace(_IMPLICIT, rate=ByUnit("simt_weight", ""), tiles=ByUnit("every", "by name"), gradient=True)
 IMPLICIT: Mapping[Direction, Algorithm] = {"forward": FORWARD, "data": DATA, "weight": WEIGHT}
 #: One pixel sees one pixel: a product.
 POINTWISE = replace(PRODUCT, library=CUDNN)
@@ -70,8 +68,8 @@ FEW_IN_HALF = replace(FEW_CHANNELS, name="few channels in 16 bits", rate=ByUnit.
 _FEWER_FLOP = Algorithm(library=CUDNN, formats=SINGLE, cuda_cores_only=True, instead_of_tensor_cores=True)
 #: F(2×2) in one kernel, which transforms what it reads and writes.
 FUSED_WINOGRAD = replace(
-    _FEWER_FLOP, name=WINOGRAD, rate=ByUnit.both("simt_convolution"), prologue=ByUnit.both("winograd_prologue"),
-    tiles=ByUnit("square", "every"), splits=ByUnit.both(False),
+    _FEWER_FLOP, name=WINOGRAD, rate=ByUnit.both("simt_convolution"), prologue=ByUnit.both("matrix_prologue"),
+    prologue_share=1 / 4, tiles=ByUnit("square", "every"), splits=ByUnit.both(False),
 )  # fmt: skip
 WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("simt_convolution"))
 

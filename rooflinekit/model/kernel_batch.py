@@ -158,7 +158,6 @@ class KernelBatch:
     powers: Floats  # numbers raised to powers that are no small whole numbers
     accesses: Floats  # loads and stores of single elements where a thread does not take several at once
     waits: Floats  # between calls of one operator, of which each follows the one before
-    calls: Floats  # of another library, where the timer sees them
     alone: Floats  # bytes that pass before and after the products, in kernels of their own
     streamed: Floats  # of a stream's bandwidth, what the order of access reaches
 

@@ -174,8 +174,8 @@ class Machine:
 
     @property
     def code_bytes(self) -> float:
-        """DRAM traffic for error codes that a written byte adds to its own: its code is fetched and changed."""
-        return self.values["ecc_write"] if self.device.dram.inline_ecc else 0.0
+        """DRAM traffic for error codes that a written byte adds to its own: its code, which is fetched before."""
+        return _CODE_SHARE if self.device.dram.inline_ecc else 0.0
 
     @property
     def _data_share(self) -> float:

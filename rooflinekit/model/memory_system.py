@@ -1,7 +1,7 @@
 """Bytes → time: DRAM and L2, and what a kernel's own rows cost that a block works on alone.
 
     DRAM    (bytes that miss the L2) / (bandwidth · memory_share); where error codes lie among the data (inline ECC) a
-            16th of the traffic is theirs, and each byte written adds ecc_write
+            16th of the traffic is theirs, and each byte written adds as much again
     cache   (bytes that an earlier kernel left there) / (its bandwidth), l2_bytes_per_clock an SM; what was touched last
             is still there as far as the traffic since then has not filled cache_share of the last level
     rows    an element of a normalization or softmax costs the SM that has its row column_cycles

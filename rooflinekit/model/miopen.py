@@ -60,10 +60,7 @@ IMPLICIT: Mapping[Direction, Algorithm] = {
 }
 #: Where one pixel sees one pixel: assembly, which does not convert. Of a weight's gradient, which writes little.
 PIXELWISE = _compiled("pixel by pixel", lanes="miopen_simt", converts=False)
-PIXELWISE_WEIGHT = _compiled(
-    "pixel by pixel", lanes="miopen_simt_pixel_weight", split=True, gradient=True,
-    converts=False,
-)  # fmt: skip
+PIXELWISE_WEIGHT = _compiled("pixel by pixel", lanes="miopen_simt", split=True, gradient=True, converts=False)
 FUSED_WINOGRAD = _compiled(
     WINOGRAD, lanes="", split=True, formats=_ASSEMBLY, cuda_cores_only=True, needs_dot_products=True
 )

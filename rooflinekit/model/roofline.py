@@ -102,7 +102,7 @@ def _starts_s(work: KernelBatch, machine: Machine) -> Floats:
     multiplies = np.bincount(work.products.kernel, minlength=len(work)) > 0
     ramps = np.where(multiplies, np.minimum(work.starts, work.links), 0.0)
     found: Floats = work.starts * machine.start_s + ramps * machine.product_ramp_s + work.barriers * machine.barrier_s
-    return found + work.waits * machine.values["repeat_gap"] + work.calls * machine.values["library_call"]
+    return found + work.waits * machine.values["repeat_gap"]
 
 
 def _product_rates(work: KernelBatch, machine: Machine) -> Rates:

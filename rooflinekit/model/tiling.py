@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflinekit.model.algorithms import Algorithm
 from rooflinekit.model.kernel_batch import Columns, Floats, Products
 from rooflinekit.model.machine import Machine, held_s
 from rooflinekit.model.memory_system import combined
@@ -43,6 +44,7 @@ class Rates(Columns):
 
 #: Tiles of the CUDA cores and of the tensor core, each as two columns [tiles, 1].
 SIDES = [np.array(tiles, dtype=float).T[:, :, None] for tiles in ((*TILES, *THIN), TILES)]
+SIMT_LOSS = 0.5  # of a tile's loss on the tensor core: fitted by itself it is 8 ± 4 elements, where that is 16
 _AT_ONCE = 4  # blocks of MIOpen's kernels that an SM's 64 KiB of shared memory hold; 2 and 8 predict as well
 _TWICE = 2.5  # rates of 16 bits, above which a format is no longer one of 8
 _LEAST_SIDE = 16  # of a tile that is not thin
@@ -79,13 +81,14 @@ def bounds_on_cuda_cores(p: Products, rates: Rates, tensor_core: bool, machine: 
 def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tuple[Floats, Floats, Floats]:
     """Seconds of a step in k, and those between two of them: [tiles, products]; and their pace: [products]."""
     value = machine.values
-    kind = "matrix" if tensor_core else "simt"
     a, b = SIDES[tensor_core]
     # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
     pace = rates.peak / machine.reference_peak(tensor_core=tensor_core)
     # of some, slower formats wait less for operands
     by_pace = p.told(lambda one: tensor_core and one.loss_by_pace)
-    lost = value[f"{kind}_tile_loss"] * np.where(by_pace, np.minimum(pace, 1.0), 1.0)
+    lost = (
+        value["matrix_tile_loss"] * (1.0 if tensor_core else SIMT_LOSS) * np.where(by_pace, np.minimum(pace, 1.0), 1.0)
+    )
     share = p.told(lambda one: one.share(value, tensor_core))
     half = p.told(lambda one: value[one.half_rate] if one.half_rate else 1.0)
     share = share * np.where(pace > 1, half, 1.0)
@@ -118,7 +121,12 @@ def _step_s(p: Products, issued_s: Floats, latency_s: Floats, tensor_core: bool,
 
 def prologues(p: Products, tensor_core: bool, machine: Machine) -> Floats:
     """Steps in k that a tile takes beyond the product's."""
-    return p.told(lambda one: machine.values[one.prologue.of(tensor_core)] if one.prologue.of(tensor_core) else 0.0)
+
+    def told(one: Algorithm) -> float:
+        name = one.prologue.of(tensor_core)
+        return one.prologue_share * machine.values[name] if name else 0.0
+
+    return p.told(told)
 
 
 def never_split(p: Products, tensor_core: bool) -> NDArray[np.bool_]:

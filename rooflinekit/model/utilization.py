@@ -31,6 +31,10 @@ from rooflinekit.model.tiling import Fill, Rates, tiled
 HALF_BYTES = 2  # of an element in the formats that attention is fused in
 FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
 _QUERIES = 128  # queries that one block works on
+#: Cycles of a lane for an integer division with its remainder, by which PyTorch's own kernels find a pixel: some 23
+#: operations of 2 each (conv_depthwise2d_grad_weight_kernel). Fitted, it came to 44 ± 15.
+_DIVISION = 46.0
+_EXPONENTIAL = 10  # instructions of a lane for an exponential as a polynomial (reduction, Horner's rule)
 _KEYS = 64  # keys in one of its steps
 _GRAIN = 16  # queries that the tensor core takes at once
 _WIDE = 128  # size of heads above which kernels come in steps of 64 in place of 32 (FlashAttention 2 and 3)
@@ -89,7 +93,6 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
     """Seconds for which a board at its power limit has energy for each product of attention; 0 for other products.
 
     Products on one unit and the softmax on the CUDA cores take their energy whether or not they run beside each other.
-    Those of the forward pass take less than a plain product's: queries stay in registers, and weights are below 1.
     Half of a score's softmax goes with each of its two products. Unlike other products, calls of less than a
     millisecond in a row were not measured to escape the limit.
     """
@@ -102,8 +105,7 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
     lanes = machine.matrix_rate(Math.FP32, tensor_core=False).limit
     softmax = p.flop / (2 * size) * machine.values["softmax_flop"] / 2
     plain_s = p.flop * _compiled(size) / size / rates.limit[attends]
-    energy = p.told(lambda one: 1.0 if one.gradient else machine.values["attention_energy"])
-    found[attends] = energy * plain_s + softmax / lanes
+    found[attends] = plain_s + softmax / lanes
     return found
 
 
@@ -115,9 +117,9 @@ def exponential_s(special: Floats, products: Products, machine: Machine) -> Floa
     found: Floats = special / machine.special_rate
     attends = products.told(lambda one: one.shape) == "queries"
     if machine.device.kind == "gpu" and attends.any():
-        which, value = products.kernel[attends], machine.values
+        which = products.kernel[attends]
         polynomials = products.told(lambda one: one.polynomials)[attends]
-        rate = machine.device.exponentials_per_sm + value["polynomial_rate"] * polynomials
+        rate = machine.device.exponentials_per_sm + machine.device.lanes_per_sm / _EXPONENTIAL * polynomials
         found[which] = special[which] / (rate * machine.sm_count * machine.clock)
     return found
 
@@ -152,9 +154,8 @@ def _in_threads(p: Products, rates: Rates, machine: Machine) -> Fill:
     taps = np.where((p.m == 1) & (p.n > 1), p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
     taps = np.where(all_channels, p.k, taps)
     outputs = p.batch * p.m * p.n * p.k / taps
-    division = value["division_cycles"]
-    window = p.told(lambda one: value.get(one.window_cycles, 0.0) + one.window_divisions * division)
-    cycles = window + p.told(lambda one: value.get(one.tap_cycles, 0.0) + one.tap_divisions * division) * taps
+    window = p.told(lambda one: value.get(one.window_cycles, 0.0) + one.window_divisions * _DIVISION)
+    cycles = window + p.told(lambda one: value.get(one.tap_cycles, 0.0) + one.tap_divisions * _DIVISION) * taps
     cycles = cycles * np.where(p.told(lambda one: one.fills.cuda_cores), p.padded, 1.0)
     lanes = machine.sm_count * machine.device.lanes_per_sm
     compute_s = np.where(all_channels, np.maximum(outputs, lanes), outputs) * cycles / lanes / machine.clock

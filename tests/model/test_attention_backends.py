@@ -411,8 +411,8 @@ def test_causal_blocks_fetch_the_keys_that_they_see(device: Device) -> None:
 def test_exponentials_go_by_units_and_polynomials(device: Device) -> None:
     shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
     special = 50 * 1280 * 4096
-    values = constants(polynomial_rate=8)
-    for units, algorithm, rate in ((16, FLASH_3, 16), (16, CUDNN_BLACKWELL, 24), (32, FLASH_3, 32)):
+    values, lanes = constants(), device.lanes_per_sm  # ten instructions of a lane for one
+    for units, algorithm, rate in ((16, FLASH_3, 16), (16, CUDNN_BLACKWELL, 16 + lanes / 10), (32, FLASH_3, 32)):
         machine = Machine.of(device.replace(exponentials_per_sm=units), values)
         products = Products.of([0, 0], **shape, algorithm=algorithm)
         expected = special / (rate * machine.sm_count * machine.clock)

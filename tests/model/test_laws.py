@@ -293,7 +293,7 @@ def wave_s(machine: Machine, arithmetic: Math, k: np.ndarray) -> np.ndarray:
     """One wave of 256×128 tiles over the whole of k: no other tile takes longer."""
     rate = machine.matrix_rate(arithmetic)
     kind = "matrix" if rate.on_tensor_core else "simt"
-    loss = 1 + machine.values[f"{kind}_tile_loss"] * (1 / 256 + 1 / 128)
+    loss = 1 + machine.values["matrix_tile_loss"] * (1.0 if kind == "matrix" else 0.5) * (1 / 256 + 1 / 128)
     step = 2 * 256 * 128 * loss / (rate.peak * rate.share / machine.sm_count)
     step = max(step, machine.values["latency_cycles"] / machine.clock)
     return (k + prologue(machine, kind)) * step

@@ -80,11 +80,11 @@ def test_early_memory_sustains_less(
 
 def test_error_codes_among_the_data_take_their_part(device: Device) -> None:
     coded = device.replace(dram=Memory(type="GDDR6", capacity=16e9, bandwidth=1e12, inline_ecc=True))
-    machine = Machine.of(coded, constants(memory_share=0.8, product_memory_share=0.4, ecc_write=0.5))
+    machine = Machine.of(coded, constants(memory_share=0.8, product_memory_share=0.4))
     # 15 of 16 bytes are data: 3 MB at 0.8 · 15/16 TB/s
     assert memory_us(machine, read_bytes=3e6) == pytest.approx(4.0)
-    # 2 MB written fetch and change 1 MB of codes: 3 + 2 + 1 MB
-    assert memory_us(machine, read_bytes=3e6, write_bytes=2e6) == pytest.approx(8.0)
+    # 2.4 MB written fetch 0.15 MB of codes to change them: 3 + 2.4 + 0.15 MB
+    assert memory_us(machine, read_bytes=3e6, write_bytes=2.4e6) == pytest.approx(7.4)
     tiles = Products.of([0], m=1, n=1, k=1)
     assert memory_us(machine, read_bytes=3e6, products=tiles) == pytest.approx(8.0)  # at half the share
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -86,7 +86,7 @@ def load_campaigns(folder: Path) -> tuple[Campaign, ...]:
 def read_campaign(file: Path) -> Campaign:
     """One campaign. Raises CampaignError with file and line for what is not one."""
     text = read_text(file, CampaignError)
-    head, rows = _header(file, text.splitlines()), read_rows(file, text)
+    head, rows = read_head(file, text, HEADER, TIMINGS), read_rows(file, text)
     if not isinstance(rows.index, pd.RangeIndex):
         raise CampaignError(f"{file}: its rows have more cells than its head line has columns")
     missing = [name for name in ("op", "dtype", "seconds") if name not in rows]
@@ -127,23 +127,29 @@ def _row_lines(text: str) -> list[int]:
     return [number for number, line in lines if line.partition("#")[0].strip()][1:]
 
 
-def _header(file: Path, lines: Iterable[str]) -> dict[str, str]:
+def read_head(file: Path, text: str, keys: Iterable[str], timings: Sequence[str]) -> dict[str, str]:
+    """What the comments at the head of a campaign say. Raises CampaignError where a key is missing, or wrong."""
     found: dict[str, str] = {}
-    for line in lines:
+    for line in text.splitlines():
         if not line.startswith("#"):
             break
-        key, _, text = line[1:].partition(":")
-        found[key.strip()] = text.strip()
-    missing = [key for key in HEADER if not found.get(key)]
+        key, _, said = line[1:].partition(":")
+        found[key.strip()] = said.strip()
+    missing = [key for key in keys if not found.get(key)]
     if missing:
         raise CampaignError(f"{file}: expected a line '# {missing[0]}: …' at its head")
     if not re.fullmatch(r"[1-9]\d*", found.get("calls", "1")):
         raise CampaignError(f"{file}: calls: expected a positive integer; got {found['calls']!r}")
     if not re.fullmatch(r"\d+", found.get("warmup", "0")):
         raise CampaignError(f"{file}: warmup: expected how many calls, from 0; got {found['warmup']!r}")
-    if found["timing"] not in TIMINGS:
-        raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {found['timing']!r:.60}")
+    if found["timing"] not in timings:
+        raise CampaignError(f"{file}: timing: expected {', '.join(timings)}; got {found['timing']!r:.60}")
     return found
+
+
+def head_text(head: Mapping[str, str]) -> str:
+    """The comments at the head of a campaign."""
+    return "".join(f"# {key}: {value}\n" for key, value in head.items())
 
 
 def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | None = None) -> None:
@@ -158,10 +164,9 @@ def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | No
 def campaign_text(campaign: Campaign, notes: Mapping[str, str] | None = None) -> str:
     """What a file of the campaign holds; `notes` stand at its head too."""
     head = {key: getattr(campaign, key) for key in HEADER} | dict(campaign.notes) | dict(notes or {})
-    text = "".join(f"# {key}: {value}\n" for key, value in head.items())
     rows = campaign.rows.dropna(axis="columns", how="all")
     whole = {str(name): rows[name].astype("Int64") for name in rows if _whole(rows[name])}
-    return text + str(rows.assign(**whole).to_csv(index=False, float_format="%.6g"))
+    return head_text(head) + str(rows.assign(**whole).to_csv(index=False, float_format="%.6g"))
 
 
 def _whole(column: pd.Series) -> bool:

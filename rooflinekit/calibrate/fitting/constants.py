@@ -44,16 +44,14 @@ CONSTANTS: dict[str, Description] = {
     "matrix_share": _d("1", "issue rate of the tensor core in a kernel's inner loop, of the dense peak",
                        0.90, 0.4, 1.0, 0.2, 0.10, _FITTED),
     "matrix_tile_loss": _d("element",
-                           "a tile a×b of the tensor core takes 1 + loss·(1/a + 1/b) of a large one's time",
+                           "a tile a×b of the tensor core takes 1 + loss·(1/a + 1/b) of a large one's time; of CUDA "
+                           "cores with half the loss",
                            10, 0.1, 80, 1.0, 0.5, _FITTED),
     "matrix_prologue": _d("element",
                           "steps in k that a tile takes beyond the product's, to fill the pipeline and to be written",
                           120, 1, 800, 1.0, 0.3, _FITTED),
     "latency_cycles": _d("cycle", "least time of one step in k, however small the tile, on either unit",
                                 3, 0.05, 40, 1.0, 0.4, _FITTED),
-    "matrix_gradient": _d("1", "rate of a convolution's gradients on the tensor core, of a product's", 0.9, 0.2,
-                           1.2, 0.1, 0.15, "that of the forward pass: large 3×3 ones run at 84 to 91 TFLOP/s in all "
-                           "directions (V100)"),
     "matrix_energy": _d("J/flop", "energy of a 16-bit FLOP on the tensor core in a 16 nm process",
                         2.5e-12, 0.3e-12, 8e-12, 0.3, 0.0, _FITTED),
     "single_tensor_core_share": _d("1", "issue rate of the tensor core in plain fp32 products, of that in 16 bits, "
@@ -65,7 +63,6 @@ CONSTANTS: dict[str, Description] = {
     # --- products on the CUDA cores
     "simt_share": _d("1", "issue rate of products on the CUDA cores, of the peak",
                       0.88, 0.4, 1.0, 0.2, 0.10, _FITTED),
-    "simt_tile_loss": _d("element", "as matrix_tile_loss, on the CUDA cores", 8, 0.1, 80, 1.0, 0.4, _FITTED),
     "simt_convolution": _d("1", "rate of an implicit-product convolution on the CUDA cores, of a product's",
                             0.80, 0.2, 1.3, 0.3, 0.15, _FITTED),
     "simt_weight": _d("1", "the same of the gradient of a convolution's weight", 0.70, 0.2, 1.3, 0.3, 0.15, _FITTED),
@@ -83,8 +80,6 @@ CONSTANTS: dict[str, Description] = {
     "miopen_simt_weight": _d("1", "the same of the gradient of a convolution's weight, and of Winograd's "
                               "in passes", 0.35, 0.03, 1.3, 0.4, 0.3,
                               _FITTED),
-    "miopen_simt_pixel_weight": _d("1", "the same of a weight where a pixel sees one pixel", 0.45, 0.03, 1.3, 0.4, 0.3,
-                                   _FITTED),
     "miopen_half": _d("1", "rate of fp16 by MIOpen's kernels on CUDA cores that multiply pairs, of its peak, as fp32's "
                       "of its own", 0.7, 0.2, 1.2, 0.3, 0.1, _FITTED),
     "miopen_latency_cycles": _d("cycle", "that a block of MIOpen's convolutions waits for the operands of a step in k, "
@@ -93,9 +88,6 @@ CONSTANTS: dict[str, Description] = {
                         0.05, 1.0, 0.4, 0.2, _FITTED),
     "untuned_bf16": _d("1", "the same of an image's gradient of sizes that AMD's library of products has not tuned, of "
                        "emulated_half", 0.05, 0.005, 1.0, 0.6, 0.3, _FITTED),
-    "winograd_prologue": _d("element", "as matrix_prologue, of a Winograd convolution in one kernel, which transforms "
-                            "what it reads and writes", 20, 1, 200, 0.7, 0.2, "NeuSight's fused kernels take as "
-                            "long as without it for 13 (A100) to 32 (P4) channels more"),
     "simt_energy": _d("J/flop", "energy of an fp32 FLOP on the CUDA cores in a 16 nm process",
                        15e-12, 6e-12, 40e-12, 0.2, 0.1, _FITTED),
     "energy_node_exponent": _d("1", "energy falls with this power of the process node", 0.65, 0.2, 1.5, 0.2, 0.0,
@@ -124,9 +116,6 @@ CONSTANTS: dict[str, Description] = {
                           29, 5, 150, 0.4, 0.0, "conv_depthwise2d_forward_kernel: 2 loads of 4 cycles each, 2 "
                           "conversions, 8 integer operations of 2 each, a multiply-add; training of eca_nfnet_l0 and "
                           "_l2, whose groups take each multiply-add by itself, says 24 and 22 (RTX 3090)"),
-    "division_cycles": _d("cycle", "of a lane for an integer division with its remainder, by which PyTorch's own "
-                          "kernels find a pixel", 46, 5, 200, 0.4, 0.2, "some 23 operations of 2 each "
-                          "(conv_depthwise2d_grad_weight_kernel)"),
     "single_tap_cycles": _d("cycle", "as loop_tap_cycles in fp32, which converts nothing", 13, 1, 100, 0.4, 0.0,
                             "what 21 taps take beyond 3 (H100, A6000)"),
     "channel_tap_cycles": _d("cycle", "the same where a library multiplies a channel at a time",
@@ -149,9 +138,6 @@ CONSTANTS: dict[str, Description] = {
                        0.90, 0.5, 1.0, 0.2, 0.07, _FITTED),
     "early_memory": _d("1", "the same of HBM before Volta, relative to later memory",
                        0.85, 0.6, 1.1, 0.3, 0.0, _FITTED),
-    "ecc_write": _d("1", "DRAM traffic that a written byte adds where error codes lie among the data",
-                    0.16, 0.01, 0.5, 0.3, 0.0, "KernelBench's activations in fp32: an L40S with ECC streams 0.775 of "
-                    "its datasheet's bandwidth, an RTX A6000 without 0.89, a 16th of which reading explains; T4 0.755"),
     "product_memory_share": _d("1", "DRAM bandwidth that product kernels sustain, of the datasheet's",
                                0.78, 0.3, 1.0, 0.1, 0.10, _FITTED),
     "l2_bytes_per_clock": _d("byte/clock/SM", "bandwidth of the last-level cache, reads and writes",
@@ -172,12 +158,8 @@ CONSTANTS: dict[str, Description] = {
     # --- attention
     "attention_share": _d("1", "rate of fused attention, of a product's on the same unit",
                           0.65, 0.2, 1.3, 0.3, 0.15, _FITTED),
-    "attention_energy": _d("1", "energy of a FLOP of attention's forward pass, of a product's", 0.87, 0.4, 1.2, 0.1,
-                           0.0, "NVIDIA/cudnn-frontend and ROCm/aiter (MIT): passes of half a second on an A100 "
-                           "of 300 W and MI300X"),
     "softmax_flop": _d("1", "FLOP of the CUDA cores that take as much energy as a score's softmax in fused attention",
-                       11, 2, 40, 0.3, 0.0, "about 5½ instructions, each as a multiply-add: scale, maximum, exp2, sum, "
-                       "half a conversion, rescaling"),
+                       8, 2, 40, 0.3, 0.0, "four instructions, each as a multiply-add: scale, maximum, exp2, sum"),
     "warp_mma_flop": _d("flop/clock/SM", "16-bit products by instructions of single warps, at most", 2048, 1024, 4096,
                         0.05, 0.0, "what an SM of A100 does (NVIDIA, A100 whitepaper); no fit"),
     "efficient_attention": _d("1", "rate of memory-efficient attention and of FlashAttention 1, of FlashAttention 2's",
@@ -193,9 +175,6 @@ CONSTANTS: dict[str, Description] = {
                              "(BSD-3-Clause): FlashAttention 2 and cuDNN on A100, H100 and RTX PRO 6000"),
     "cudnn_gradient": _d("1", "rate of cuDNN's gradient, of FlashAttention's", 0.88, 0.3, 1.2, 0.1, 0.0,
                          "NVIDIA/cudnn-frontend (MIT) on A100 and RTX PRO 6000"),
-    "polynomial_rate": _d("1/clock/SM", "exponentials that kernels for Blackwell work out on the CUDA cores beside", 12,
-                          1, 32, 0.5, 0.0, "NVIDIA/cudnn-frontend (MIT) on B200; 128 lanes, ten instructions "
-                          "for each"),
     "attention_block_cycles": _d("cycle", "start and end of a block of fused attention",
                                  2000, 10, 40000, 1.0, 0.3, _FITTED),
     # --- starts
@@ -212,8 +191,6 @@ CONSTANTS: dict[str, Description] = {
                            "kernel to kernel in a CUDA graph 1.3 µs (A100), 1.1 µs (A40), 1.0 µs (L40), less the ramp"),
     "repeat_gap": _d("s", "between launches of one operator, each of which waits for the one before", 6e-6, 1e-7, 1e-4,
                      0.7, 0.2, "weight gradients of one pixel take 7 to 9 µs an image beside their work (MI100)"),
-    "library_call": _d("s", "what MIOpen's timer adds to a call of the library of products; no part of predictions",
-                       5e-5, 1e-6, 5e-4, 0.5, 0.4, _FITTED),
 }  # fmt: skip
 
 
@@ -377,7 +354,7 @@ STAGES = (
         ops=frozenset({"mm", "linear", "bmm"}),
         dtypes=_SINGLE,
         constants=(
-            "simt_share", "simt_tile_loss", "simt_energy",
+            "simt_share", "simt_energy",
             "single_tensor_core_share",
         ),
         own=("product_memory_share",),
@@ -387,7 +364,7 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_SINGLE,
         constants=(
-            "simt_convolution", "simt_weight", "winograd_prologue",
+            "simt_convolution", "simt_weight",
         ),
         library=CUDNN,
     ),
@@ -396,7 +373,7 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_HALF | {"tf32"},
         constants=(
-            "matrix_gradient", "untuned_convolution", "simt_few_weight", "division_cycles",
+            "untuned_convolution", "simt_few_weight",
         ),
         library=CUDNN,
     ),
@@ -405,10 +382,10 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_HALF | _SINGLE,
         constants=(
-            "miopen_simt", "miopen_simt_weight", "miopen_simt_pixel_weight",
+            "miopen_simt", "miopen_simt_weight",
             "miopen_latency_cycles",
             "miopen_half", "emulated_half", "untuned_bf16", "naive_cycles",
-            "repeat_gap", "library_call",
+            "repeat_gap",
         ),
         library=MIOPEN,
     ),

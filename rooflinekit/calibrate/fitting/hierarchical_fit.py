@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES, Stage
-from rooflinekit.calibrate.fitting.observations import Observations
+from rooflinekit.calibrate.fitting.observations import LIBRARY, Observations
 from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine
@@ -27,7 +27,8 @@ Key = tuple[str, str]  # ("", constant): shared; (GPU, constant): own; ("host NA
 Errors: TypeAlias = list[Floats | None]
 
 _OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an outlier
-_ITERATIONS, _GAIN = 40, 1e-6  # of the search at most; the share of squares below which it ends
+_ITERATIONS = 40  # of the search at most
+_GAIN, _GAIN_NEAR = 1e-5, 1e-4  # the share of squares below which it ends; the same beside a solution
 _DAMPING = 1e-3  # where it begins, of the curvature
 _STEP = 1e-3  # of finite differences, in log units
 _EQUAL_WEIGHT = 100  # measurements that a group counts as, however many it has; of few at most as many
@@ -35,8 +36,9 @@ _PRIOR_WEIGHT = 1 / _OUTLIER  # one sigma of a prior weighs as much as an error 
 #: What a way of timing adds: where to begin, and its spread; seconds, but for `slow`, a factor.
 _HARNESS = {
     "dispatch": (15e-6, 0.7), "after": (15e-6, 0.7), "backend": (8e-6, 0.7), "slow": (1.0, 0.7), "awake": (5e-3, 0.5),
+    LIBRARY: (5e-5, 0.7),
 }  # fmt: skip
-_PARTS = {"event": ("dispatch", "after"), "backend": ("backend",), "alone": ("slow", "awake")}
+_PARTS = {"event": ("dispatch", "after"), "backend": ("backend",), "alone": ("slow", "awake", LIBRARY)}
 _TOLD = 0.9  # an error that is not below this share of the prior's tells nothing
 _INHERITED = 0.8  # share of a deviation that is the architecture's and not the board's own
 _OP_SPREAD = 0.5
@@ -159,18 +161,18 @@ class Problem:
     def solve(self) -> None:
         """Finds the stage's parameters, and adds them with their errors to what is known."""
         self._parameters()
-        start = np.array(self.start)
-        low, high = self._bounds(start)
+        start, spread = np.array(self.start), np.array(self.spread)
         near = self.near.estimates if self.near else {}
         first = np.array([near[key].log if key in near else own for key, own in zip(self.keys, start, strict=True)])
-        x = np.clip(first, low + _STEP, high - _STEP)
-        x, residuals, jacobian = least_squares(self._residuals, self._jacobian, x, low, high)
-        # Residuals are in units of the outlier's edge; their scatter scales what the data says, not what the prior
-        # says.
-        data, jacobian = residuals[: -len(start)], jacobian[: -len(start)]
-        scatter = max(1e-3, float(data @ data) / max(1, len(data) - len(start)))
-        information = jacobian.T @ jacobian / scatter + np.diag(1 / np.square(self.spread))
-        covariance = np.linalg.inv(information)
+        x, covariance = estimate(
+            self._residuals,
+            start,
+            spread,
+            *self._bounds(start),
+            first=first,
+            jacobian=self._jacobian,
+            gain=_GAIN_NEAR if near else _GAIN,
+        )
         places = {key: i for i, key in enumerate(self.keys)}
         for a, b in combinations([name for kind, name in self.keys if kind == ""], 2):
             i, j = places["", a], places["", b]
@@ -232,7 +234,8 @@ class Problem:
         """Seconds on the device of all observations, or of one GPU's; None for the others."""
         asked = [o.gpu for o in self.observations if gpu in ("", o.gpu)]
         machines = {name: self.machines[name].with_values(solution.values(name)) for name in dict.fromkeys(asked)}
-        return [o.on_gpu(machines[o.gpu]) if o.gpu in machines else None for o in self.observations]
+        library_s = {host: solution.harness(host)[LIBRARY] for host in {o.host for o in self.observations}}
+        return [o.on_gpu(machines[o.gpu], library_s[o.host]) if o.gpu in machines else None for o in self.observations]
 
     def _errors(self, on_gpus: Sequence[Floats | None], solution: Solution, host: str = "") -> Errors:
         """Weighted, robust errors by observations; None where there are no seconds on the device, or of other hosts."""
@@ -246,20 +249,14 @@ class Problem:
         ]
 
     def _error(self, o: Observations, predicted: Floats) -> Floats:
-        error = (np.log(predicted) - np.log(o.seconds)) / _OUTLIER
-        robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
         weight = _EQUAL_WEIGHT / len(o)
-        found: Floats = robust * np.sqrt(min(1.0, weight) if self.by_count else weight)
+        found: Floats = robust(np.log(predicted / o.seconds)) * np.sqrt(min(1.0, weight) if self.by_count else weight)
         return found
-
-    def _priors(self, x: Floats) -> Floats:
-        distance: Floats = (x - np.array(self.start)) / np.array(self.spread)
-        return distance * float(np.sqrt(_PRIOR_WEIGHT))
 
     def _residuals(self, x: Floats) -> Floats:
         solution = self._solution(x)
         errors = self._errors(self._on_gpus(solution), solution)
-        return np.concatenate([*(e for e in errors if e is not None), self._priors(x)])
+        return np.concatenate([error for error in errors if error is not None])
 
     def _own_of_all(self) -> dict[str, list[int]]:
         """Constants that every GPU has of its own, and the places of these."""
@@ -280,38 +277,88 @@ class Problem:
         on_gpus = self._on_gpus(here)
         base = self._errors(on_gpus, here)
         offsets = np.cumsum([0, *(len(o) for o in self.observations)])
-        jacobian = np.zeros((offsets[-1] + len(x), len(x)))
+        jacobian = np.zeros((offsets[-1], len(x)))
         own = self._own_of_all()
         for i, key in enumerate(self.keys):
-            jacobian[offsets[-1] + i, i] = np.sqrt(_PRIOR_WEIGHT) / self.spread[i]
             if key[0] == "" and key[1] in own:
                 continue
             moved = x.copy()
             moved[i] += _STEP
             tried = self._solution(moved)
-            if key[0] in ("", *self.machines):
-                errors = self._errors(self._on_gpus(tried, key[0]), tried)
-            else:
-                errors = self._errors(on_gpus, tried, key[0].removeprefix("host ") if key[0] != "op" else "")
+            host = key[0].removeprefix("host ") if key[0].startswith("host ") else ""
+            gpu = next((o.gpu for o in self.observations if o.host == host), "") if host else key[0]
+            timing_alone = key[0] == "op" or (host and key[1] != LIBRARY)
+            errors = self._errors(on_gpus if timing_alone else self._on_gpus(tried, gpu), tried, host)
             for j, (error, before) in enumerate(zip(errors, base, strict=True)):
                 if error is not None and before is not None:
                     jacobian[offsets[j] : offsets[j + 1], i] = (error - before) / _STEP
         for i, (kind, name) in enumerate(self.keys):
             if kind == "" and name in own:
-                jacobian[: offsets[-1], i] = jacobian[: offsets[-1], own[name]].sum(axis=1)
+                jacobian[:, i] = jacobian[:, own[name]].sum(axis=1)
         return jacobian
 
 
+def robust(errors: Floats, outlier: float = _OUTLIER) -> Floats:
+    """Logarithms of predicted / measured in units of an outlier's edge, beyond which squares grow like errors."""
+    found: Floats = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + (errors / outlier) ** 2) - 1))
+    return found
+
+
+def estimate(
+    errors: Callable[[Floats], Floats],
+    start: Floats,
+    spread: Floats,
+    low: Floats,
+    high: Floats,
+    *,
+    first: Floats | None = None,
+    jacobian: Callable[[Floats], Floats] | None = None,
+    prior_weight: float = _PRIOR_WEIGHT,
+    gain: float = _GAIN,
+) -> tuple[Floats, Floats]:
+    """Parameters in log units, between bounds, by which errors and distances to priors are least; their covariance.
+
+    errors: weighted and robust; jacobian: their derivatives, else by finite differences. start, spread: of the priors.
+    first: where to begin to look. gain: the share of squares below which a step is the last.
+    """
+
+    def slopes(x: Floats) -> Floats:
+        base = errors(x)
+        return np.stack([(errors(x + _STEP * one) - base) / _STEP for one in np.eye(len(x))], axis=1)
+
+    anchor = np.sqrt(prior_weight) / spread
+    derivatives = jacobian or slopes
+    x, residuals, there = least_squares(
+        lambda x: np.concatenate([errors(x), (x - start) * anchor]),
+        lambda x: np.concatenate([derivatives(x), np.diag(anchor)]),
+        np.clip(start if first is None else first, low + _STEP, high - _STEP),
+        low,
+        high,
+        gain,
+    )
+    # The scatter of the errors scales what the data says, not what the prior says.
+    count = len(residuals) - len(x)
+    scatter = max(1e-3, float(residuals[:count] @ residuals[:count]) / max(1, count - len(x)))
+    information = there[:count].T @ there[:count] / scatter + np.diag(1 / np.square(spread))
+    return x, np.asarray(np.linalg.inv(information), dtype=float)
+
+
 def least_squares(
-    residuals: Callable[[Floats], Floats], jacobian: Callable[[Floats], Floats], x: Floats, low: Floats, high: Floats
+    residuals: Callable[[Floats], Floats],
+    jacobian: Callable[[Floats], Floats],
+    x: Floats,
+    low: Floats,
+    high: Floats,
+    gain: float,
 ) -> tuple[Floats, Floats, Floats]:
     """The point between bounds with the least squares, its residuals, their derivatives (Levenberg-Marquardt).
 
+    gain: the share of the squares below which a step is the last; derivatives are those before it.
     Normal equations will do, as every parameter has a prior.
     """
     here, damping = residuals(x), _DAMPING
-    slopes = jacobian(x)
     for _ in range(_ITERATIONS):
+        slopes = jacobian(x)
         gradient, curvature = slopes.T @ here, slopes.T @ slopes
         free = ~(((x <= low) & (gradient > 0)) | ((x >= high) & (gradient < 0)))
         before = float(here @ here)
@@ -324,10 +371,8 @@ def least_squares(
             if gained > 0 or damping > 1 / _DAMPING:
                 break
             damping *= 10
-        if gained <= 0:
-            break
-        x, here, damping = tried, there, damping / 10
-        slopes = jacobian(x)
-        if gained < _GAIN * before:
+        if gained > 0:
+            x, here, damping = tried, there, damping / 10
+        if gained < gain * before:
             break
     return x, here, slopes

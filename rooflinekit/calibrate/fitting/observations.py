@@ -27,6 +27,8 @@ from rooflinekit.model.roofline import Times, choices_of, time_work
 #: The constant that stands for the gap before a kernel, by the way of timing; a profiler sees none.
 _GAPS = {"graph": "kernel_gap_graph", "backend": "kernel_gap_graph", "event": "kernel_gap"}
 
+LIBRARY = "library"  # see `Observations.on_gpu`
+
 #: A table of attention is of prompts or of decoding as a whole: as most of its rows are.
 _ATTENDING = ("attention", "decoding")
 
@@ -45,6 +47,7 @@ class Candidates:
     row: NDArray[np.int64]  # which measurement each is of
     owner: NDArray[np.int64]  # which kernel of all, numbered through
     first: NDArray[np.bool_]  # whether it is the first of that kernel's algorithms
+    calls: Floats  # of a library of products, which the timer sees
 
     @classmethod
     def of(cls, groups: Sequence[Group], machine: Machine) -> Candidates:
@@ -64,10 +67,11 @@ class Candidates:
         calls = [np.broadcast_to(values_of(k.library_calls), n) for k, n in zip(kernels, counts, strict=True)]
         none = [np.zeros(0, dtype=np.int64)]
         return cls(
-            work=replace(work_of(kernels, counts), calls=np.concatenate([*none, *calls]).astype(float)),
+            work=work_of(kernels, counts),
             row=np.concatenate(rows or none),
             owner=np.concatenate(owners or none),
             first=np.concatenate(firsts or none).astype(bool),
+            calls=np.concatenate([*none, *calls]).astype(float),
         )
 
     def fastest(self, seconds: Floats, count: int) -> Floats:
@@ -110,17 +114,22 @@ class Observations:
 
     def predict(self, machine: Machine, harness: Mapping[str, float]) -> Floats:
         """Seconds as this way of timing would measure them; `harness` as for `timed`."""
-        return self.timed(self.on_gpu(machine), harness)
+        return self.timed(self.on_gpu(machine, harness.get(LIBRARY, 0.0)), harness)
 
-    def on_gpu(self, machine: Machine) -> Floats:
-        """Seconds on the device, with the gap before the kernel where this way of timing sees it."""
+    def on_gpu(self, machine: Machine, library_s: float = 0.0) -> Floats:
+        """Seconds on the device, with the gap before the kernel where this way of timing sees it.
+
+        library_s: what a timer around the operator sees of a call of the library of products, besides; as algorithms
+        are chosen by such a timer, it decides among them.
+        """
         gap = _GAPS.get(self.timing)
         values = {**machine.values, "kernel_gap": machine.values[gap] if gap else 0.0}
         values |= {"untuned_bf16": 1.0} if self.tuned else {}
         burst = machine.burst or self.timing == "rested"
         gapped = replace(machine, values=values, calls=self.calls, warm_calls=self.warm_calls, burst=burst)
         found = self.candidates(machine)
-        return found.fastest(time_work(found.work, gapped, explained=False).total_s, len(self))
+        seconds = time_work(found.work, gapped, explained=False).total_s
+        return found.fastest(seconds + library_s * found.calls, len(self))
 
     def timed(self, seconds: Floats, harness: Mapping[str, float]) -> Floats:
         """What this way of timing makes of seconds on the device.

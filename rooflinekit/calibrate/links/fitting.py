@@ -15,11 +15,10 @@ from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Recorded
-from rooflinekit.calibrate.campaigns.campaign import read_rows
+from rooflinekit.calibrate.campaigns.campaign import head_text, read_head, read_rows
 from rooflinekit.calibrate.fitting.constants import (
     DEVICE_PARTS,
     HOST_PARTS,
@@ -28,6 +27,7 @@ from rooflinekit.calibrate.fitting.constants import (
     STATED,
     between,
 )
+from rooflinekit.calibrate.fitting.hierarchical_fit import estimate, robust
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_text, write_text
 from rooflinekit.hardware.cluster import Cluster, Members
@@ -46,7 +46,6 @@ from rooflinekit.model.collectives import (
 from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Constant, Spread
 
-_OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an outlier
 _WEIGHT = 40.0  # measurements that a group counts as, however many it has
 _WAIT = (1e-5, 1.5)  # s, and how far it may be off in log units
 _LEAST_SYSTEMATIC = 0.03
@@ -129,28 +128,19 @@ def fit_links(groups: Sequence[Group], base: LinkConstants | None = None) -> Lin
     keys, starts, sigmas = zip(*parameters, strict=True)
     start, sigma = np.array(starts), np.array(sigmas)
 
-    def residuals(x: Floats) -> Floats:
+    def errors(x: Floats) -> Floats:
         constants, waits = _unpack(dict(zip(keys, x, strict=True)), base)
         parts = [
-            np.log(g.predict(constants, waits.get(g.source)) / g.seconds) * min(1.0, (_WEIGHT / g.sizes.size)) ** 0.5
+            robust(np.log(g.predict(constants, waits.get(g.source)) / g.seconds))
+            * min(1.0, (_WEIGHT / g.sizes.size)) ** 0.5
             for g in groups
         ]
-        return np.concatenate([*parts, _OUTLIER * (x - start) / sigma])
+        return np.concatenate(parts)
 
     low, high = np.array([_bounds(key, at) for key, at, _ in parameters]).T
-    best = least_squares(
-        residuals,
-        start,
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=_OUTLIER,
-        diff_step=1e-4,
-        max_nfev=60,
-        tr_solver="lsmr",
-    )
-    curvature = best.jac.T @ best.jac / _OUTLIER**2
-    values = dict(zip(keys, best.x, strict=True))
-    constants, waits = _unpack(values, base, _errors_of(keys, np.linalg.pinv(curvature)))
+    best, covariance = estimate(errors, start, sigma, low, high, prior_weight=1.0)
+    values = dict(zip(keys, best, strict=True))
+    constants, waits = _unpack(values, base, _errors_of(keys, covariance))
     fit = LinkFit(groups=tuple(groups), constants=constants, waits=MappingProxyType(waits))
     return LinkFit(groups=fit.groups, constants=_with_spreads(fit, base), waits=fit.waits)
 
@@ -316,23 +306,10 @@ def read_link_campaign(file: Path) -> LinkCampaign:
     """One file. Raises CampaignError with the reason for what is not one."""
     text = read_text(file, CampaignError)
     rows = read_rows(file, text)
-    heads = [line[1:].partition(":") for line in text.splitlines() if line.startswith("#")]
-    head = {key.strip(): value.strip() for key, _, value in heads}
-    for key in HEADER:
-        if not head.get(key):
-            raise CampaignError(f"{file}: expected a line '# {key}: …' at its head")
-    if head["timing"] not in TIMINGS:
-        raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {head['timing']!r:.60}")
+    head = read_head(file, text, HEADER, TIMINGS)
     _check_rows(rows, file)
     notes = {key: value for key, value in head.items() if key not in HEADER}
-    return LinkCampaign(
-        cluster=head["cluster"],
-        source=head["source"],
-        licence=head["licence"],
-        timing=head["timing"],
-        rows=rows,
-        notes=MappingProxyType(notes),
-    )
+    return LinkCampaign(**{key: head[key] for key in HEADER}, rows=rows, notes=MappingProxyType(notes))
 
 
 def _check_rows(rows: pd.DataFrame, file: Path) -> None:
@@ -356,8 +333,9 @@ def write_link_campaign(campaign: LinkCampaign, file: Path) -> None:
     """Writes one file, and the folders above it. Raises OutputError where it cannot be written."""
     file.parent.mkdir(parents=True, exist_ok=True)
     head = {key: getattr(campaign, key) for key in HEADER} | dict(campaign.notes)
-    text = "".join(f"# {key}: {value}\n" for key, value in head.items())
-    write_text(text + str(campaign.rows.to_csv(index=False, columns=list(COLUMNS), float_format="%.6g")), file)
+    write_text(
+        head_text(head) + str(campaign.rows.to_csv(index=False, columns=list(COLUMNS), float_format="%.6g")), file
+    )
 
 
 def held_back(rows: pd.DataFrame, among: Sequence[str] = ("collective", "ranks", "format", "bytes")) -> np.ndarray:

@@ -119,14 +119,14 @@ def test_products_tell_rate_and_power() -> None:
         name="products",
         ops=frozenset({"mm"}),
         dtypes=frozenset({"fp32"}),
-        constants=("simt_share", "simt_tile_loss", "simt_energy"),
+        constants=("simt_share", "matrix_tile_loss", "simt_energy"),
     )
     boards = {
         "ample": machine("ample", board_power=300, process_nm=16),
         "small": machine("small", board_power=70, process_nm=16),
     }
     truth = {name: about.start for name, about in CONSTANTS.items()}
-    truth |= {"simt_share": 0.8, "simt_tile_loss": 12.0, "simt_energy": 12e-12}
+    truth |= {"simt_share": 0.8, "matrix_tile_loss": 15.0, "simt_energy": 12e-12}
     random = np.random.default_rng(3)
     found = []
     for name, board in boards.items():
@@ -139,7 +139,7 @@ def test_products_tell_rate_and_power() -> None:
     solution = fit(found, boards, [stage])
     ample, small = (solution.values(name) for name in boards)
     assert log_ratio(ample["simt_share"], 0.8) < 0.01
-    assert log_ratio(ample["simt_tile_loss"], 12) < 0.1
+    assert log_ratio(ample["matrix_tile_loss"], 15) < 0.1
     assert log_ratio(small["simt_energy"], 12e-12) < 0.02
 
 
