@@ -112,7 +112,7 @@ def likelihood(found: Sequence[tuple[str, Pair]]) -> float:
         told = Ratios((a.prediction, b.prediction), one_network=what == "two GPUs", one_host=False).of(1, 0)
         off = math.log(b.seconds / a.seconds / told.times)
         scale = math.log(told.high / told.times if off > 0 else told.times / told.low) / _NORMAL
-        logs.append(student.logpdf(off / scale, FREEDOM.value) - math.log(scale))
+        logs.append(student.logpdf(off / scale, FREEDOM) - math.log(scale))
     return float(np.mean(logs))
 
 

@@ -104,7 +104,7 @@ def moments(a: Measured, b: Measured) -> dict[str, object]:
             for other in kindred.get((level, part.family, part.name), ()):
                 stated = components.alone(part.family, chips) if level == "kernel" else 1.0
                 if level == "kernel" and part.unit != other.unit:
-                    stated *= components.OTHER_UNIT.value
+                    stated *= components.OTHER_UNIT
                 covariance += stated * here[part].size * there[other].size
         found[f"here {level}"] = sum(here[part].size ** 2 for part in own)
         found[f"there {level}"] = sum(one.size**2 for part, one in there.items() if part.level == level)
@@ -136,12 +136,12 @@ def unlikelihood(rows: pd.DataFrame, values: Sequence[float], others: float) -> 
     family = np.select(chips, [shared_one, others, others])
     kernel, whole = np.select(chips, by_chips[:n]), np.select(chips, by_chips[n:])
     here, there = (sum(rows[f"{side} {level}"] for level in _LEVELS) + network**2 for side in ("here", "there"))
-    here = here + components.MEASURED.value**2
+    here = here + components.MEASURED**2
     both = (
         family * rows["both family"] + kernel * rows["both kernel"] + whole * network**2
-        + components.OTHER_HOST.value * rows["both host"]
+        + components.OTHER_HOST * rows["both host"]
     )  # fmt: skip
-    left = np.maximum(there - both**2 / here, 1e-8) + components.MEASURED.value**2
+    left = np.maximum(there - both**2 / here, 1e-8) + components.MEASURED**2
     scale = np.sqrt(left * (freedom + rows["here"] ** 2 / here) / (freedom + 1))
     off = (rows["there"] - both / here * rows["here"]) / scale
     return float((np.log(scale) - student.logpdf(off, freedom + 1)).mean())

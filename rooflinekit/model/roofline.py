@@ -155,6 +155,8 @@ def exposed_share(compute_s: Any, busy_s: Any, overlap: float) -> Any:
     >>> float(exposed_share(3.0, 5.0, 2.0)), float(exposed_share(4.0, 5.0, 2.0))  # 3² + 4² = 5²
     (0.6, 0.8)
     """
+    if isinstance(busy_s, float):  # a prediction asks for each of its kernels
+        return min(compute_s / busy_s, 1.0) ** (overlap - 1) if busy_s > 0 else 0.0
     ratio = np.divide(compute_s, busy_s, out=np.zeros(np.shape(busy_s)), where=np.asarray(busy_s) > 0)
     return np.minimum(ratio, 1.0) ** (overlap - 1)
 

@@ -328,6 +328,8 @@ class PointKernels:
 
     def _timing_key(self, kernel: Kernel) -> Hashable:
         """Equal for kernels that take the same time on any machine, and are of one shape."""
+        if self._points.count == 1:  # told apart is quicker than compared
+            return id(kernel)
         rows, same = kernel.rows, self._same
         return (
             self._shape_key(kernel), kernel.math, kernel.family, kernel.algorithm, kernel.pointwise, kernel.direction,
@@ -341,6 +343,8 @@ class PointKernels:
         )  # fmt: skip
 
     def _shape_key(self, kernel: Kernel) -> tuple[Hashable, ...]:
+        if self._points.count == 1:
+            return (*_family(kernel), kernel.cost)
         return (*_family(kernel), *_outline(kernel.cost), *map(self._same, _numbers(kernel.cost)))
 
     def _grouped(self, candidates: Sequence[Kernel]) -> list[int]:

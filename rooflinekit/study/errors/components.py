@@ -26,23 +26,10 @@ from rooflinekit.model.families import (
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction, predict_graph
 
-_OPS = (
-    "median over pairs of GPUs of the correlation of ln(measured / predicted) of equal shapes about each GPU's mean, "
-    "benchmarks/transfer_components.py"
-)
-_STEPS = (
-    "the most likely values for whole steps of one half of the networks of timm and KernelBench, by a hash of their "
-    "families, benchmarks/transfer_components.py --estimate"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
-    """A number of the transfer's statistics."""
-
-    value: float
-    meaning: str
-    source: str
+# Each number stands below its meaning and its source. Those of kernels timed alone are medians over pairs of GPUs of
+# the correlation of ln(measured / predicted) of equal shapes about each GPU's mean (benchmarks/transfer_components.py).
+# Those "of steps" are the most likely values for whole steps of one half of the networks of timm and KernelBench, by a
+# hash of their families (the same with --estimate).
 
 
 class Chips(StrEnum):
@@ -54,35 +41,23 @@ class Chips(StrEnum):
     FOREIGN = "foreign"
 
 
-def _kernel(value: float, family: str, chips: str) -> Component:
-    return Component(value=value, meaning=f"correlation of the errors of one {family} kernel, {chips}", source=_OPS)
-
-
-def _by_family(chips: str, **values: float) -> Mapping[str, Component]:
-    return MappingProxyType({family: _kernel(value, family, chips) for family, value in values.items()})
-
-
-#: Correlation between two GPUs of different chips of a kernel's own error, by family. Stacked memory goes with much
-#: bandwidth for the arithmetic and with large shared memory: what limits a kernel, and which tiles libraries take,
-#: is alike among chips that have it, and among those that have not. Traffic is told by shapes alone.
-KERNEL: Mapping[Chips, Mapping[str, Component]] = MappingProxyType(
+#: Correlation between two GPUs of different chips of a kernel's own error, by family, of kernels timed alone. Stacked
+#: memory goes with much bandwidth for the arithmetic and with large shared memory: what limits a kernel, and which
+#: tiles libraries take, is alike among chips that have it, and among those that have not. Traffic is told by shapes
+#: alone.
+KERNEL: Mapping[Chips, Mapping[str, float]] = MappingProxyType(
     {
-        Chips.KINDRED: _by_family(
-            "kindred chips", attention=0.85, convolution=0.54, elementwise=0.87, normalization=0.81, product=0.38,
-            serving=0.30, softmax=0.73,
-        ),
-        Chips.FOREIGN: _by_family(
-            "foreign chips", attention=0.70, convolution=0.57, elementwise=0.85, normalization=0.38, product=0.19,
-            serving=0.22, softmax=0.45,
-        ),
+        Chips.KINDRED: {
+            "attention": 0.85, "convolution": 0.54, "elementwise": 0.87, "normalization": 0.81, "product": 0.38,
+            "serving": 0.30, "softmax": 0.73,
+        },
+        Chips.FOREIGN: {
+            "attention": 0.70, "convolution": 0.57, "elementwise": 0.85, "normalization": 0.38, "product": 0.19,
+            "serving": 0.22, "softmax": 0.45,
+        },
     }
 )  # fmt: skip
-OTHER_KERNEL: Mapping[Chips, Component] = MappingProxyType(
-    {
-        chips: Component(value=value, meaning="the same of other families", source="median of the families measured")
-        for chips, value in ((Chips.KINDRED, 0.73), (Chips.FOREIGN, 0.45))
-    }
-)
+OTHER_KERNEL: Mapping[Chips, float] = MappingProxyType({Chips.KINDRED: 0.73, Chips.FOREIGN: 0.45})  # their median
 
 _LIKE = {
     "batched product": "product",
@@ -94,25 +69,21 @@ _LIKE = {
 }
 
 
-def _of_steps(meaning: str, one: float, kindred: float, foreign: float) -> Mapping[Chips, Component]:
-    values = {Chips.SAME: 1.0, Chips.ONE: one, Chips.KINDRED: kindred, Chips.FOREIGN: foreign}
-    return MappingProxyType(
-        {chips: Component(value=value, meaning=f"{meaning}, {chips} chips", source=_STEPS)
-         for chips, value in values.items()}
-    )  # fmt: skip
+def _by_chips(one: float, kindred: float, foreign: float) -> Mapping[Chips, float]:
+    return MappingProxyType({Chips.SAME: 1.0, Chips.ONE: one, Chips.KINDRED: kindred, Chips.FOREIGN: foreign})
 
 
-#: By how much less than among shapes timed alone a kernel's error within a whole step carries over.
-IN_STEPS = _of_steps("share of the correlation of kernels timed alone", 0.91, 0.87, 0.69)
+#: By how much less than among shapes timed alone a kernel's error within a whole step carries over; of steps.
+IN_STEPS = _by_chips(0.91, 0.87, 0.69)
 
-#: Correlation of the error that all kernels of a family share on a GPU. It is of the GPU's constants: on another chip
-#: it says nothing, and must move no step there.
-SHARED = _of_steps("correlation of the error that all kernels of a family share", 0.94, 0.0, 0.0)
+#: Correlation of the error that all kernels of a family share on a GPU; of steps. It is of the GPU's constants: on
+#: another chip it says nothing, and must move no step there.
+SHARED = _by_chips(0.94, 0.0, 0.0)
 
 
 def of_kernels(family: str, chips: Chips) -> float:
     """The correlation for kernels of a family in any format, one of `model.families`, within whole steps."""
-    return alone(family, chips) * IN_STEPS[chips].value
+    return alone(family, chips) * IN_STEPS[chips]
 
 
 def alone(family: str, chips: Chips) -> float:
@@ -120,56 +91,40 @@ def alone(family: str, chips: Chips) -> float:
     if chips not in KERNEL:
         return 1.0
     table = KERNEL[chips]
-    return table.get(family, table.get(_LIKE.get(family, ""), OTHER_KERNEL[chips])).value
+    return table.get(family, table.get(_LIKE.get(family, ""), OTHER_KERNEL[chips]))
 
 
-#: Correlation of one kernel's error with that of the same operator at another size or in another format.
-OTHER_UNIT = Component(
-    value=0.5,
-    meaning="of kernels that run on another unit, in another format or on another layout there",
-    source="stated, likewise",
-)
-OTHER_SIZE = Component(
-    value=0.5, meaning="of an operator at other sizes or in another format", source="stated; no measurement tells it"
-)
+#: Correlation of one kernel's error with that of the same operator on another unit, in another format or on another
+#: layout there, and at another size. Stated; no measurement tells it.
+OTHER_UNIT = OTHER_SIZE = 0.5
 
-#: Of the host's times, in ln: how far a host of the same description is from it carries over with the host itself.
-OTHER_HOST = Component(
-    value=0.0, meaning="correlation of the errors of two hosts' CPU times, and of two that nobody named", source=_STEPS
-)
+#: Correlation of the errors of two hosts' times, in ln, and of two that nobody named; of steps.
+OTHER_HOST = 0.0
 
-#: What a whole network is off by beyond its kernels, in ln, and how much of that it is off by on another device.
-NETWORK = Component(value=0.08, meaning="spread of a network's own error, in ln", source=_STEPS)
-NETWORKS = _of_steps("correlation of a network's own error", 0.81, 0.92, 0.52)
+#: What a whole network is off by beyond its kernels, in ln, and how much of that it is off by on another device; of
+#: steps.
+NETWORK = 0.08
+NETWORKS = _by_chips(0.81, 0.92, 0.52)
 
-#: What inductor's kernels, transposed convolutions and sums are off by (`model.families.UNMODELLED`): the forms of
-#: kernels that the model does not know are the same on every chip.
-UNMODELLED_KERNELS = Component(
-    value=0.9, meaning="correlation of what kernels of which no like was measured share, between different chips",
-    source="the most likely value for compiled steps of one half of KernelBench's problems, the other half agrees, "
-    "benchmarks/comparison_accuracy.py --estimate",
-)  # fmt: skip
+#: Correlation between different chips of what inductor's kernels, transposed convolutions and sums share
+#: (`model.families.UNMODELLED`): the forms of kernels that the model does not know are the same on every chip. The most
+#: likely value for compiled steps of one half of KernelBench's problems; the other half agrees
+#: (benchmarks/comparison_accuracy.py --estimate).
+UNMODELLED_KERNELS = 0.9
 
 #: What issuing one network takes longer than its host's pace tells, in ln: Python between the operators, their numbers
-#: of arguments, and trials of other days.
-ISSUING = Component(
-    value=0.2, meaning="spread of a network's own time on the CPU on one host, in ln",
-    source="the most likely value for pairs of steps that wait for one CPU, of one half of KernelBench's problems, "
-    "benchmarks/comparison_accuracy.py --estimate",
-)  # fmt: skip
-ISSUING_ELSEWHERE = Component(
-    value=0.5, meaning="correlation of a network's own time on the CPU with that on another host",
-    source="steps of KernelBench that wait for the CPU on pairs of its hosts, about each host's median: 0.4 to 0.7",
-)  # fmt: skip
+#: of arguments, and trials of other days. The most likely value for pairs of steps that wait for one CPU (likewise).
+ISSUING = 0.2
+#: The correlation of that with the same on another host: KernelBench's steps that wait for the CPU, on pairs of its
+#: hosts, about each host's median: 0.4 to 0.7.
+ISSUING_ELSEWHERE = 0.5
 
-#: How often errors are much larger than their spreads: the degrees of freedom of Student's distribution.
-FREEDOM = Component(value=4.2, meaning="degrees of freedom of the errors' distribution", source=_STEPS)
+#: How often errors are much larger than their spreads: the degrees of freedom of Student's distribution; of steps.
+FREEDOM = 4.2
 
-#: How well two measurements of one step on one device agree, in ln: clocks, drivers, releases.
-MEASURED = Component(
-    value=0.02, meaning="spread of a measured step, in ln",
-    source="timm's steps measured again with a later release of PyTorch; repeats of benchmark scripts 0.1 to 2 %",
-)  # fmt: skip
+#: How well two measurements of one step on one device agree, in ln: clocks, drivers, releases. timm's steps measured
+#: again with a later release of PyTorch; repeats of benchmark scripts 0.1 to 2 %.
+MEASURED = 0.02
 
 
 # Of what a prediction's error consists: independent parts, each with its weight in the step and its spread.
@@ -221,14 +176,14 @@ def parts_of(p: Prediction, names: Mapping[str, str] | None = None) -> dict[Part
     found = {part: replace(one, weight=one.weight * kernels) for part, one in kernel_parts(p, names).items()}
     if host:
         found[Part("host")] = Loaded(weight=host, spread=p.host.spread)
-        found[ISSUED] = Loaded(weight=host, spread=ISSUING.value)
+        found[ISSUED] = Loaded(weight=host, spread=ISSUING)
     found[WHOLE] = Loaded(weight=1.0, spread=of_network(p))
     return found
 
 
 def of_network(p: Prediction) -> float:
     """What a network is off by itself; of a training step also what its backward pass is, of which no op tells."""
-    return of_the_step((timing.kernel for timing in p.timings), NETWORK.value)
+    return of_the_step((timing.kernel for timing in p.timings), NETWORK)
 
 
 def kernel_parts(
@@ -347,17 +302,17 @@ class Kinship:
         """Of a part on the source with one on the target; 0 where they have nothing in common."""
         if (source.level, source.family, source.name) != (target.level, target.family, target.name):
             return 0.0
-        unit = 1.0 if source.unit == target.unit else OTHER_UNIT.value
+        unit = 1.0 if source.unit == target.unit else OTHER_UNIT
         match source.level:
             case "host":
-                return 1.0 if self.same_host else OTHER_HOST.value
+                return 1.0 if self.same_host else OTHER_HOST
             case "issuing":
-                return 1.0 if self.same_host else ISSUING_ELSEWHERE.value
+                return 1.0 if self.same_host else ISSUING_ELSEWHERE
             case "unmodelled":
-                return 1.0 if self.chips in (Chips.SAME, Chips.ONE) else UNMODELLED_KERNELS.value
+                return 1.0 if self.chips in (Chips.SAME, Chips.ONE) else UNMODELLED_KERNELS
             case "kernel":
-                size = 1.0 if source.cost == target.cost else OTHER_SIZE.value
-                layout = 1.0 if self.same_layout else OTHER_UNIT.value  # libraries have other kernels for the other
+                size = 1.0 if source.cost == target.cost else OTHER_SIZE
+                layout = 1.0 if self.same_layout else OTHER_UNIT  # libraries have other kernels for the other
                 return unit * size * layout * of_kernels(source.family, self.chips)
             case level:
-                return unit * (SHARED if level == "family" else NETWORKS)[self.chips].value
+                return unit * (SHARED if level == "family" else NETWORKS)[self.chips]

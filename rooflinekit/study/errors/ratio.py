@@ -110,7 +110,7 @@ class Ratios:
         pace = self._deviations * max(first.host.spread, second.host.spread)
         issuing = kin.correlation(ISSUED, ISSUED) if self._one_network else 0.0
         hosts = _by_hosts(first, second, kin.correlation(_HOST, _HOST), pace)
-        return kernels, hosts, _by_hosts(first, second, issuing, self._deviations * ISSUING.value)
+        return kernels, hosts, _by_hosts(first, second, issuing, self._deviations * ISSUING)
 
     def _variance(self, a: int, b: int, kin: Kinship) -> float:
         """s² of the logarithm, by all but the hosts."""

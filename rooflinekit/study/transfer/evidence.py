@@ -48,7 +48,7 @@ class Seen:
 
     ln: float  # ln(measured / predicted)
     parts: Mapping[Part, Loaded]
-    noise: float = MEASURED.value
+    noise: float = MEASURED
     share: float = 1.0  # of the step's time: 1 of the whole step, less of an operator
 
 

@@ -89,7 +89,7 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
         split[LEVELS[part.level]] = split.get(LEVELS[part.level], 0.0) + float(ln)
     return Posterior(
         mean=float(moved.sum()), spread=surprise * math.sqrt(max(total - removed, 0.0)), before=before,
-        freedom=FREEDOM.value + 1, surprise=surprise, by_part=by_part, split=split,
+        freedom=FREEDOM + 1, surprise=surprise, by_part=by_part, split=split,
     )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def _own_scales(seen: Sequence[Seen]) -> dict[_Key, float]:
     for one in seen:
         if one.share < 1:
             variance = sum(loaded.size**2 for loaded in one.parts.values()) + one.noise**2
-            scale = math.sqrt((FREEDOM.value + one.ln**2 / variance) / (FREEDOM.value + 1))
+            scale = math.sqrt((FREEDOM + one.ln**2 / variance) / (FREEDOM + 1))
             found |= {_key(part): scale for part in one.parts if part.level == "kernel"}
     return found
 
@@ -128,7 +128,7 @@ def _surprise(seen: Sequence[Seen], off: NDArray[np.float64], covariance: NDArra
     """Student's: the step as a whole, or all operators by their time, against what its parts' spreads allow."""
     weights = _of_step(seen)
     distance = float(weights @ off) ** 2 / float(weights @ covariance @ weights)
-    return math.sqrt((FREEDOM.value + distance) / (FREEDOM.value + 1))
+    return math.sqrt((FREEDOM + distance) / (FREEDOM + 1))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -225,7 +225,7 @@ class Transferred(Prediction):
 def widths(spread: Any, freedom: Any, surprise: Any, level: float, below: Any, above: Any) -> tuple[Any, Any]:
     """Factors to either side of the expected time, from a posterior and the plain prediction's; numbers or arrays."""
     times = stdtrit(freedom, (1 + level) / 2)
-    factor, network = np.exp(times * spread), np.exp(times * NETWORK.value)
+    factor, network = np.exp(times * spread), np.exp(times * NETWORK)
     wider = np.maximum(1.0, surprise)
     return np.minimum(factor, (below * network) ** wider), np.minimum(factor, (above * network) ** wider)
 

@@ -59,7 +59,7 @@ def test_one_part_by_hand() -> None:
     loaded = {part: Loaded(weight=1.0, spread=0.3)}
     found = given([Seen(ln=0.2, parts=loaded, noise=0.1)], loaded, FAR)
     assert found.mean == pytest.approx(0.18)
-    nu = FREEDOM.value
+    nu = FREEDOM
     assert found.surprise**2 == pytest.approx((nu + 0.4) / (nu + 1))
     assert found.spread == pytest.approx(found.surprise * math.sqrt(0.09 - 0.09 * 0.9))
     assert found.freedom == nu + 1
@@ -68,7 +68,7 @@ def test_one_part_by_hand() -> None:
 
 def test_what_is_not_common_stays_unknown() -> None:
     # A network's error is correlated by r: of 0.2 seen without noise, r is expected; 1 - r² of the variance is left.
-    r = NETWORKS[Chips.FOREIGN].value
+    r = NETWORKS[Chips.FOREIGN]
     part = Part("network")
     loaded = {part: Loaded(weight=1.0, spread=0.1)}
     found = given([Seen(ln=0.2, parts=loaded, noise=1e-9)], loaded, FAR)
@@ -82,7 +82,7 @@ def test_a_gpus_constants_are_its_own() -> None:
     loaded = {part: Loaded(weight=1.0, spread=0.1)}
     assert given([Seen(ln=0.2, parts=loaded)], loaded, FAR).mean == 0
     assert given([Seen(ln=0.2, parts=loaded)], loaded, Kinship(chips=Chips.ONE, same_host=True)).mean > 0.15
-    assert SHARED[Chips.SAME].value == 1
+    assert SHARED[Chips.SAME] == 1
 
 
 def test_chips_by_their_memory() -> None:
@@ -103,7 +103,7 @@ def test_a_surprise_widens() -> None:
     loaded = {Part("host"): Loaded(weight=1.0, spread=0.3)}
     usual, far = (given([Seen(ln=k * math.sqrt(0.1), parts=loaded, noise=0.1)], loaded, FAR) for k in (1, 3))
     assert usual.surprise == pytest.approx(1.0)
-    assert far.surprise == pytest.approx(math.sqrt((FREEDOM.value + 9) / (FREEDOM.value + 1)))
+    assert far.surprise == pytest.approx(math.sqrt((FREEDOM + 9) / (FREEDOM + 1)))
     assert far.spread > usual.spread
 
 
@@ -119,7 +119,7 @@ def test_another_host_is_half_known() -> None:
     part = Part("host")
     loaded = {part: Loaded(weight=1.0, spread=0.5)}
     other = Kinship(chips=Chips.SAME, same_host=False)
-    assert given([Seen(ln=0.4, parts=loaded, noise=1e-9)], loaded, other).mean == pytest.approx(0.4 * OTHER_HOST.value)
+    assert given([Seen(ln=0.4, parts=loaded, noise=1e-9)], loaded, other).mean == pytest.approx(0.4 * OTHER_HOST)
 
 
 def test_weights_of_kernels_and_host_share_the_step() -> None:
@@ -140,7 +140,7 @@ def test_a_step_as_predicted_changes_nothing_but_the_width() -> None:
     assert found.interval()[1] / found.interval()[0] < plain.interval()[1] / plain.interval()[0]
     # A faster host shortens it less than a slower one prolongs it: neither side is wider than plainly predicted, but
     # for what the network is off by itself: 2.0 of its spreads to either side, Student's of about five degrees.
-    assert plain.interval()[0] * math.exp(-2.02 * NETWORK.value) <= found.interval()[0]
+    assert plain.interval()[0] * math.exp(-2.02 * NETWORK) <= found.interval()[0]
     assert found.interval()[1] < plain.interval()[1]
     assert sum(found.terms().values()) == pytest.approx(found.total_s)
     assert found.by_kind()["gpu_s"].sum() == pytest.approx(plain.gpu_s)
@@ -202,7 +202,7 @@ def test_a_residual_is_split() -> None:
     loaded = {part: Loaded(weight=1.0, spread=0.1) for part in (Part("family", "product"), Part("network"))}
     found = given([Seen(ln=0.2, parts=loaded, noise=1e-9)], loaded, FAR)
     assert found.split == pytest.approx({"constants": 0.1, "network": 0.1})
-    assert found.mean == pytest.approx(0.1 * NETWORKS[Chips.FOREIGN].value)  # the constants are the source's own
+    assert found.mean == pytest.approx(0.1 * NETWORKS[Chips.FOREIGN])  # the constants are the source's own
 
 
 def test_other_sizes_executions_and_hosts() -> None:
@@ -267,7 +267,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_the_networks_own_spread_is_stated() -> None:
-    assert parts_of(step(HERE))[Part("network")] == Loaded(weight=1.0, spread=NETWORK.value)
+    assert parts_of(step(HERE))[Part("network")] == Loaded(weight=1.0, spread=NETWORK)
 
 
 def test_a_comparison_rests_on_it() -> None:
