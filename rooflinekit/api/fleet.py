@@ -18,7 +18,8 @@ from rooflinekit.ir.arguments import checked
 
 if TYPE_CHECKING:
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.fleet import Capacity, FleetSearch, Setup
+    from rooflinekit.serving.engine import Setup
+    from rooflinekit.serving.fleet import FleetSearch
     from rooflinekit.serving.settings import Disaggregation, Engine
     from rooflinekit.serving.step_times import StepTimes
     from rooflinekit.serving.traffic import ServiceLevel, Traffic
@@ -85,7 +86,6 @@ def search_places(
 ) -> FleetSearch:
     """`search_fleet` of combinations that are written out, each as options of `serve_traffic`."""
     from rooflinekit.serving.fleet import find_capacity, find_fleet
-    from rooflinekit.serving.served import serve_traffic_on
     from rooflinekit.serving.settings import check_price
 
     if not load > 0:
@@ -102,23 +102,14 @@ def search_places(
             "(several GPUs need a cluster; ep divides tp · dp)"
         )
 
-    def highest(setup: Setup) -> Capacity:
-        return find_capacity(
-            lambda requests, intervals: serve_traffic_on(
-                beside, requests, setup.engine, setup.times, intervals=intervals, apart=setup.apart,
-                prefill_times=setup.prefill_times,
-            ),
-            traffic, level, price_usd_per_hour=setup.price_usd_per_hour,
-        )  # fmt: skip
-
-    return find_fleet(setups, highest, traffic, level, load, most)
+    return find_fleet(setups, lambda setup: find_capacity(beside, setup, traffic, level), traffic, level, load, most)
 
 
 def _setups(
     decoder: Decoder, places: Sequence[Mapping[str, Any]], prices: float | Mapping[str, float] | None
 ) -> Iterator[Setup]:
     """Each way to serve, those with the same steps sharing what is known of them."""
-    from rooflinekit.serving.fleet import Setup
+    from rooflinekit.serving.engine import Setup
     from rooflinekit.serving.served import limits_text
 
     known: dict[Any, StepTimes] = {}

@@ -113,6 +113,7 @@ def serve_traffic(
     >>> found = serve_traffic(decoder, "nvidia-l4", traffic=load)  # doctest: +SKIP
     >>> found.percentile("ttft_s", 99), found.mean("queue_s"), found.tokens_per_s  # doctest: +SKIP
     """
+    from rooflinekit.serving.engine import Setup
     from rooflinekit.serving.served import serve_traffic_on
     from rooflinekit.serving.settings import Engine
 
@@ -128,10 +129,9 @@ def serve_traffic(
         collective_s,
         (power_limit, sm_clock),
     )
-    return serve_traffic_on(
-        host_of(host), traffic, used, times, apart=disaggregation,
-        prefill_times=prefill_times(times, disaggregation, cluster),
-    )  # fmt: skip
+    reading = prefill_times(times, disaggregation, cluster)
+    setup = Setup(engine=used, times=times, apart=disaggregation, prefill_times=reading)
+    return serve_traffic_on(host_of(host), traffic, setup)
 
 
 @checked
@@ -165,8 +165,8 @@ def highest_rate(
     >>> found = highest_rate(decoder, "nvidia-l4", level=level, traffic=rk.Traffic(rate=1))  # doctest: +SKIP
     >>> found.rate, found.gpus(100)  # doctest: +SKIP
     """
+    from rooflinekit.serving.engine import Setup
     from rooflinekit.serving.fleet import find_capacity
-    from rooflinekit.serving.served import serve_traffic_on
     from rooflinekit.serving.settings import Engine, check_price
 
     check_price(price_usd_per_hour)
@@ -183,14 +183,10 @@ def highest_rate(
         (power_limit, sm_clock),
     )
     reading = prefill_times(times, disaggregation, cluster)
-    return find_capacity(
-        lambda requests, intervals: serve_traffic_on(
-            beside, requests, used, times, intervals=intervals, apart=disaggregation, prefill_times=reading
-        ),
-        traffic,
-        level,
-        price_usd_per_hour=price_usd_per_hour,
+    setup = Setup(
+        engine=used, times=times, apart=disaggregation, prefill_times=reading, price_usd_per_hour=price_usd_per_hour
     )
+    return find_capacity(beside, setup, traffic, level)
 
 
 def engine_times(
