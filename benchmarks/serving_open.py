@@ -33,6 +33,7 @@ from serving_static import PLACES, step_times
 import rooflinekit as rk
 from rooflinekit.api.predict import host_of
 from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.serving.engine import Setup
 from rooflinekit.serving.served import ServedTraffic, percentile_of, serve_traffic_on
 
 #: Tokens in and out, and requests a second by stage.
@@ -75,7 +76,7 @@ def played(row: dict[str, Any], cached: int) -> ServedTraffic:
         cached=cached / given,
     )  # fmt: skip
     engine = rk.Engine(step_tokens=int(row["max_num_batched_tokens"]))
-    return serve_traffic_on(host_of(DEFAULT_HOST), traffic, engine, times)
+    return serve_traffic_on(host_of(DEFAULT_HOST), traffic, Setup(engine=engine, times=times))
 
 
 def blis(data: Path, cached: int | None) -> pd.DataFrame:
@@ -122,9 +123,8 @@ def llmservingsim(data: Path) -> pd.DataFrame:
     )
     PLACES["RTX4090"] = ("nvidia-rtx-4090", None)
     times = step_times("Llama-3.1-8B", "RTX4090", "bf16", "bf16", 1)
-    served = serve_traffic_on(
-        host_of(DEFAULT_HOST), traffic, rk.Engine(step_tokens=2048, request_s=0, input_s=0), times
-    )  # fmt: skip
+    setup = Setup(engine=rk.Engine(step_tokens=2048, request_s=0, input_s=0), times=times)
+    served = serve_traffic_on(host_of(DEFAULT_HOST), traffic, setup)
     first = log["first_token_ts"] - log["queued_ts"]
     measured = {
         "queue_s": log["scheduled_ts"] - log["queued_ts"], "ttft_s": first,

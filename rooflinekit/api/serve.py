@@ -22,7 +22,8 @@ from rooflinekit.ir.arguments import checked
 if TYPE_CHECKING:
     from rooflinekit.model.machine import Machine
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.fleet import Capacity, FleetSearch, Setup
+    from rooflinekit.serving.engine import Setup
+    from rooflinekit.serving.fleet import Capacity, FleetSearch
     from rooflinekit.serving.served import ServedTraffic, Serving
     from rooflinekit.serving.settings import Disaggregation, Engine
     from rooflinekit.serving.step_times import CollectiveTime, StepTimes
@@ -114,6 +115,7 @@ def serve_traffic(
     >>> found = serve_traffic(decoder, "nvidia-l4", traffic=load)  # doctest: +SKIP
     >>> found.percentile("ttft_s", 99), found.mean("queue_s"), found.tokens_per_s  # doctest: +SKIP
     """
+    from rooflinekit.serving.engine import Setup
     from rooflinekit.serving.served import serve_traffic_on
     from rooflinekit.serving.settings import Engine
 
@@ -122,10 +124,9 @@ def serve_traffic(
         "serve_traffic", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s,
         (power_limit, sm_clock),
     )  # fmt: skip
-    return serve_traffic_on(
-        host_of(host), traffic, used, times, apart=disaggregation,
-        prefill_times=prefill_times(times, disaggregation, cluster),
-    )  # fmt: skip
+    reading = prefill_times(times, disaggregation, cluster)
+    setup = Setup(engine=used, times=times, apart=disaggregation, prefill_times=reading)
+    return serve_traffic_on(host_of(host), traffic, setup)
 
 
 @checked
@@ -159,8 +160,8 @@ def highest_rate(
     >>> found = highest_rate(decoder, "nvidia-l4", level=level, traffic=rk.Traffic(rate=1))  # doctest: +SKIP
     >>> found.rate, found.gpus(100)  # doctest: +SKIP
     """
+    from rooflinekit.serving.engine import Setup
     from rooflinekit.serving.fleet import find_capacity
-    from rooflinekit.serving.served import serve_traffic_on
     from rooflinekit.serving.settings import Engine, check_price
 
     check_price(price_usd_per_hour)
@@ -170,14 +171,10 @@ def highest_rate(
         (power_limit, sm_clock),
     )  # fmt: skip
     reading = prefill_times(times, disaggregation, cluster)
-    return find_capacity(
-        lambda requests, intervals: serve_traffic_on(
-            beside, requests, used, times, intervals=intervals, apart=disaggregation, prefill_times=reading
-        ),
-        traffic,
-        level,
-        price_usd_per_hour=price_usd_per_hour,
+    setup = Setup(
+        engine=used, times=times, apart=disaggregation, prefill_times=reading, price_usd_per_hour=price_usd_per_hour
     )
+    return find_capacity(beside, setup, traffic, level)
 
 
 @checked
@@ -241,7 +238,6 @@ def search_places(
 ) -> FleetSearch:
     """`search_fleet` of combinations that are written out, each as options of `serve_traffic`."""
     from rooflinekit.serving.fleet import find_capacity, find_fleet
-    from rooflinekit.serving.served import serve_traffic_on
     from rooflinekit.serving.settings import check_price
 
     if not load > 0:
@@ -258,23 +254,14 @@ def search_places(
             "(several GPUs need a cluster; ep divides tp · dp)"
         )
 
-    def highest(setup: Setup) -> Capacity:
-        return find_capacity(
-            lambda requests, intervals: serve_traffic_on(
-                beside, requests, setup.engine, setup.times, intervals=intervals, apart=setup.apart,
-                prefill_times=setup.prefill_times,
-            ),
-            traffic, level, price_usd_per_hour=setup.price_usd_per_hour,
-        )  # fmt: skip
-
-    return find_fleet(setups, highest, traffic, level, load, most)
+    return find_fleet(setups, lambda setup: find_capacity(beside, setup, traffic, level), traffic, level, load, most)
 
 
 def _setups(
     decoder: Decoder, places: Sequence[Mapping[str, Any]], prices: float | Mapping[str, float] | None
 ) -> Iterator[Setup]:
     """Each way to serve, those with the same steps sharing what is known of them."""
-    from rooflinekit.serving.fleet import Setup
+    from rooflinekit.serving.engine import Setup
     from rooflinekit.serving.served import limits_text
 
     known: dict[Any, StepTimes] = {}

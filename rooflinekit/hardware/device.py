@@ -237,8 +237,10 @@ class Device(Record):
         return self.peak(math) / self.dram.bandwidth
 
     def _repr_html_(self) -> str:
-
-        return notebook_table(self)
+        title = f"{self.name}: {self.display_name or self.name} ({self.vendor}, {self.architecture})"
+        draft = [f"draft: {self.draft_reason}"] if self.draft else []
+        rows = notebook.table(["", "datasheet", "ridge"], device_rows(self))
+        return notebook.block(title, notebook.paragraphs(draft), rows)
 
     def accumulations(self, math: str) -> Mapping[str, float]:
         """Dense FLOP/s of the matrix units in format `math`, by the format they accumulate in; empty without units.
@@ -268,7 +270,7 @@ class Device(Record):
         """A what-if: a copy with some fields changed, and what is made of them changed in proportion.
 
         A mapping changes only its own keys of a nested record, `dram={"bandwidth": "6.7 TB/s"}`. Peaks follow SMs,
-        lanes and clocks, and bandwidth follows its pins, by the rules of `hardware.variation`; a number that is given
+        lanes and clocks, and bandwidth follows its pins, by the rules of `derive`; a number that is given
         stays as given. Raises pydantic's ValidationError (a ValueError) for an unknown field or an impossible value.
 
         >>> a = Device(name="a", vendor="V", architecture="A", sm_count=2, lanes_per_sm=64, clock=Clock(boost=1e9),
@@ -292,15 +294,6 @@ def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:
     yield from _peaks(device)
     yield from _units(device)
     yield from _links(device)
-
-
-def notebook_table(device: Device) -> str:
-    """The same as HTML."""
-    title = f"{device.name}: {device.display_name or device.name} ({device.vendor}, {device.architecture})"
-    draft = [f"draft: {device.draft_reason}"] if device.draft else []
-    return notebook.block(
-        title, notebook.paragraphs(draft), notebook.table(["", "datasheet", "ridge"], device_rows(device))
-    )
 
 
 def _peaks(device: Device) -> Iterator[tuple[str, str, str]]:

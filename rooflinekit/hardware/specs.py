@@ -65,17 +65,17 @@ def device_names() -> tuple[str, ...]:
     >>> "nvidia-a100-sxm4-80gb" in device_names()
     True
     """
-    return tuple(_listed(""))
+    return tuple(shipped_files(""))
 
 
 def host_names() -> tuple[str, ...]:
     """The names of all hosts, sorted; each is the stem of a file in gpu_specs/hosts/, here or in another package."""
-    return tuple(_listed("hosts"))
+    return tuple(shipped_files("hosts"))
 
 
 def cluster_names() -> tuple[str, ...]:
     """The names of all clusters, sorted; each is the stem of a file in gpu_specs/clusters/, or another package's."""
-    return tuple(_listed("clusters"))
+    return tuple(shipped_files("clusters"))
 
 
 def devices(*, allow_draft: bool = False) -> tuple[Device, ...]:
@@ -109,14 +109,14 @@ def load_device(name_or_path: str | Path, *, allow_draft: bool = False) -> Devic
 def _device_called(name: str) -> Device:
     """The device that goes by this name; files in which it cannot stand are not taken apart."""
     try:
-        return resolve(name, (_shipped(Device, one) for one in _listed("") if stands_in(name, _letters(one))))
+        return resolve(name, (_shipped(Device, one) for one in shipped_files("") if stands_in(name, _letters(one))))
     except DeviceNotFoundError:
         return resolve(name, devices(allow_draft=True))
 
 
 @cache
 def _letters(name: str) -> str:
-    return squash(name + _listed("")[name][0].read_bytes().decode(errors="replace"))
+    return squash(name + shipped_files("")[name][0].read_bytes().decode(errors="replace"))
 
 
 def load_host(name_or_path: str | Path = DEFAULT_HOST) -> Host:
@@ -150,7 +150,7 @@ def _load(kind: type[S], name_or_path: str | Path, hint: str) -> S:
     text = str(name_or_path)
     if is_path(name_or_path):
         return _verified(_record(read_mapping(Path(name_or_path), text), kind, text), text)
-    known = {squash(name): name for name in _listed(_FOLDERS[kind])}
+    known = {squash(name): name for name in shipped_files(_FOLDERS[kind])}
     name = known.get(squash(text))
     if name is None:
         raise DeviceNotFoundError(f"unknown {kind.__name__.lower()} {text!r}{hint}")
@@ -186,18 +186,13 @@ def read_unverified(name_or_path: str) -> Spec:
     if is_path(name_or_path):
         return read_spec(name_or_path, verify=False)
     for kind, folder in _FOLDERS.items():
-        if name_or_path in _listed(folder):
+        if name_or_path in shipped_files(folder):
             return cast("Spec", _read_shipped(kind, name_or_path))
     return resolve(name_or_path, devices(allow_draft=True))
 
 
-def shipped_files(kind: str) -> Mapping[str, tuple[Traversable, str]]:
-    """By name each file of a folder of gpu_specs/, such as "prices", and its label; other packages' too."""
-    return _listed(kind)
-
-
 @cache
-def _listed(kind: str) -> Mapping[str, tuple[Traversable, str]]:
+def shipped_files(kind: str) -> Mapping[str, tuple[Traversable, str]]:
     """By name each file of a kind ("", "hosts", "clusters", "prices") and its label, those of other packages too.
 
     Raises SpecError where two have the same name, PluginError for a package that cannot be read.
@@ -214,12 +209,12 @@ def _listed(kind: str) -> Mapping[str, tuple[Traversable, str]]:
 
 @cache
 def _shipped(kind: type[S], name: str) -> S:
-    return _verified(_read_shipped(kind, name), _listed(_FOLDERS[kind])[name][1])
+    return _verified(_read_shipped(kind, name), shipped_files(_FOLDERS[kind])[name][1])
 
 
 def _read_shipped(kind: type[S], name: str) -> S:
     """Raises SpecError where it has another name than its file, by which nobody would find it."""
-    file, label = _listed(_FOLDERS[kind])[name]
+    file, label = shipped_files(_FOLDERS[kind])[name]
     record = _record(read_mapping(file, label), kind, label)
     if record.name != name:
         raise SpecError(f"{label}: name: expected {name!r}, as the file is called; got {record.name!r}")

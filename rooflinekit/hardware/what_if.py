@@ -23,7 +23,7 @@ _DROPPED = {"aliases": (), "launch_date": None, "launch_price_usd": None, "confi
 
 
 def vary(device: Device, name: str, assignments: Sequence[str]) -> Device:
-    """The device under a new name with `KEY=VALUE` changed, and what follows from it by the rules of `variation`.
+    """The device under a new name with `KEY=VALUE` changed, and what follows from it by the rules of `Device.replace`.
 
     Peaks that are set stay as set, while the others follow units and clocks. A check that the result fails is explained
     as a what-if, for that is what was asked for. Raises InputError for a key or value that a specification cannot have.

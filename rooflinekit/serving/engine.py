@@ -205,6 +205,31 @@ def weight_bytes_of(graph: Graph) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One way to serve: an engine and its steps; with `apart` engines of their own for prompts and answers.
+
+    prefill_times: steps of those that read prompts, where they have GPUs of another number. words: that name it among
+    others. price_usd_per_hour: of one GPU; None where none is stated.
+    """
+
+    engine: Engine
+    times: StepTimes
+    apart: Disaggregation | None = None
+    prefill_times: StepTimes | None = None
+    words: str = ""
+    price_usd_per_hour: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Of a copy of the model, or of its engines for prompts and answers together."""
+        return gpus_of(self.times.gpus, self.apart)
+
+    def cost(self, copies: float) -> float:
+        """Dollars an hour of so many copies, or their GPUs where no price is stated."""
+        return copies * self.gpus * (1.0 if self.price_usd_per_hour is None else self.price_usd_per_hour)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePool:
     """The engine that gives tokens, and the one that reads prompts: another with `apart`, and some of each."""
 
@@ -213,15 +238,12 @@ class EnginePool:
     apart: Disaggregation | None
 
     @classmethod
-    def of(
-        cls, engine: Engine, times: StepTimes, traffic: Traffic, apart: Disaggregation | None,
-        prefill_times: StepTimes | None,
-    ) -> EnginePool:  # fmt: skip
+    def of(cls, setup: Setup, traffic: Traffic) -> EnginePool:
         """For requests of these lengths."""
-        going_on = Installed.of(engine, times, traffic)
-        other = prefill_times is not None and prefill_times is not times
-        reading = Installed.of(engine, prefill_times, traffic) if other else going_on  # type: ignore[arg-type]
-        return cls(going_on=going_on, reading=reading, apart=apart)
+        reading = going_on = Installed.of(setup.engine, setup.times, traffic)
+        if setup.prefill_times is not None:
+            reading = Installed.of(setup.engine, setup.prefill_times, traffic)
+        return cls(going_on=going_on, reading=reading, apart=setup.apart)
 
     def play(
         self, requests: Sequence[Request], factors: tuple[float, float] = (1.0, 1.0), hidden: bool | None = None,

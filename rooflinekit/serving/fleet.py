@@ -8,32 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rooflinekit.errors import CapacityError, FormatError, InputError
-from rooflinekit.serving.engine import EnginePool, gpus_of
-from rooflinekit.serving.served import SHARES, ServedTraffic
-from rooflinekit.serving.settings import Disaggregation, Engine
-from rooflinekit.serving.step_times import Chunk, StepTimes
+from rooflinekit.hardware.host import Host
+from rooflinekit.serving.engine import EnginePool, Setup
+from rooflinekit.serving.served import SHARES, ServedTraffic, serve_traffic_on
+from rooflinekit.serving.step_times import Chunk
 from rooflinekit.serving.traffic import MOST_REQUESTS, Request, ServiceLevel, Traffic
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """One way to serve: `words` name it, `price_usd_per_hour` is one GPU's (None where none is stated)."""
-
-    words: str
-    times: StepTimes
-    prefill_times: StepTimes | None
-    engine: Engine
-    apart: Disaggregation | None
-    price_usd_per_hour: float | None
-
-    @property
-    def gpus(self) -> int:
-        """Of a copy."""
-        return gpus_of(self.times.gpus, self.apart)
-
-    def cost(self, copies: float) -> float:
-        """Dollars an hour of so many copies, or their GPUs where no price is stated."""
-        return copies * self.gpus * (1.0 if self.price_usd_per_hour is None else self.price_usd_per_hour)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +92,7 @@ def at_best(setup: Setup, traffic: Traffic, level: ServiceLevel) -> float:
 
     Raises CapacityError where the memory does not hold a request.
     """
-    pool = EnginePool.of(setup.engine, setup.times, traffic, setup.apart, setup.prefill_times)
+    pool = EnginePool.of(setup, traffic)
     request = traffic.mean_request
     alone = pool.play((request,)).answers[0]
     if not (traffic.log or traffic.length_cv) and not level.kept_by(alone):
@@ -246,24 +225,17 @@ class Capacity:
         }  # fmt: skip
 
 
-def find_capacity(
-    served: Callable[[Traffic, bool], ServedTraffic],
-    traffic: Traffic,
-    level: ServiceLevel,
-    *,
-    price_usd_per_hour: float | None = None,
-) -> Capacity:
+def find_capacity(host: Host, setup: Setup, traffic: Traffic, level: ServiceLevel) -> Capacity:
     """The highest rate that keeps the level: doubled until it breaks, then halved in between.
 
-    served: what is served of requests, and whether with intervals. The share of requests that keep a level falls as
-    the rate rises, but for the chance of arrivals; the same seed draws the same gaps at every rate. At each rate there
-    are as many requests as it takes to settle (`_settled`).
+    The share of requests that keep a level falls as the rate rises, but for the chance of arrivals; the same seed draws
+    the same gaps at every rate. At each rate there are as many requests as it takes to settle (`_settled`).
     """
     points: dict[float, RatePoint] = {}
     played: dict[float, Traffic] = {}
 
     def keeps(rate: float) -> bool:
-        found = _settled(served, traffic.at_rate(rate))
+        found = _settled(host, setup, traffic.at_rate(rate))
         points[rate], played[rate] = RatePoint.of(found, level), found.traffic
         return points[rate].keeps(level)
 
@@ -281,17 +253,17 @@ def find_capacity(
         low, high = (middle, high) if keeps(middle) else (low, middle)
     return Capacity(
         level=level, rate=low, points=tuple(points[rate] for rate in sorted(points)),
-        at=served(played[low or min(points)], True), price_usd_per_hour=price_usd_per_hour,
+        at=serve_traffic_on(host, played[low or min(points)], setup), price_usd_per_hour=setup.price_usd_per_hour,
     )  # fmt: skip
 
 
-def _settled(served: Callable[[Traffic, bool], ServedTraffic], traffic: Traffic) -> ServedTraffic:
+def _settled(host: Host, setup: Setup, traffic: Traffic) -> ServedTraffic:
     """What is served once as many answers run as will: of as many requests as come in `_LIVES` times an answer's time,
     those of the first not counted. A log has the requests that it has.
     """
-    found = served(traffic, False)
+    found = serve_traffic_on(host, traffic, setup, intervals=False)
     during = math.ceil(traffic.rate * found.mean("e2e_s"))  # requests that come while one is answered
     if traffic.log or found.overloaded or traffic.requests >= _LIVES * during:
         return found
     longer = replace(traffic, requests=min(MOST_REQUESTS, _LIVES * during), warm_up=max(traffic.warm_up, during))
-    return served(longer, False)
+    return serve_traffic_on(host, longer, setup, intervals=False)

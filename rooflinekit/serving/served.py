@@ -15,7 +15,7 @@ from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.estimate import deviations
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.engine import EnginePool, Installed, ServingMemory, gpus_of
+from rooflinekit.serving.engine import EnginePool, Installed, ServingMemory, Setup, gpus_of
 from rooflinekit.serving.formats import Options
 from rooflinekit.serving.settings import Disaggregation, Engine, launch_lines, release_text
 from rooflinekit.serving.step_times import Chunk, StepTimes
@@ -402,31 +402,20 @@ def serve_on(
     )  # fmt: skip
 
 
-def serve_traffic_on(
-    host: Host,
-    traffic: Traffic,
-    engine: Engine,
-    times: StepTimes,
-    *,
-    intervals: bool = True,
-    apart: Disaggregation | None = None,
-    prefill_times: StepTimes | None = None,
-) -> ServedTraffic:
-    """Requests at a rate on the machines that `times` are of. Without `intervals` and joules in a third of
-    the time.
+def serve_traffic_on(host: Host, traffic: Traffic, setup: Setup, *, intervals: bool = True) -> ServedTraffic:
+    """Requests at a rate, served in one way. Without `intervals` and joules in a third of the time.
 
-    apart: engines of their own for prompts, whose steps are `prefill_times` where they are of other GPUs. Raises
-    CapacityError for a request that the memory does not hold.
+    Raises CapacityError for a request that the memory does not hold.
     """
-    requests, pool = traffic.draw(), EnginePool.of(engine, times, traffic, apart, prefill_times)
+    requests, pool = traffic.draw(), EnginePool.of(setup, traffic)
     played = pool.play(requests, joules=intervals)
-    running, gpus = max(1, round(played.running)), gpus_of(times.gpus, apart)
-    common = _common(host, traffic, engine, times, running, played, gpus)
+    running = max(1, round(played.running))
+    common = _common(host, traffic, setup.engine, setup.times, running, played, setup.gpus)
     bounds = {name: (mean, mean) for name, mean in _means(played, traffic).items()}
     if intervals:
         bounds = _bounds(pool, requests, traffic, common["prefill"], common["decode"], bounds)
     return ServedTraffic(
-        traffic=traffic, bounds=bounds, alone=pool.play((traffic.mean_request,)).answers[0], apart=apart,
+        traffic=traffic, bounds=bounds, alone=pool.play((traffic.mean_request,)).answers[0], apart=setup.apart,
         transfer_s=pool.transfer_s(traffic.input), memory=pool.going_on.memory, **common,
     )  # fmt: skip
 
