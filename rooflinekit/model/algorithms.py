@@ -112,8 +112,6 @@ class Algorithm:
 
 #: A matrix product, by whichever library.
 PRODUCT = Algorithm(packs="both")
-#: The same where the library has no kernel that was tuned for its sizes.
-UNTUNED_PRODUCT = replace(PRODUCT, tuned=False)
 #: Fused attention.
 ATTENTION = Algorithm(shape="queries")
 #: A step of a recurrent layer whose weights stay on the SMs (cuDNN).

@@ -325,9 +325,9 @@ def time_copy(
 # What a group of devices is joined by: the slowest link on the way around, inside a node and between nodes.
 
 
-#: Kinds of links with constants of their own, those of NVLink by generation.
+#: Kinds of links with constants of their own are nvlink (by generation), ethernet, infiniband, loopback, and of PCIe
 #: pcie-peer: a GPU writes into another's memory; pcie-host: through memory of the host; pcie-sockets: of two sockets.
-TECHNOLOGIES = ("nvlink", "pcie-peer", "pcie-host", "pcie-sockets", "ethernet", "infiniband", "loopback")
+
 #: Those on which a collective's kernels write to the host's memory and read there.
 THROUGH_HOST = ("pcie-host", "pcie-sockets")
 #: Of a packet on PCIe: 256 bytes, the payload that hosts commonly settle on, beside 24 of header, sequence number,

@@ -47,8 +47,8 @@ _EVERY = (*SINGLE, *HALF)
 _ASSEMBLY = (*SINGLE, Math.FP16)
 
 
-def _compiled(name: str = "", *, lanes: str, matrix: str = "", split: bool = False, **others: Any) -> Algorithm:
-    plain = Algorithm(name=name, rate=ByUnit(lanes, matrix), splits=ByUnit.both(split), **others)
+def _compiled(name: str = "", *, lanes: str, split: bool = False, **others: Any) -> Algorithm:
+    plain = Algorithm(name=name, rate=ByUnit(lanes, ""), splits=ByUnit.both(split), **others)
     return compiled_for_amd(plain, MIOPEN)
 
 

@@ -286,16 +286,9 @@ def log_sigmoid_backward(op: Op) -> Cost:
     return work(op.outputs[0].numel, 2, 2) + reads(op.inputs[:2]) + writes(op.outputs)
 
 
-@rule("aten.glu")
-def glu(op: Op) -> Cost:
-    """a·sigmoid(b) of the two halves of the input: 3 and 2 an output."""
-    return work_of(op, (3, 2))
-
-
-@rule("aten.glu_backward")
-def glu_backward(op: Op) -> Cost:
-    """s = sigmoid(b) 2 and 2, g·s for a, times (1-s)·a for b: 6 and 2 for each pair, written to both halves."""
-    return per_input(op, 6, 2)
+_GLU = "s = sigmoid(b) 2 and 2, g·s for a, times (1-s)·a for b: 6 and 2 for each pair, written to both halves."
+family(_elementwise, {"glu": (3, 2, "a·sigmoid(b) of the two halves of the input: 3 and 2 an output.")})
+family(per_input, {"glu_backward": (6, 2, _GLU)})
 
 
 @rule("aten.rrelu_with_noise")
@@ -357,10 +350,14 @@ def draw(op: Op) -> Cost:
     return writes(op.outputs)
 
 
-@rule(*aten("normal poisson binomial multinomial _standard_gamma _sample_dirichlet"))
-def draw_with(op: Op) -> Cost:
-    """Reads means, rates or probabilities, an element or a row each, and writes what it drew."""
-    return traffic(op)
+family(
+    traffic,
+    {
+        "normal poisson binomial multinomial _standard_gamma _sample_dirichlet": (
+            "Reads means, rates or probabilities, an element or a row each, and writes what it drew.",
+        )
+    },
+)  # fmt: skip
 
 
 @rule("aten.bernoulli")
@@ -372,12 +369,8 @@ def bernoulli(op: Op) -> Cost:
     return reads((probability,) if isinstance(probability, TensorSpec) else ()) + writes(op.outputs)
 
 
-@rule("aten.native_dropout", "aten._fused_dropout")
-def dropout(op: Op) -> Cost:
-    """Compare with a random number, mask and scale; the mask is written too, a byte an element."""
-    return per_output(op, 3)
-
-
+_DROPOUT = "Compare with a random number, mask and scale; the mask is written too, a byte an element."
+family(per_output, {"native_dropout _fused_dropout": (3, _DROPOUT)})
 register(
     {
         "native_dropout_backward": (2, 0),  # g·mask·scale

@@ -79,10 +79,7 @@ def lu(op: Op) -> Cost:
     return _lu(op.inputs[0]) + traffic(op)
 
 
-@rule("aten.lu_unpack")
-def lu_unpack(op: Op) -> Cost:
-    """A copy of the factors into triangles of their own."""
-    return traffic(op)
+family(traffic, {"lu_unpack": ("A copy of the factors into triangles of their own.",)})
 
 
 @rule("aten._linalg_det", "aten._linalg_slogdet")

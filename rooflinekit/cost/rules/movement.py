@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rooflinekit.cost.table import aten, dense_bytes, free, per_input, reads, rule, sweep, traffic, work, writes
+from rooflinekit.cost.table import aten, dense_bytes, family, free, per_input, reads, rule, sweep, traffic, work, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import DType, Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, smaller, total
@@ -154,10 +154,8 @@ def scatter_into_a_view(op: Op) -> list[Cost]:
     ]
 
 
-@rule("aten.repeat_interleave", timed_as=Family.MOVEMENT)
-def repeated_places(op: Op) -> Cost:
-    """Repetitions → places to read from: a running sum of the repetitions, then each place written."""
-    return per_input(op, 1)
+_REPEATED = "Repetitions → places to read from: a running sum of the repetitions, then each place written."
+family(per_input, {"repeat_interleave": (1, _REPEATED)}, timed_as=Family.MOVEMENT)
 
 
 # Reading and writing by index: only the elements that the indices name are touched, not the whole table.
@@ -181,10 +179,8 @@ def gather(op: Op) -> Cost:
     return _some(source, op.outputs[0].numel) + reads(indices) + writes(op.outputs)
 
 
-@rule("aten.nonzero", "aten.nonzero_static", timed_as=Family.MOVEMENT)
-def nonzero(op: Op) -> Cost:
-    """A comparison an element, and a running count that gives each place."""
-    return per_input(op, 2)
+_FOUND = "A comparison an element, and a running count that gives each place."
+family(per_input, {"nonzero nonzero_static": (2, _FOUND)}, timed_as=Family.MOVEMENT)
 
 
 # --- writing --------------------------------------------------------------------------------------------------

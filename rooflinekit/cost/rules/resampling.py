@@ -172,13 +172,9 @@ def affine_grid(op: Op) -> list[Cost]:
 # --- windows as columns ---------------------------------------------------------------------------------------
 
 
-@rule("aten.im2col", timed_as=Family.MOVEMENT)
-def windows_to_columns(op: Op) -> Cost:
-    """A copy; an element stands in as many columns as there are windows over it."""
-    return traffic(op)
-
-
-@rule("aten.col2im", timed_as=Family.MOVEMENT)
-def columns_to_windows(op: Op) -> Cost:
-    """Each element of the columns added to its place."""
-    return per_input(op, 1)
+family(
+    traffic,
+    {"im2col": ("A copy; an element stands in as many columns as there are windows over it.",)},
+    timed_as=Family.MOVEMENT,
+)
+family(per_input, {"col2im": (1, "Each element of the columns added to its place.")}, timed_as=Family.MOVEMENT)

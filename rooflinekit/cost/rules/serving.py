@@ -53,18 +53,20 @@ def _pairs(s: Size, t: Size, width: Size) -> Size:
     return total((product((growing, before)), triangle, product((total((s, product((-1, growing)))), width))))
 
 
-@rule("serving.rope_and_cache")
-def rope_and_cache(op: Op) -> Cost:
-    """New queries and keys rotated, keys and values put into the cache: its traffic, as it was measured."""
-    return traffic(op)
-
-
-@rule("serving.rms_norm", "serving.add_rms_norm", timed_as=Family.NORMALIZATION)
-def rms_norm(op: Op) -> Cost:
-    """Square, sum, scale and gain, 4 an element, and one for each element of a residual that is added before."""
-    return per_input(op, 4 + op.kind.endswith("add_rms_norm"))
-
-
+_NORM = "Square, sum, scale and gain, 4 an element, and one for each element of a residual that is added before."
+family(
+    per_input,
+    {"serving.rms_norm": (4, _NORM), "serving.add_rms_norm": (5, _NORM)},
+    timed_as=Family.NORMALIZATION,
+)
+family(
+    traffic,
+    {
+        "serving.rope_and_cache": (
+            "New queries and keys rotated, keys and values put into the cache: its traffic, as it was measured.",
+        ),
+    },
+)  # fmt: skip
 family(
     per_output,
     {
@@ -131,10 +133,13 @@ def grouped_mm(op: Op) -> Cost:
     return Cost(gemms=(gemm,)) + work(product((g, n, k)), 2 * bool(op.attrs["weight_only"])) + traffic(op)
 
 
-@rule("serving.all_reduce", timed_as=Family.REDUCTION)
-def all_reduce(op: Op) -> Cost:
-    """This GPU's own part in a sum over GPUs: it reads and writes its tensor once, and adds 1 an element.
-
-    Links are no part of it: `rooflinekit.serve` puts the collective's time in its place.
-    """
-    return per_input(op, 1)
+# Links are no part of it: `rooflinekit.serve` puts the collective's time in its place.
+family(
+    per_input,
+    {
+        "serving.all_reduce": (
+            1, "This GPU's own part in a sum over GPUs: it reads and writes its tensor once, and adds 1 an element.",
+        ),
+    },
+    timed_as=Family.REDUCTION,
+)  # fmt: skip
