@@ -309,7 +309,10 @@ def read_link_campaign(file: Path) -> LinkCampaign:
     head = read_head(file, text, HEADER, TIMINGS)
     _check_rows(rows, file)
     notes = {key: value for key, value in head.items() if key not in HEADER}
-    return LinkCampaign(**{key: head[key] for key in HEADER}, rows=rows, notes=MappingProxyType(notes))
+    cluster, source, licence, timing = (head[key] for key in HEADER)
+    return LinkCampaign(
+        cluster=cluster, source=source, licence=licence, timing=timing, rows=rows, notes=MappingProxyType(notes)
+    )
 
 
 def _check_rows(rows: pd.DataFrame, file: Path) -> None:
