@@ -25,11 +25,11 @@ from halves import in_first_half
 from network_accuracy import traced
 from networks import Step, timm_steps
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 import rooflinekit as rk
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import CPUS, load_constants, write_fit
+from rooflinekit.calibrate.fitting.hierarchical_fit import estimate, robust
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.step.prediction import predict_graph
@@ -64,13 +64,12 @@ def errors(rows: Rows, logs: Sequence[float], start: Mapping[str, float]) -> Flo
 
 def fitted(rows: Rows, start: Mapping[str, float]) -> tuple[Floats, Floats]:
     """The logarithms, and their standard errors."""
-
-    def residuals(logs: Floats) -> Floats:
-        return np.concatenate([errors(rows, list(logs), start) / _NOISE, logs / _WIDTH])
-
-    found = least_squares(residuals, np.zeros(len(NAMES)), loss="soft_l1", diff_step=0.05, max_nfev=6)
-    covariance = np.linalg.inv(found.jac.T @ found.jac)
-    return found.x, np.sqrt(np.diag(covariance))
+    start_at, width = np.zeros(len(NAMES)), np.full(len(NAMES), _WIDTH)
+    found, covariance = estimate(
+        lambda logs: robust(errors(rows, list(logs), start), _NOISE),
+        start_at, width, start_at - 3, start_at + 3, prior_weight=1.0, gain=1e-3,
+    )  # fmt: skip
+    return found, np.sqrt(np.diag(covariance))
 
 
 def told(label: str, found: Floats) -> None:

@@ -33,12 +33,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from energy_steps import Case, cases
-from scipy.optimize import least_squares
 
 import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
 from rooflinekit.calibrate.fitting.constants import ENERGY_CONSTANTS
 from rooflinekit.calibrate.fitting.files import stated_power, write_power
+from rooflinekit.calibrate.fitting.hierarchical_fit import estimate, robust
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.model.energy import Load, PowerLaw, clocks, drawn_j
 from rooflinekit.model.machine import Machine, PowerConstants
@@ -158,22 +158,16 @@ def fit(rows: Sequence[Row]) -> PowerConstants:
     )
     timed = np.isfinite(ratios)
 
-    def residuals(z: np.ndarray) -> np.ndarray:
+    def errors(z: np.ndarray) -> np.ndarray:
         power = _moved(z)
         found = np.array([_both(row, power) for row in rows])
-        watts = weights * np.log(found[:, 0] / measured) / _WATTS_OFF
-        times = (weights * np.log(found[:, 1] / ratios) / _RATIO_OFF)[timed]
-        return np.concatenate((_soft(watts), _soft(times), z))
+        watts = weights * np.log(found[:, 0] / measured)
+        times = (weights * np.log(found[:, 1] / ratios))[timed]
+        return np.concatenate((robust(watts, _WATTS_OFF), robust(times, _RATIO_OFF)))
 
-    count = len(ENERGY_CONSTANTS)
-    solved = least_squares(residuals, np.zeros(count), diff_step=0.03, max_nfev=12)
-    errors = np.sqrt(np.diag(np.linalg.inv(solved.jac.T @ solved.jac)))
-    return _moved(solved.x, errors)
-
-
-def _soft(off: np.ndarray) -> np.ndarray:
-    """As it is where small, as its root where large: a row that the model misses does not bend all others."""
-    return np.asarray(np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1)))
+    start, spread = np.zeros(len(ENERGY_CONSTANTS)), np.ones(len(ENERGY_CONSTANTS))
+    found, covariance = estimate(errors, start, spread, start - 5, start + 5, prior_weight=1.0, gain=1e-3)
+    return _moved(found, np.sqrt(np.diag(covariance)))
 
 
 def _thinned(rows: Sequence[Row]) -> list[Row]:

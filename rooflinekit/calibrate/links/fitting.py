@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -310,8 +309,10 @@ def read_link_campaign(file: Path) -> LinkCampaign:
     head = read_head(file, text, HEADER, TIMINGS)
     _check_rows(rows, file)
     notes = {key: value for key, value in head.items() if key not in HEADER}
-    named: dict[str, Any] = {key: head[key] for key in HEADER}
-    return LinkCampaign(**named, rows=rows, notes=MappingProxyType(notes))
+    cluster, source, licence, timing = (head[key] for key in HEADER)
+    return LinkCampaign(
+        cluster=cluster, source=source, licence=licence, timing=timing, rows=rows, notes=MappingProxyType(notes)
+    )
 
 
 def _check_rows(rows: pd.DataFrame, file: Path) -> None:

@@ -144,10 +144,10 @@ def test_calibrate_finds_what_the_timer_was_made_of(plan: Plan, tmp_path: Path) 
     found = calibration_workflows.calibrate(plan, load_device("nvidia-l4"), Streaming(), tmp_path / "run.jsonl")
     assert found.outcome.complete
     share = found.fit.calibration.constants["memory_share"]
-    # The median of both rounds lies half a per cent above the first; five cases do not quite outweigh other GPUs' 92 %.
-    # An L4 keeps error codes among its data, which add (1 + 0.16 / 3) · 16 / 15 = 1.124 to two reads and a write: 240
-    # of 300 GB/s are 1.124 · 0.8 of what data alone would get.
-    assert 0.899 / 1.005 < share.value < 0.92
+    # The median of both rounds lies half a per cent above the first; five cases do not quite outweigh other GPUs' 90 %.
+    # An L4 keeps error codes among its data, which add (1 + 1 / 48) · 16 / 15 = 1.089 to two reads and a write: 240 of
+    # 300 GB/s are 1.089 · 0.8 of what data alone would get.
+    assert 0.871 / 1.005 < share.value < 0.90
     assert share.stderr < 0.07
     # nothing tells it: that of other GPUs of the architecture stands
     assert found.fit.calibration.constants["matrix_share"].source != "rooflinekit calibrate"
