@@ -7,12 +7,11 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer, Json, Tables, say
+from rooflinekit.cli.command import Answer, Json, Options, Tables, say
 from rooflinekit.cli.options import (
     CLUSTERS,
     HOSTS,
@@ -182,8 +181,7 @@ def advise(
 # --- many predictions at once ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Where:
+class Where(Options):
     """Where a sweep or a search runs beside GPUs, and which sizes go together."""
 
     cluster: Annotated[

@@ -14,7 +14,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -67,13 +67,18 @@ Command = Callable[..., Answer | None]
 Json = Annotated[bool, "--json", "print JSON and nothing else"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Json:
+class Options:
+    """A record of options: each annotated attribute is one, with its default."""
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
+
+
+class _Json(Options):
     as_json: Json = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Forms:
+class _Forms(Options):
     """Their names are those of the forms of `rooflinekit.present.text.form`."""
 
     brief: Annotated[bool, "print the table alone, without the words around it"] = False
@@ -85,7 +90,9 @@ def made(command: Command) -> Callable[..., None]:
     """A command as typer takes it: each record among its parameters is the record's fields."""
     signature = inspect.signature(command, eval_str=True)
     given = {name: one.annotation for name, one in signature.parameters.items()}
-    records: dict[str, Any] = {name: kind for name, kind in given.items() if is_dataclass(kind)}
+    records: dict[str, Any] = {
+        name: kind for name, kind in given.items() if isinstance(kind, type) and issubclass(kind, Options)
+    }
     kinds = [kind for kind in _parts(signature.return_annotation) if issubclass(kind, Answer)]
     shared = [_Json] * bool(kinds) + [_Forms] * (Tables in kinds)
 
@@ -122,11 +129,10 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 
 
 @functools.cache
-def fields(record: type) -> dict[str, inspect.Parameter]:
+def fields(record: type[Options]) -> dict[str, inspect.Parameter]:
     """The fields of a record as a command's parameters."""
     hints = get_type_hints(record, include_extras=True)
-    parameters = inspect.signature(record).parameters
-    return {name: _option(name, hints[name], one.default) for name, one in parameters.items()}
+    return {name: _option(name, hint, getattr(record, name)) for name, hint in hints.items()}
 
 
 def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:

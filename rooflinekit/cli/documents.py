@@ -22,7 +22,7 @@ def measured(found: Validation, file: Path | None) -> dict[str, Any]:
 
     return {
         "measured_s": found.measured_s, "predicted_s": found.predicted_s, "error": found.error, "inside": found.inside,
-        "noisy": found.summary.noisy, "validation": document_of(found), "file": _named(file),
+        "noisy": found.summary.noisy, "validation": document_of(found), "file": None if file is None else str(file),
     }  # fmt: skip
 
 
@@ -117,7 +117,3 @@ def _constants(constants: Mapping[str, Constant]) -> dict[str, dict[str, Any]]:
     return {
         name: {"value": c.value, "error": c.stderr, "unit": c.unit, "source": c.source} for name, c in constants.items()
     }
-
-
-def _named(file: Path | None) -> str | None:
-    return None if file is None else str(file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import rooflinekit as rk
+from rooflinekit.cli.command import Options
 from rooflinekit.cli.parse import quantity_of, variants_of
 from rooflinekit.errors import InputError, printable
 from rooflinekit.present.text.progress import bar
@@ -63,8 +63,7 @@ MeasuredOn = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measured(Options):
     """A step that was measured, on which all predictions then rest."""
 
     measured: Annotated[
@@ -113,15 +112,13 @@ def changes_of(option: str, given: Sequence[str]) -> dict[str, Any]:
 Carbon = Annotated[float | None, "--carbon KG", "kg of CO2 for each kWh"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Named:
+class _Named(Options):
     price: Annotated[
         list[str] | None, "--price GPU=DOLLARS", "dollars for an hour of one GPU, such as h100=2.99; repeatable"
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hourly:
+class Hourly(Options):
     """What an hour of a GPU costs."""
 
     price_per_hour: Annotated[
@@ -157,12 +154,10 @@ class Hourly:
         return rk.Pricing(hour=hour, purchase=purchase, kwh=kwh, table=table, **shares)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Prices(Hourly, _Named):
     """The same, also by the names of GPUs."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Purchase(Prices):
     """What GPUs cost that are rented or bought, and their electricity."""
 
@@ -173,8 +168,7 @@ class Purchase(Prices):
     pue: Annotated[float, "total power by that of the GPU: host, fans and cooling draw too"] = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Options):
     """What leaves GPUs out."""
 
     max_watts: Annotated[str | None, "--max-watts WATTS", "leave out GPUs that draw more on average"] = None

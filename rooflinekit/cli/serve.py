@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer
+from rooflinekit.cli.command import Answer, Options
 from rooflinekit.cli.options import NONE_OR_MORE, ONE_OR_MORE, Model
 from rooflinekit.errors import CapacityError, FormatError, InputError, UnitError
 from rooflinekit.present import text
@@ -27,8 +26,7 @@ _PROMISES = ("ttft", "tpot", "e2e")
 Place = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Places:
+class Places(Options):
     """Who asks for what, and where it is served. What may be several is a text."""
 
     gpu: Annotated[list[str] | None, "name, alias or specification file; repeatable"] = None
@@ -59,8 +57,7 @@ class Places:
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Engines:
+class Engines(Options):
     """How the engine works; None where its own setting holds."""
 
     engine: Annotated[
@@ -127,8 +124,7 @@ class Engines:
         return rk.Speculation(tokens=self.draft_tokens, acceptance=self.acceptance, draft=draft)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Apart:
+class Apart(Options):
     """Engines of their own for prompts."""
 
     prefill_engines: Annotated[
@@ -153,8 +149,7 @@ class Apart:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rates:
+class Rates(Options):
     """Requests at a rate, and what is asked of them."""
 
     rate: Annotated[str | None, "requests come at this rate, whoever waits: 4/s, 120/min; several as 1,2,4/s"] = None

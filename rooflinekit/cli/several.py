@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer, progress_line
+from rooflinekit.cli.command import Answer, Options, fields, progress_line
 from rooflinekit.cli.options import (
     CLUSTERS,
     LISTED,
@@ -27,7 +26,6 @@ from rooflinekit.cli.options import (
 from rooflinekit.cli.parse import check_word, quantity_of
 from rooflinekit.cli.workload import Workload, describes_workload
 from rooflinekit.errors import InputError
-from rooflinekit.files import write_text
 from rooflinekit.present import text
 
 if TYPE_CHECKING:
@@ -37,8 +35,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.compare.limits import PowerLimits
 
 
-@dataclass(frozen=True, kw_only=True)
-class Meshed:
+class Meshed(Options):
     """How devices share the work, in words."""
 
     tensor: Annotated[int | None, "mesh: devices of a tensor group", ONE_OR_MORE] = None
@@ -58,15 +55,14 @@ class Meshed:
 
         groups = ("tensor", "context", "expert", "pipeline")
         if word not in ("mesh", *groups):
-            if self != Meshed():
+            if any(getattr(self, name) != one.default for name, one in fields(Meshed).items()):
                 raise InputError(f"options of a mesh, such as --tensor, belong to --strategy mesh; got {word!r}")
             return strategy_of(word, count)
         sizes = {name: getattr(self, name) or (count if name == word else 1) for name in groups}
         return rk.Mesh(**{**vars(self), **sizes})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Saving:
+class Saving(Options):
     """What saves memory, in words."""
 
     accumulate: Annotated[int, "parts of the batch, one after another", ONE_OR_MORE] = 1
@@ -181,12 +177,13 @@ def fit_into(
             graph, **place, host=workload.named_host, execution=workload.way, progress=say, largest=largest or ()
         )
     if policy is not None:
+        from rooflinekit.files import write_text
+
         write_text(found.policy, policy)
     return Answer("fit-into", found.to_dict, lambda: print(found))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Laid:
+class Laid(Options):
     """How GPUs share a decoder's training."""
 
     tp: Annotated[int, "GPUs that share each layer; with tokens cut between products", ONE_OR_MORE] = 1

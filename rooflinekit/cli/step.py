@@ -17,7 +17,6 @@ from rooflinekit.cli.options import ONE_OR_MORE, Rank, Target
 from rooflinekit.cli.parse import check_word, variants_of
 from rooflinekit.cli.workload import Workload, describes_workload
 from rooflinekit.errors import InputError, printable
-from rooflinekit.files import write_text
 from rooflinekit.present import text
 from rooflinekit.present.text.progress import bar
 
@@ -128,6 +127,7 @@ def summary(
     Each row has all below it. With --gpu also the time on each GPU; without, what is counted.
     Example: rooflinekit summary timm:resnet50 --batch 32 --gpu nvidia-l4 --depth 2
     """
+    from rooflinekit.files import write_text
     from rooflinekit.present.page.modules import modules_page
     from rooflinekit.present.page.templating import Origin, check_path
     from rooflinekit.step.summary import summary_text

@@ -9,7 +9,7 @@ from rooflinekit.errors import nearest
 
 #: Words without their hyphens | what to write: the first answer whose options the command has. Where a number was typed
 #: it takes the place of the one in braces.
-_OPTIONS = """
+_LINES = """
 training train backward backprop fwd-bwd forward-backward grad with-grad | --mode training
 inference infer eval evaluate no-grad test | --mode inference
 forward forward-only | --mode inference, or --mode forward for training mode without gradients
@@ -82,6 +82,10 @@ require constraint latency max-latency max-time | --require 'time<20 ms' | --slo
     | rooflinekit search … --minimize price --require 'time<20 ms'
 usd dollars budget hourly price-hour | --price-per-hour '2 USD' | rooflinekit cost … --price-per-hour '2 USD'
 """
+_OPTIONS: dict[str, list[str]] = {
+    words: answers
+    for words, *answers in (line.split(" | ") for line in _LINES.strip().replace("\n    | ", " | ").splitlines())
+}
 
 _COMMANDS: dict[str, str] = {
     "run estimate time latency simulate benchmark-model inference eval flops": "predict",
@@ -106,11 +110,7 @@ _COMMANDS: dict[str, str] = {
 _NAMES = re.compile(r"--[a-z0-9-]+")
 _EXAMPLE = re.compile(r"\{(\d+)\}")
 _ELSEWHERE = re.compile("; |rooflinekit")  # what follows is no option of the command at hand
-_OPTION = {
-    word: answers
-    for words, *answers in (line.split(" | ") for line in _OPTIONS.strip().replace("\n    | ", " | ").splitlines())
-    for word in words.split()
-}
+_OPTION = {word: answers for words, answers in _OPTIONS.items() for word in words.split()}
 _COMMAND = {word: answer for words, answer in _COMMANDS.items() for word in words.split()}
 
 

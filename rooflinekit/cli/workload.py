@@ -15,7 +15,7 @@ import typer
 
 import rooflinekit as rk
 from rooflinekit.cli import guide
-from rooflinekit.cli.command import Answer, Command, progress_line
+from rooflinekit.cli.command import Answer, Command, Options, progress_line
 from rooflinekit.cli.options import GPUS, HOSTS, Draft
 from rooflinekit.cli.parse import assumed_of, inputs_of, integer, integers, limits_of, sizes_of
 from rooflinekit.errors import InputError, printable
@@ -37,8 +37,7 @@ NO_INPUT = "--input is missing: the sizes that the model is called with, such as
 _Mode = Annotated[str, "inference, training, or forward: training mode without gradients"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Described:
+class Described(Options):
     """A workload in words."""
 
     input: Annotated[
@@ -105,7 +104,6 @@ class Described:
     allow_draft: Draft = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Training(Described):
     mode: _Mode = "training"
 
