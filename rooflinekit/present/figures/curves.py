@@ -446,5 +446,5 @@ def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page
         page.settle([])
         texts = {id(step): f"{step.layout}, {step.recipe.recompute}" for step in named}
         marks = [(place, _RADIUS, texts.get(id(step), "")) for step, place in zip(found.steps, every, strict=True)]
-        name_marks(axes, style, marks, [tuple(zip(*best, strict=True))])
+        name_marks(axes, style, marks, [tuple(zip(*best, strict=True)), ((capacity, capacity), axes.get_ylim())])
     return axes

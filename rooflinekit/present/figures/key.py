@@ -14,7 +14,7 @@ from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.labels import Box
 from rooflinekit.present.figures.marks import area_of, colours_of, path_colours
 from rooflinekit.present.figures.records.figure import Figure, Point
-from rooflinekit.present.figures.records.normalized import crossings
+from rooflinekit.present.figures.records.roofs import crossings
 from rooflinekit.present.figures.roofs import Line
 from rooflinekit.present.figures.style import (
     BOUND_COLOURS,
@@ -32,15 +32,11 @@ from rooflinekit.present.figures.style import (
 
 _CORNERS = 4
 _Place: TypeAlias = Literal[
-    "lower right",
-    "upper left",
-    "lower left",
-    "upper right",
-    "center right",
-    "lower center",
-    "upper center",
+    "lower right", "upper left", "lower left", "upper right", "center right", "lower center", "upper center",
     "center left",
-]  # in the order of preference; those of the edges only where the corners hold text
+]  # fmt: skip
+#: In the order of preference; those of the edges only where the corners hold text.
+_PLACES = get_args(_Place)
 
 
 def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequence[Point]) -> bool:
@@ -50,18 +46,12 @@ def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequenc
     handles = [*_handles(frame.style, figure, named), *_line_handles(lines)]
     title = figure.devices[0].display_name or None if len(figure.devices) == 1 else None
     best: tuple[float, _Place, Box, bool] | None = None
-    for i, place in enumerate(get_args(_Place)):
+    for i, place in enumerate(_PLACES):
         if i >= _CORNERS and best is not None and not best[3]:
             break
         legend = _legend(frame, handles, place, title)
         extent = legend.get_window_extent()
-        points = frame.ruler.points
-        box = Box(
-            x=(extent.x0 + extent.x1) / 2 * points,
-            y=(extent.y0 + extent.y1) / 2 * points,
-            width=extent.width * points,
-            height=extent.height * points,
-        )
+        box = Box.around(extent.get_points() * frame.ruler.points)
         texts = sum(box.overlaps(other) for other in frame.room.boxes)
         # Labels can move, marks cannot.
         cost = 100.0 * texts + 10 * frame.room.discs_hit(box) + frame.room.lines_hit(box)
@@ -77,24 +67,12 @@ def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequenc
 
 
 def _legend(frame: Frame, handles: Sequence[Line2D], place: _Place, title: str | None) -> Legend:
+    font, names = frame.style.label_font, [str(handle.get_label()) for handle in handles]
     legend = Legend(
-        frame.ax,
-        handles,
-        [str(handle.get_label()) for handle in handles],
-        loc=place,
-        title=title,
-        title_fontsize=frame.style.label_font,
-        alignment="left",
-        fontsize=frame.style.label_font,
-        handletextpad=0.3,
-        labelspacing=0.3,
-        borderpad=0.3,
-        borderaxespad=0.4,
-        handlelength=1.4,
-        framealpha=0.9,
-        edgecolor="none",
-        fancybox=False,
-    )
+        frame.ax, handles, names, loc=place, title=title, title_fontsize=font, alignment="left", fontsize=font,
+        handletextpad=0.3, labelspacing=0.3, borderpad=0.3, borderaxespad=0.4, handlelength=1.4, framealpha=0.9,
+        edgecolor="none", fancybox=False,
+    )  # fmt: skip
     frame.ax.add_artist(legend)
     legend.set_in_layout(False)
     legend.set_zorder(5.5)
@@ -173,13 +151,5 @@ def _line_handles(lines: Sequence[Line]) -> list[Line2D]:
 
 
 def _handle(label: str, marker: str, colour: str, area: float) -> Line2D:
-    return Line2D(
-        [],
-        [],
-        label=label,
-        linestyle="none",
-        marker=marker if area else "none",
-        markersize=math.sqrt(marker_square(marker, area)),
-        color=colour,
-        markeredgewidth=0.5,
-    )
+    return Line2D([], [], label=label, linestyle="none", marker=marker if area else "none", color=colour,
+                  markersize=math.sqrt(marker_square(marker, area)), markeredgewidth=0.5)  # fmt: skip

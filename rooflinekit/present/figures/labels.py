@@ -36,6 +36,12 @@ class Box:
     height: float
     angle: float = 0.0  # radians, counter-clockwise
 
+    @classmethod
+    def around(cls, ends: Places) -> Box:
+        """The upright one between two corners."""
+        (x, y), (width, height) = ends.mean(axis=0), ends[1] - ends[0]
+        return cls(x=float(x), y=float(y), width=float(width), height=float(height))
+
     @property
     def corners(self) -> Places:
         """The four corners, in order."""
@@ -273,55 +279,34 @@ class Ground:
         self._written.clear()
 
     def write(
-        self,
-        text: str,
-        box: Box,
-        anchor: tuple[float, float],
-        *,
-        font: float,
-        colour: str = INK,
-        leader: tuple[float, float] | None = None,
-        room: Box | None = None,
-        gid: str | None = None,
-    ) -> None:
+        self, text: str, box: Box, anchor: tuple[float, float], *, font: float, colour: str = INK,
+        leader: tuple[float, float] | None = None, room: Box | None = None, gid: str | None = None,
+    ) -> None:  # fmt: skip
         """Writes text into its box, kept at its distance in points from a place of the data when the figure is resized.
 
         leader: the point of the page at which a line from the text ends. room: what is kept free of other text, where
         that is more than the box. gid: what the text and its line are called in an SVG.
         """
         x, y = self.place(*anchor)
+        shared: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False, "gid": gid}
         written = self.ax.annotate(
-            text,
-            xy=anchor,
-            xytext=(box.x - x, box.y - y),
-            textcoords="offset points",
-            rotation=math.degrees(box.angle),
-            rotation_mode="anchor",
-            ha="center",
-            va="center",
-            fontsize=font,
-            color=colour,
-            bbox=self.style.behind,
-            zorder=6,
-            annotation_clip=False,
-            gid=gid,
-        )
+            text, xy=anchor, xytext=(box.x - x, box.y - y), rotation=math.degrees(box.angle), rotation_mode="anchor",
+            ha="center", va="center", fontsize=font, color=colour, bbox=self.style.behind, zorder=6, **shared,
+        )  # fmt: skip
         written.set_in_layout(False)
         self._written.append((box if room is None else room, written))
         if leader is not None:
-            start, end = box.nearest(*leader), leader
+            start = box.nearest(*leader)
+            line = {
+                "arrowstyle": "-",
+                "linewidth": 0.4,
+                "color": INK,
+                "shrinkA": 0.0,
+                "shrinkB": math.dist(leader, (x, y)),
+            }
             self.ax.annotate(
-                "",
-                xy=anchor,
-                xycoords="data",
-                xytext=(start[0] - x, start[1] - y),
-                textcoords="offset points",
-                arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": INK, "shrinkA": 0.0,
-                            "shrinkB": math.dist(end, (x, y))},
-                zorder=5,
-                annotation_clip=False,
-                gid=gid,
-            ).set_in_layout(False)  # fmt: skip
+                "", xy=anchor, xytext=(start[0] - x, start[1] - y), arrowprops=line, zorder=5, **shared
+            ).set_in_layout(False)
 
 
 _LEADER_FROM = 3.0  # points between a mark and its name
@@ -343,7 +328,7 @@ class Name:
         self._spot = spot
         self._place = ground.place(*spot)
         self._radius = radius
-        self._text = shortened(printable(text)) + behind
+        self._text = printable(text) + behind
         self._worth = math.inf if behind else _WORTH  # an error that was measured is always told
         self._size = ground.ruler.size(self._text, ground.style.label_font)
 
@@ -423,7 +408,5 @@ def name_marks(
         for start, end in pairwise(zip(*curve, strict=True)):
             ground.room.add_line(ground.place(*start), ground.place(*end))
     if (key := ax.get_legend()) is not None:
-        low, high = key.get_window_extent().get_points() * ground.ruler.points
-        (x, y), (width, height) = (low + high) / 2, high - low
-        ground.room.boxes.append(Box(x=x, y=y, width=width, height=height))
+        ground.room.boxes.append(Box.around(key.get_window_extent().get_points() * ground.ruler.points))
     write_names([Name(ground, spot, radius, text) for spot, radius, text in marks if text])

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.markers import CARETDOWNBASE, CARETLEFTBASE, CARETRIGHTBASE, CARETUPBASE
 
 from rooflinekit.present.figures.frame import Frame, Place
-from rooflinekit.present.figures.labels import Box, Name, around, write_names
+from rooflinekit.present.figures.labels import Box, Name, around, shortened, write_names
 from rooflinekit.present.figures.records.caption import percent, three_digits
 from rooflinekit.present.figures.records.figure import Figure, Floor, Point, Stop, Trajectory, by_time, leading
-from rooflinekit.present.figures.records.normalized import crossings
+from rooflinekit.present.figures.records.roofs import crossings
 from rooflinekit.present.figures.roofs import roof_colours
 from rooflinekit.present.figures.style import (
     BOUND_COLOURS,
@@ -128,7 +128,7 @@ def name_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> tuple[P
         text = point.label.partition(" ×")[0] if len(figure.series) > 1 else point.label
         radius = marker_radius(BOUND_MARKERS[point.bound], area_of(figure, frame.style, point.share))
         error = f" {percent(point.error + 1)}" if point.measured_s else ""
-        names.append(Name(frame, frame.spot(point), radius, text, error, f"of-{gids[id(point)]}"))
+        names.append(Name(frame, frame.spot(point), radius, shortened(text), error, f"of-{gids[id(point)]}"))
     write_names(names)
     return tuple(point for point, name in zip(by_time(named), names, strict=True) if name.box is not None)
 
@@ -210,7 +210,7 @@ def name_paths(frame: Frame, figure: Figure) -> None:
         for i in _by_weight(path):
             stop = path.stops[i]
             radius = marker_radius(BOUND_MARKERS[stop.bound], _AREA)
-            names.append(Name(frame, _spot(frame, stop), radius, stop.label))
+            names.append(Name(frame, _spot(frame, stop), radius, shortened(stop.label)))
     write_names(names)
 
 

@@ -33,7 +33,7 @@ from rooflinekit.present.figures.marks import (
 from rooflinekit.present.figures.records.build import Subject, roofline_figure
 from rooflinekit.present.figures.records.caption import caption as caption_of
 from rooflinekit.present.figures.records.figure import Figure
-from rooflinekit.present.figures.records.normalized import normalized_view
+from rooflinekit.present.figures.records.roofs import normalized_view
 from rooflinekit.present.figures.roofs import Line, draw_roofs, label_ridges, label_roofs
 from rooflinekit.present.figures.style import Venue, Width, sheet
 from rooflinekit.present.figures.timeline import memory, timeline

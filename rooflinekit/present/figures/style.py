@@ -237,7 +237,7 @@ def key_above(ax: Axes, handles: Sequence[Artist], style: Style) -> None:
     for columns in range(len(handles), 0, -1):
         legend = ax.legend(
             handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, fontsize=style.label_font,
-            frameon=False, borderaxespad=0.1, borderpad=0.2, handletextpad=0.4, columnspacing=0.8, handlelength=1.5,
+            frameon=False, borderaxespad=0.1, borderpad=0.2, handletextpad=0.4, columnspacing=1.0, handlelength=1.9,
         )  # fmt: skip
         if legend.get_window_extent().width <= ax.get_window_extent().width:
             return

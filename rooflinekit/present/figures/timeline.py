@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -14,10 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from rooflinekit.distributed.prediction import ParallelPrediction, Share
-from rooflinekit.distributed.queues import Message
+from rooflinekit.distributed.queues import KernelSpan, Message
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
-from rooflinekit.model.timing import Timing
 from rooflinekit.present.figures.labels import Ruler
 from rooflinekit.present.figures.style import (
     BLUE,
@@ -39,6 +38,7 @@ from rooflinekit.present.figures.style import (
 )
 from rooflinekit.step.memory_course import Moment, memory_course
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.timeline import Span
 from rooflinekit.study.compare.scaling import exposed_intervals, split
 from rooflinekit.units import format_quantity
 
@@ -47,22 +47,6 @@ Run = tuple[float, float, Hashable]  # start and end in seconds, and what it is
 HALF = 0.36  # of the height of a lane
 SEEN = 1 / 700  # of the step: shorter gaps between spans of one kind are not seen, and closed
 IDLE = "#f0f0f0"
-
-
-class Executed(Protocol):
-    """A kernel at its time."""
-
-    @property
-    def timing(self) -> Timing:
-        """What ran."""
-
-    @property
-    def start_s(self) -> float:
-        """From."""
-
-    @property
-    def end_s(self) -> float:
-        """To."""
 
 
 def merged(runs: Iterable[Run], least_gap_s: float) -> list[Run]:
@@ -105,7 +89,7 @@ def draw_bars(ax: Axes, lane: float, runs: Sequence[Run], colour: str, hatch: st
         )  # fmt: skip
 
 
-def draw_kernels(ax: Axes, lane: float, spans: Iterable[Executed], least_gap_s: float) -> None:
+def draw_kernels(ax: Axes, lane: float, spans: Iterable[Span | KernelSpan], least_gap_s: float) -> None:
     """Kernels by what bounds them."""
     kernels = merged(((span.start_s, span.end_s, span.timing.bound) for span in spans), least_gap_s)
     for bound, colour in BOUND_COLOURS.items():
@@ -182,35 +166,43 @@ def _blocks(ax: Axes, p: Prediction, style: Style) -> None:
     """
     runs = _module_runs(p)
     paths = [str(what[1]) if isinstance(what, tuple) else "" for _, _, what in runs]
-    font = style.label_font - 0.5
-    ruler = Ruler(ax)
-    points = ruler.across(ax) / (ax.get_xlim()[1] - ax.get_xlim()[0])
-
-    def fits(text: str, start: float, end: float) -> bool:
-        return bool(text) and ruler.size(text, font)[0] <= (end - start) * points
-
-    numbered = [_numbered(path) and not fits(path, a, b) for path, (a, b, _) in zip(paths, runs, strict=True)]
+    bars = _Bars(ax, style)
+    numbered = [_numbered(path) and not bars.fits(path, a, b) for path, (a, b, _) in zip(paths, runs, strict=True)]
     for i, (path, (start, end, _)) in enumerate(zip(paths, runs, strict=True)):
         ax.broken_barh([(start, end - start)], (_MODULES - 0.28, 0.56), facecolor=("#e2e2e2", "#cfcfcf")[i % 2],
                        edgecolor="white", linewidth=0.4, zorder=2)  # fmt: skip
         last = path.rpartition(".")[2]
         forms = (last,) if any(numbered) and _numbered(path) else (path,) if last.isdecimal() else (path, last)
-        text = next((text for text in forms if fits(text, start, end)), "")
-        if text:
-            ax.text((start + end) / 2, _MODULES, text, ha="center", va="center", fontsize=font, color=INK, zorder=3,
-                    clip_on=True)  # fmt: skip
+        bars.write(_MODULES, start, end, forms)
     if not any(numbered):
         return
     ax.set_ylim(_PARENTS - 0.2, ax.get_ylim()[1])
     parents = [(a, b, path.rpartition(".")[0] if _numbered(path) else i)
                for i, (path, (a, b, _)) in enumerate(zip(paths, runs, strict=True))]  # fmt: skip
     for start, end, parent in merged(parents, float("inf")):
-        forms = (str(parent), str(parent).rpartition(".")[2])
-        text = next((t for t in forms if fits(t, start, end) and not t.isdecimal()), "")
         if isinstance(parent, str):
             ax.plot([start, end], [_PARENTS + 0.21] * 2, color=FAINT, linewidth=0.6, solid_capstyle="butt")
-            if text:
-                ax.text((start + end) / 2, _PARENTS, text, ha="center", va="center", fontsize=font, color=INK)
+            bars.write(_PARENTS, start, end, [t for t in (parent, parent.rpartition(".")[2]) if not t.isdecimal()])
+
+
+class _Bars:
+    """Writes into the middle of bars what fits into them."""
+
+    def __init__(self, ax: Axes, style: Style) -> None:
+        self._ax, self._ruler, self._font = ax, Ruler(ax), style.label_font - 0.5
+        self._points = self._ruler.across(ax) / (ax.get_xlim()[1] - ax.get_xlim()[0])
+
+    def fits(self, text: str, start: float, end: float, margin: float = 0.0) -> bool:
+        """Whether a text, with so many points beside it, is no longer than a bar."""
+        room = (end - start) * self._points - margin
+        return bool(text) and room > margin and self._ruler.size(text, self._font)[0] <= room
+
+    def write(self, lane: float, start: float, end: float, forms: Iterable[str], margin: float = 0.0) -> None:
+        """The first of the forms that fits, if any does; on a margin it stands out from hatches."""
+        if text := next((text for text in forms if self.fits(text, start, end, margin)), ""):
+            behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "alpha": 0.8, "linewidth": 0}
+            self._ax.text((start + end) / 2, lane, text, ha="center", va="center", fontsize=self._font, color=INK,
+                          zorder=3, clip_on=True, bbox=behind if margin else None)  # fmt: skip
 
 
 def _numbered(path: str) -> bool:
@@ -262,6 +254,7 @@ def _handles(p: Prediction) -> list[Patch]:
 
 
 _LANE_INCHES = 0.27
+_MARGIN = 4.0  # points around a text within a hatched bar
 _NEXT, _NEXT_HEAD = 0.85, 1.4  # from a lane to the next one below, without and with text between
 _TOLD_APART = 0.01  # of the step: a line stands between collectives that both are longer
 _TASKS = {"forward": (SKY, ""), "backward": (BLUE, "....")}
@@ -298,10 +291,11 @@ def _parallel_timeline(p: ParallelPrediction, ax: Axes | None, width: str, venue
         page.settle(_parallel_handles(p, exposed is not None))
         if page.new:
             _grow(axes, style)
+        bars = _Bars(axes, style)
         for lane in lanes:
             _head(axes, lane, p, style)
             for start, end, text in _texts(lane):
-                _inside(axes, lane.height, start, end, text, style)
+                bars.write(lane.height, start, end, [str(text)], _MARGIN)
     return axes
 
 
@@ -425,18 +419,6 @@ def _texts(lane: _Lane) -> Iterator[Run]:
             yield start, end, what.partition(",")[0].rpartition(" ")[2]
     for message in lane.messages:
         yield message.start_s, message.end_s, message.key
-
-
-def _inside(ax: Axes, height: float, start: float, end: float, text: object, style: Style) -> None:
-    """Text in the middle of its bar, if it fits."""
-    ruler = Ruler(ax)
-    points = ruler.across(ax) / (ax.get_xlim()[1] - ax.get_xlim()[0])
-    font = style.label_font - 0.5
-    room = (end - start) * points - 4
-    if room > font / 2 and ruler.size(str(text), font)[0] <= room:
-        ax.text((start + end) / 2, height, str(text), ha="center", va="center", fontsize=font, color=INK, zorder=3,
-                clip_on=True, bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "alpha": 0.8,
-                                    "linewidth": 0})  # fmt: skip
 
 
 def _parallel_handles(p: ParallelPrediction, known: bool) -> list[Patch]:

@@ -266,13 +266,11 @@ def _parts(energy: StepEnergy) -> tuple[View, ...]:
     )  # fmt: skip
 
 
-def _watts(p: Prediction, energy: StepEnergy) -> Iterator[View]:
+def _watts(p: Prediction, energy: StepEnergy) -> Iterator[tuple[str, ...]]:
     groups = (("phase", p.by_phase()), ("kind", p.by_kind()), ("module", p.by_module(1))) if p.spans else ()
     for group, table in groups:
         ranked = table.sort_values("energy_j", ascending=False, kind="stable").head(_MOST_GROUPS)
         for name, row in ranked.to_dict("index").items():
-            yield {
-                "group": group, "name": str(name) or "(root)", "joules": said(row["energy_j"], 'J'),
-                "share": f"{row['energy_j'] / energy.joules:.0%}", "mean": said(row["power_w"], 'W'),
-                "peak": said(row["peak_w"], 'W'),
-            }  # fmt: skip
+            share = f"{row['energy_j'] / energy.joules:.0%}"
+            watts = said(row["power_w"], "W"), said(row["peak_w"], "W")
+            yield group, str(name) or "(root)", said(row["energy_j"], "J"), share, *watts

@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from rooflinekit.present.page.templating import View
+from rooflinekit.present.text.form import number
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import shown_terms, table_rows
@@ -44,13 +45,13 @@ def _gpu(row: Mapping[str, Any], interval: Interval, subject: str) -> View:
         "time": seconds(row["total_s"]),
         "bounds": between(row["low_s"], row["high_s"]),
         "interval": interval,
-        "throughput": number(row["throughput"]),
+        "throughput": _rate(row["throughput"]),
         "regime": row["regime"],
         "share_of_peak": f"{row['share_of_peak']:.0%}",
         "memory": format_quantity(row["memory_bytes"], "byte", binary=True),
         "fits": row["fits"],
-        "per_dollar": number(row["per_dollar"], 1000),
-        "per_watt": number(row["per_watt"]),
+        "per_dollar": _rate(row["per_dollar"], 1e-3),
+        "per_watt": _rate(row["per_watt"]),
     }
 
 
@@ -74,16 +75,8 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
 
 
-def number(value: float | None, times: float = 1) -> str:
-    """Three digits, more where it takes more before the point, with thin spaces between thousands.
-
-    >>> number(1234.5), number(0.02345), number(0.5, 1000), number(None)
-    ('1\u2009234', '0.0234', '500', '–')
-    """
-    if value is None:
-        return "–"
-    scaled = value * times
-    return f"{scaled:,.0f}".replace(",", "\u2009") if scaled >= 99.95 else f"{scaled:.3g}"
+def _rate(value: float | None, unit: float = 1.0) -> str:
+    return number(value, unit, "\u2009")
 
 
 def advice_of(advice: Advice) -> View:
@@ -160,7 +153,7 @@ def summary_of(p: Prediction) -> View:
         "bounds": between(*p.interval(0.9)),
         "regime": p.regime,
         "shares": ", ".join(f"{name}\u00a0{share:.0%}" for name, share in p.shares.items()),
-        "throughput": number(samples / p.total_s) if p.total_s else "–",
+        "throughput": _rate(samples / p.total_s) if p.total_s else "–",
         "counted": "samples/s" if BATCH in p.sizes else "steps/s",
         "pace": f"{seconds(p.total_s / samples)} a sample" if BATCH in p.sizes else "no size is named batch",
         "memory": format_quantity(m.peak_bytes, "byte", binary=True),

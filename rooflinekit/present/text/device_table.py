@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 from rooflinekit.hardware.catalog import Row
 from rooflinekit.hardware.device import FORMATS
-from rooflinekit.present.text.form import markdown
-
-_NOTHING = "–"
+from rooflinekit.present.text.form import markdown, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +53,19 @@ def print_devices(rows: Sequence[Row]) -> None:
 def _columns(math: str) -> list[_Column]:
     leaves = {"fp4": 11, "int8": 10, "tf32": 9, "fp64": 8, "fp8": 7, "bf16": 6, "fp16": 0, "fp32": 0}
     peaks = [
-        _Column(head=name, unit="TFLOP/s", text=lambda row, name=name: _number(row.peak(name), 1e12), rank=leaves[name])  # type: ignore[misc]
+        _Column(head=name, unit="TFLOP/s", text=lambda row, name=name: number(row.peak(name), 1e12), rank=leaves[name])  # type: ignore[misc]
         for name in FORMATS
     ]
     return [
         _Column(head="device", unit="", text=lambda row: row.device.name + (" (draft)" if row.device.draft else "")),
         *peaks,
-        _Column(head="memory", unit="GiB", text=lambda row: _number(row.device.dram.capacity, 2**30)),
-        _Column(head="bandwidth", unit="GB/s", text=lambda row: _number(row.device.dram.bandwidth, 1e9)),
-        _Column(head=f"ridge {math}", unit="FLOP/B", text=lambda row: _number(row.ridge, 1), rank=1),
-        _Column(head="power", unit="W", text=lambda row: _number(row.device.board_power, 1), rank=2),
-        _Column(head="price", unit="$", text=lambda row: _number(row.device.launch_price_usd, 1), rank=4),
-        _Column(head=f"{math}/W", unit="GFLOP/s", text=lambda row: _number(row.per_watt, 1e9), rank=3),
-        _Column(head=f"{math}/$", unit="GFLOP/s", text=lambda row: _number(row.per_dollar, 1e9), rank=5),
+        _Column(head="memory", unit="GiB", text=lambda row: number(row.device.dram.capacity, 2**30)),
+        _Column(head="bandwidth", unit="GB/s", text=lambda row: number(row.device.dram.bandwidth, 1e9)),
+        _Column(head=f"ridge {math}", unit="FLOP/B", text=lambda row: number(row.ridge, 1), rank=1),
+        _Column(head="power", unit="W", text=lambda row: number(row.device.board_power, 1), rank=2),
+        _Column(head="price", unit="$", text=lambda row: number(row.device.launch_price_usd, 1), rank=4),
+        _Column(head=f"{math}/W", unit="GFLOP/s", text=lambda row: number(row.per_watt, 1e9), rank=3),
+        _Column(head=f"{math}/$", unit="GFLOP/s", text=lambda row: number(row.per_dollar, 1e9), rank=5),
     ]
 
 
@@ -82,15 +80,3 @@ def _aligned(columns: Sequence[_Column], rows: Sequence[Row]) -> list[str]:
         padded[0] = line[0].ljust(widths[0])
         lines.append("  ".join(padded).rstrip())
     return lines
-
-
-def _number(value: float | None, unit: float) -> str:
-    """Three digits, more where it takes more before the point.
-
-    >>> _number(1979e12, 1e12), _number(66.91e12, 1e12), _number(None, 1)
-    ('1979', '66.9', '–')
-    """
-    if value is None:
-        return _NOTHING
-    scaled = value / unit
-    return f"{scaled:.0f}" if scaled >= 99.95 else f"{scaled:.3g}"

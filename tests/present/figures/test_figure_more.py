@@ -21,7 +21,7 @@ from rooflinekit.present.figures import plot
 from rooflinekit.present.figures.records.build import roofline_figure
 from rooflinekit.present.figures.records.caption import caption
 from rooflinekit.present.figures.records.figure import Figure
-from rooflinekit.present.figures.records.normalized import crossings, normalized_view
+from rooflinekit.present.figures.records.roofs import crossings, normalized_view
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.profile.matching import OpTime, Validation, compare_run
 from rooflinekit.study.profile.profile import Profile, ProfileComparison

@@ -33,8 +33,7 @@ from rooflinekit.present.figures.records.groups import (
     unmatched_note,
     wall_s,
 )
-from rooflinekit.present.figures.records.links import link_figure
-from rooflinekit.present.figures.records.normalized import trajectories_of
+from rooflinekit.present.figures.records.paths import link_figure, trajectories_of
 from rooflinekit.present.figures.records.roofs import ceiling, facts_of, floor_of, highest, l2_roof, levels_of, roofs_of
 from rooflinekit.step.prediction import Prediction
 

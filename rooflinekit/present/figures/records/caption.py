@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rooflinekit.model.algorithms import FEWER_FLOP
 from rooflinekit.present.figures.records.figure import DeviceFacts, Figure, Floor, Roof, Series
-from rooflinekit.present.figures.records.normalized import crossings
+from rooflinekit.present.figures.records.roofs import crossings
 from rooflinekit.units import format_quantity
 
 # Sentences of a caption on what a figure shows beside roofs and predicted marks.

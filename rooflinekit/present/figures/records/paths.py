@@ -1,4 +1,4 @@
-"""Steps on several devices as marks under the roofs of memory and of links.
+"""Whole steps as marks on paths: as one thing about them changes, and on several devices under the roofs of links.
 
 An interconnect's roof is that of memory with other bytes: FLOP/s are at most FLOP per byte sent times byte/s, as in
 communication-aware rooflines (Cardwell and Song, HPC Asia 2019).
@@ -6,13 +6,15 @@ communication-aware rooflines (Cardwell and Song, HPC Asia 2019).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.model.collectives import Link
 from rooflinekit.present.figures.records.figure import Figure, Roof, Stop, Trajectory
 from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of
+from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.scaling import (
     Sent,
     dram_bytes_of_a_device,
@@ -23,6 +25,95 @@ from rooflinekit.study.compare.scaling import (
     sent_over_links,
     strategy_name,
 )
+
+
+def trajectories_of(
+    predictions: Sequence[Prediction], words: Sequence[str] = (), *, joined: bool = True
+) -> tuple[Trajectory, ...]:
+    """The paths through these steps, in their order.
+
+    words: a name for each prediction, on one path through all. Otherwise names say what differs; where sizes differ
+    and something else too, there is a path over the sizes for each of the rest.
+    joined: else each step is a path of its own, as of networks that do not come from one another.
+    Raises InputError for fewer than two predictions, steps without FLOP or time, and another number of words.
+    """
+    if len(predictions) < 2:
+        raise InputError(f"path: expected two predictions or more, in order; got {len(predictions)}")
+    if words and (isinstance(words, str) or len(words) != len(predictions)):
+        raise InputError(f"path: expected a name for each of {len(predictions)} predictions; got {words!r}")
+    if not joined:
+        names = words or _apart(predictions)
+        return tuple(
+            Trajectory(name=f"{i} {word}", over="", stops=(_stop(p, str(word)),))
+            for i, (p, word) in enumerate(zip(predictions, names, strict=True), 1)
+        )
+    if words:
+        stops = tuple(_stop(p, str(word)) for p, word in zip(predictions, words, strict=True))
+        return (Trajectory(name="", over="", stops=stops),)
+    facts = [_facts(prediction) for prediction in predictions]
+    differing = _differing(facts)
+    sizes = [name for name in differing if any(name in p.sizes for p in predictions)]
+    along = sizes or differing
+    paths: dict[str, list[Stop]] = defaultdict(list)
+    for i, (prediction, fact) in enumerate(zip(predictions, facts, strict=True), 1):
+        rest = ", ".join(fact.get(name, "") for name in differing if name not in along)
+        short = _label(fact, along, sizes) or f"#{i}"
+        paths[rest].append(_stop(prediction, short))
+    return tuple(Trajectory(name=rest, over=", ".join(along), stops=tuple(stops)) for rest, stops in paths.items())
+
+
+def _differing(facts: Sequence[Mapping[str, str]]) -> list[str]:
+    """What is not the same in all."""
+    return [name for name in dict.fromkeys(key for f in facts for key in f) if len({f.get(name) for f in facts}) > 1]
+
+
+def _apart(predictions: Sequence[Prediction]) -> list[str]:
+    """For each step all that tells it from the others."""
+    facts = [_facts(prediction) for prediction in predictions]
+    differing = _differing(facts)
+    sizes = [name for name in differing if any(name in p.sizes for p in predictions)]
+    return [_label(fact, differing, sizes) or f"#{i}" for i, fact in enumerate(facts, 1)]
+
+
+def _label(fact: Mapping[str, str], along: Sequence[str], sizes: Sequence[str]) -> str:
+    """What a stop is called: its device, format or version, or its size with the name where there are several."""
+    return ", ".join(f"{name} {fact.get(name, '')}" if name in sizes else fact.get(name, "") for name in along)
+
+
+def _facts(p: Prediction) -> dict[str, str]:
+    """What may differ between steps, as a reader would say it."""
+    return {name: say(p) for name, say in _SAID.items()} | {name: str(value) for name, value in p.sizes.items()}
+
+
+def _format(p: Prediction) -> str:
+    """The arithmetic in which most of the FLOP are done."""
+    flop: Counter[str] = Counter()
+    for timing in p.timings:
+        flop[timing.kernel.math.value] += int(timing.kernel.cost.flop)
+    return flop.most_common(1)[0][0] if flop else ""
+
+
+_SAID: Mapping[str, Callable[[Prediction], str]] = {
+    "model": lambda p: p.graph_name,
+    "device": lambda p: (p.machine.device.display_name or p.machine.name).removeprefix("NVIDIA "),
+    "mode": lambda p: p.mode,
+    "format": _format,
+    "execution": lambda p: p.execution.backend,
+    "release": lambda p: str(p.graph.like) if p.graph.like else "",
+    "layout": lambda p: "channels last" if p.graph.channels_last else "",
+}
+
+
+def _stop(p: Prediction, label: str) -> Stop:
+    flop = sum(float(timing.kernel.cost.flop) for timing in p.timings)
+    moved = sum(float(timing.kernel.bytes) for timing in p.timings)
+    if min(flop, moved, p.total_s) <= 0:
+        raise InputError(f"path: {p.graph_name}: a step without FLOP or traffic has no place on the axes")
+    return Stop(label=label, device=p.machine.name, flop=flop, bytes=moved, time_s=p.total_s, bound=p.regime)
+
+
+# Steps on several devices.
+
 
 _LinkNames = Mapping[tuple[str, Link], str]
 
@@ -100,7 +191,7 @@ def _paths(
     steps: Sequence[ParallelPrediction], sends: Sequence[Mapping[str, float]], words: Sequence[str]
 ) -> tuple[Trajectory, ...]:
     if words:
-        stops = tuple(_stop(p, sent, str(word)) for p, sent, word in zip(steps, sends, words, strict=True))
+        stops = tuple(_link_stop(p, sent, str(word)) for p, sent, word in zip(steps, sends, words, strict=True))
         return (Trajectory(name="", over="", stops=stops),)
     groups: dict[str, list[int]] = {}
     for i, p in enumerate(steps):
@@ -110,7 +201,7 @@ def _paths(
         counts = [f"{name}{', ' * bool(name)}{steps[i].gpus} GPUs" for i in members]
         labels = counts if len(set(counts)) == len(counts) else names_of([steps[i] for i in members])
         labels = labels if len(members) > 1 or not name else [name]
-        stops = tuple(_stop(steps[i], sends[i], label) for i, label in zip(members, labels, strict=True))
+        stops = tuple(_link_stop(steps[i], sends[i], label) for i, label in zip(members, labels, strict=True))
         found.append(Trajectory(name=name, over="devices", stops=stops))
     return tuple(found)
 
@@ -123,7 +214,7 @@ def _group_names(steps: Sequence[ParallelPrediction], groups: Sequence[Sequence[
     return names_of([steps[members[0]] for members in groups], counted=not grows)
 
 
-def _stop(p: ParallelPrediction, sent: Mapping[str, float], label: str) -> Stop:
+def _link_stop(p: ParallelPrediction, sent: Mapping[str, float], label: str) -> Stop:
     return Stop(
         label=label, device=p.slowest.prediction.machine.name, flop=flop_of_a_device(p),
         bytes=dram_bytes_of_a_device(p), time_s=p.total_s, bound=limited_by(p), link_bytes=tuple(sent.items()),
