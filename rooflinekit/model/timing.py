@@ -24,7 +24,7 @@ from rooflinekit.model.energy import SECONDS, Load, PowerLaw, drawn_under_limit,
 from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.families import estimate_of, of_the_step, residuals_of, stated_family, unmodelled
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
+from rooflinekit.model.kernel_batch import TOLD, Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.roofline import Times, choices_of, exposed_share, time_work
 from rooflinekit.model.tiling import CAUSES
@@ -330,13 +330,11 @@ class PointKernels:
         """Equal for kernels that take the same time on any machine, and are of one shape."""
         if self._points.count == 1:  # told apart is quicker than compared
             return id(kernel)
-        rows, same = kernel.rows, self._same
+        same = self._same
         return (
             self._shape_key(kernel), kernel.math, kernel.family, kernel.algorithm, kernel.pointwise, kernel.direction,
-            same(kernel.padded), same(kernel.alone), kernel.raises,
-            *map(same, (rows.count, rows.length, rows.passes, rows.held_bytes, rows.threads, kernel.reread_bytes)),
-            *map(same, (kernel.column, kernel.blocks.count, kernel.blocks.loads, kernel.blocks.bytes, kernel.accesses)),
-            rows.worked, kernel.streamed,
+            same(kernel.padded), kernel.raises, same(kernel.rows.length), kernel.rows.worked,
+            *(same(told(kernel)) for told in TOLD.values()),
             *((same(part.bytes), same(part.distance)) for part in kernel.recent),
             *(map(same, _chain_numbers(kernel))),
             *map(self._timing_key, kernel.alternatives),
