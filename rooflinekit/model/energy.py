@@ -27,7 +27,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.model.kernel_batch import Columns, Floats, KernelBatch
 from rooflinekit.model.machine import Machine, board_share, flop_energy, process, simt_energy
-from rooflinekit.model.memory_system import passed_bytes
+from rooflinekit.model.memory_system import combined, passed_bytes
 from rooflinekit.model.roofline import Times
 from rooflinekit.units import format_quantity
 
@@ -134,7 +134,11 @@ class Load(Columns):
         cache, which has the SMs' clock, needs to pass it.
         """
         compute_s, memory_s = self.compute_s / r, np.maximum(self.memory_s, self.passing_s / r)
-        busy_s = self.busy_s * self._norm(compute_s, memory_s) / self._norm(self.compute_s, self.memory_s)
+        slowed, full = (
+            combined(compute_s, memory_s, self.overlap),
+            combined(self.compute_s, self.memory_s, self.overlap),
+        )
+        busy_s = self.busy_s * slowed / np.maximum(full, 1e-30)
         slower = np.divide(busy_s, self.busy_s, out=np.ones_like(busy_s), where=self.busy_s > 0)
         return replace(
             self,
@@ -144,11 +148,6 @@ class Load(Columns):
             busy_s=busy_s,
             launch_s=self.launch_s + self.clocked_s * (1 / r - 1),
         )
-
-    def _norm(self, compute_s: Any, memory_s: Any) -> Any:
-        high = np.maximum(np.maximum(compute_s, memory_s), 1e-30)
-        low = np.minimum(compute_s, memory_s)
-        return high * (1 + (low / high) ** self.overlap) ** (1 / self.overlap)
 
 
 def _products_j(work: KernelBatch, machine: Machine) -> Floats:

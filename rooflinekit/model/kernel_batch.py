@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -207,6 +208,17 @@ class KernelBatch:
 # Kernels, one record each → the columns that the time model works on.
 
 
+#: Columns that are numbers of a kernel as it has them.
+TOLD = {
+    name: attrgetter(place)
+    for name, place in {
+        "rows": "rows.count", "passes": "rows.passes", "row_bytes": "rows.held_bytes", "threads": "rows.threads",
+        "reread_bytes": "reread_bytes", "column": "column", "blocks": "blocks.count", "loads": "blocks.loads",
+        "block_bytes": "blocks.bytes", "accesses": "accesses", "alone": "alone", "streamed": "streamed",
+    }.items()
+}  # fmt: skip
+
+
 def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> KernelBatch:
     """The kernels as columns, in their order; each at so many points one after another, where its sizes are columns.
 
@@ -271,19 +283,8 @@ def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> Kerne
         links=flat(links),
         starts=flat(1 if chain is None else chain.starts for chain in chains),
         barriers=flat(0 if chain is None else chain.barriers for chain in chains),
-        rows=flat(kernel.rows.count for kernel in kernels),
         columns=flat(kernel.rows.length * kernel.rows.worked for kernel in kernels),
-        passes=flat(kernel.rows.passes for kernel in kernels),
-        row_bytes=flat(kernel.rows.held_bytes for kernel in kernels),
-        threads=flat(kernel.rows.threads for kernel in kernels),
-        reread_bytes=flat(kernel.reread_bytes for kernel in kernels),
-        column=flat(kernel.column for kernel in kernels),
-        blocks=flat(kernel.blocks.count for kernel in kernels),
-        loads=flat(kernel.blocks.loads for kernel in kernels),
-        block_bytes=flat(kernel.blocks.bytes for kernel in kernels),
-        accesses=flat(kernel.accesses for kernel in kernels),
-        alone=flat(kernel.alone for kernel in kernels),
-        streamed=flat(kernel.streamed for kernel in kernels),
+        **{name: flat(map(told, kernels)) for name, told in TOLD.items()},
         waits=flat(_waits(kernel) for kernel in kernels),
     )
 

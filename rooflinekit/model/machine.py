@@ -107,9 +107,7 @@ _EMULATED = {Math.FP16: "fp16", Math.BF16: "bf16", Math.TF32: "tf32"}
 #: 16, 24, 48 and 24. Data that is read as a stream brings its codes along, in the same share.
 _CODE_SHARE = 1 / 16
 
-# Where the specification is silent: the smallest of any GPU since 2014, and what most have.
-_SMALL_L1 = 24 * 1024.0
-_THREADS = 2048
+_THREADS = 2048  # of an SM, as most have, where the specification is silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,11 +196,6 @@ class Machine:
         return self.l2_bytes * self.values["cache_share"]
 
     @property
-    def l1_bytes(self) -> float:
-        """Capacity of an SM's L1, with its shared memory where they are one array."""
-        return self.device.l1_capacity_per_sm or _SMALL_L1
-
-    @property
     def threads_per_sm(self) -> int:
         """Threads that an SM holds at once."""
         return self.device.threads_per_sm or _THREADS
@@ -225,24 +218,9 @@ class Machine:
         return cycles / (self.sm_count * self.device.lanes_per_sm * self.clock)
 
     @property
-    def ramp_s(self) -> float:
-        """The shortest time from a kernel's first to its last instruction."""
-        return self.values["kernel_ramp_cycles"] / self.clock
-
-    @property
-    def product_ramp_s(self) -> float:
-        """The same for a kernel of products, beyond that of others; below 0 where it is shorter."""
-        return (self.values["product_ramp_cycles"] - self.values["kernel_ramp_cycles"]) / self.clock
-
-    @property
-    def barrier_s(self) -> float:
-        """How long all SMs wait for each other inside a kernel."""
-        return self.values["barrier_cycles"] / self.clock
-
-    @property
     def start_s(self) -> float:
         """What a kernel takes beside its work: its ramp, and the gap before it."""
-        return self.ramp_s + self.values["kernel_gap"]
+        return self.values["kernel_ramp_cycles"] / self.clock + self.values["kernel_gap"]
 
     @property
     def start_spread(self) -> float:

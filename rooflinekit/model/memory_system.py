@@ -28,6 +28,7 @@ from rooflinekit.model.rows import SUM_THREADS, WARP
 # Rows of the blocks on an SM, relative to its L1: all hit below the first, and the second further on none does.
 _L1_HELD = 0.5
 _L1_FADING = 0.7
+_SMALL_L1 = 24 * 1024.0  # bytes, where the specification is silent: the smallest of any GPU since 2014
 
 _PER_LOAD = 4  # elements that a thread of a block loads at once
 
@@ -42,9 +43,8 @@ _GIVEN_BACK_BYTES = 32 * 2**20
 _PAGE_BYTES, _FAULT_S = 4096, 0.25e-6
 
 
-def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
-    """Both at once: the p-norm with p = overlap, a sharp maximum where p is large."""
-    p = machine.values["overlap"]
+def combined(compute_s: Floats, memory_s: Floats, p: float) -> Floats:
+    """Both at once: the p-norm with p = a machine's overlap, a sharp maximum where p is large."""
     high = np.maximum(compute_s, memory_s)
     low = np.minimum(compute_s, memory_s)
     ratio = np.divide(low, high, out=np.zeros_like(high), where=high > 0)
@@ -155,7 +155,7 @@ def _kept(filled: Floats, passing: Floats, machine: Machine) -> Floats:
 def _missed(work: KernelBatch, machine: Machine) -> Floats:
     """Share of a row that is gone from the L1 when its block comes back to it."""
     blocks = np.minimum(machine.threads_per_sm / work.threads, np.ceil(work.rows / machine.sm_count))
-    filled = blocks * work.row_bytes / machine.l1_bytes
+    filled = blocks * work.row_bytes / (machine.device.l1_capacity_per_sm or _SMALL_L1)
     return np.clip((filled - _L1_HELD) / _L1_FADING, 0.0, 1.0)
 
 

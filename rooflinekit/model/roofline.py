@@ -66,7 +66,7 @@ def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, ca
         """The tensor core works beside the CUDA cores; CUDA cores that do the products do everything in turn."""
         found = products_s + others_s
         both = overlaps & (products_s > 0) & (others_s > 0)
-        found[both] = combined(products_s[both], others_s[both], machine)
+        found[both] = combined(products_s[both], others_s[both], machine.values["overlap"])
         return found
 
     others_s = work.vector_flop / vector_rate + special_s + work.powers * machine.power_s
@@ -92,17 +92,20 @@ def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, ca
         causes_s=links * causes_s if explained else causes_s,
         memory_s=links * memory_s,
         launch_s=_starts_s(work, machine) + links * per_kernel(found.extra_start_s),
-        busy_s=links * (combined(compute_s, memory_s - alone_s, machine) + alone_s),
+        busy_s=links * (combined(compute_s, memory_s - alone_s, machine.values["overlap"]) + alone_s),
         alone_s=links * alone_s,
     )
 
 
 def _starts_s(work: KernelBatch, machine: Machine) -> Floats:
     """Starts and barriers of each kernel; of a chain's two kernels in a link the product has the longer ramp."""
+    value = machine.values
     multiplies = np.bincount(work.products.kernel, minlength=len(work)) > 0
     ramps = np.where(multiplies, np.minimum(work.starts, work.links), 0.0)
-    found: Floats = work.starts * machine.start_s + ramps * machine.product_ramp_s + work.barriers * machine.barrier_s
-    return found + work.waits * machine.values["repeat_gap"]
+    cycles = ramps * (value["product_ramp_cycles"] - value["kernel_ramp_cycles"])
+    cycles = cycles + work.barriers * value["barrier_cycles"]
+    found: Floats = work.starts * machine.start_s + cycles / machine.clock
+    return found + work.waits * value["repeat_gap"]
 
 
 def _product_rates(work: KernelBatch, machine: Machine) -> Rates:

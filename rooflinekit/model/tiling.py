@@ -315,11 +315,11 @@ class _Tiled:
         if restricted(p, self.tensor_core):
             least_s[~np.broadcast_to(has_tiles(p, self.tensor_core), least_s.shape)] = np.inf
         first = np.argmin(least_s, axis=0)
-        lowest_s = combined(_of(compute_s, every, first), memory_s, self.machine)
+        lowest_s = combined(_of(compute_s, every, first), memory_s, self.machine.values["overlap"])
         close = least_s <= lowest_s * _CLOSE
         close[first, every] = False
         tile, product = np.nonzero(close)
-        others_s = combined(_of(compute_s, product, tile), memory_s[product], self.machine)
+        others_s = combined(_of(compute_s, product, tile), memory_s[product], self.machine.values["overlap"])
         tile, product = np.concatenate((first, tile)), np.concatenate((every, product))
         return _Options(
             product=product, tile=tile, split=np.zeros_like(tile), compute_s=_of(compute_s, product, tile),
@@ -340,7 +340,7 @@ class _Tiled:
         extra = self._extra_bytes(s, product)
         memory_s = self.traffic_s[product] + extra / self.bandwidth
         kept = np.flatnonzero(start_s + np.maximum(compute_s, memory_s) <= most_s[product])
-        total_s = start_s + combined(compute_s[kept], memory_s[kept], self.machine)
+        total_s = start_s + combined(compute_s[kept], memory_s[kept], self.machine.values["overlap"])
         return _Options(
             product=product[kept], tile=tile[kept], split=split[kept], compute_s=compute_s[kept], total_s=total_s,
             tiled_s=tiled_s[kept], extra_bytes=extra[kept],
@@ -361,7 +361,7 @@ class _Tiled:
             least_s = np.where(has_tiles(p, self.tensor_core), least_s, np.inf)
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
         tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
-        both_s = combined(_of(least_s, product, tile), memory_s[product], self.machine)
+        both_s = combined(_of(least_s, product, tile), memory_s[product], self.machine.values["overlap"])
         worth = both_s <= most_s[product]
         return tile[worth], product[worth]
 

@@ -24,7 +24,7 @@ from rooflinekit.model.energy import SECONDS, Load, PowerLaw, drawn_under_limit,
 from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.families import estimate_of, of_the_step, residuals_of, stated_family, unmodelled
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
+from rooflinekit.model.kernel_batch import TOLD, Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.roofline import Times, choices_of, exposed_share, time_work
 from rooflinekit.model.tiling import CAUSES
@@ -108,20 +108,13 @@ class Timing:
         return {**dict.fromkeys(CAUSES, 0.0), **parts, "rate": max(0.0, rest)}  # below 0 by rounding alone
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Kernels by each algorithm that may run, as columns."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Kernels by each algorithm that may run, with their times: [candidates · points]."""
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Kernel, ...]  # the candidates
     owner: list[int]  # whose each is: those of one kernel lie together
     work: KernelBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """Candidates with their times: [candidates · points]."""
-
-    candidates: Candidates
     own: Times  # at the board's own limit
     times: Times  # under the machine's
     load: Load | None  # at the board's own limit; None where no limit changes a time
@@ -133,29 +126,25 @@ class Timeable:
 
     def __init__(self, kernels: Sequence[Kernel], points: int = 1) -> None:
         self._kernels, self._points = kernels, points
-        self._known: dict[Hashable, Candidates] = {}
+        self._known: dict[Hashable, tuple[tuple[Kernel, ...], list[int], KernelBatch]] = {}
 
     def on(self, machine: Machine, *, causes: int = len(CAUSES)) -> Timed:
         """Their times under the machine's limits; of several algorithms the fastest one runs.
 
         causes: how many of CAUSES are told apart. Raises FormatError for arithmetic that the device does not have.
         """
-        candidates = self._candidates(machine)
-        free = time_work(candidates.work, machine, causes=causes)
-        own, times, load = limited_times(candidates.work, free, machine)
-        # libraries choose without regard to a limit of power
-        total_s = free.total_s.reshape(len(candidates.owner), self._points)
-        runs = _fastest(total_s, candidates.owner, len(self._kernels))
-        return Timed(candidates=candidates, own=own, times=times, load=load, runs=runs)
-
-    def _candidates(self, machine: Machine) -> Candidates:
         choices = [choices_of(kernel, machine) for kernel in self._kernels]
         key = tuple(tuple(map(id, choice)) for choice in choices)
         if key not in self._known:
-            kernels = tuple(kernel for choice in choices for kernel in choice)
+            candidates = tuple(kernel for choice in choices for kernel in choice)
             owner = [i for i, choice in enumerate(choices) for _ in choice]
-            self._known[key] = Candidates(kernels, owner, work_of(kernels, self._points))
-        return self._known[key]
+            self._known[key] = candidates, owner, work_of(candidates, self._points)
+        kernels, owner, work = self._known[key]
+        free = time_work(work, machine, causes=causes)
+        own, times, load = limited_times(work, free, machine)
+        # libraries choose without regard to a limit of power
+        runs = _fastest(free.total_s.reshape(len(owner), self._points), owner, len(self._kernels))
+        return Timed(kernels=kernels, owner=owner, work=work, own=own, times=times, load=load, runs=runs)
 
 
 def _fastest(total_s: Floats, owner: Sequence[int], count: int) -> NDArray[np.bool_]:
@@ -179,7 +168,7 @@ def time_kernels(kernels: Sequence[Kernel], machine: Machine, ready: Timeable | 
     """
     timed = (ready or Timeable(kernels)).on(machine)
     rows = np.flatnonzero(timed.runs[:, 0])
-    chosen = [timed.candidates.kernels[row] for row in rows]
+    chosen = [timed.kernels[row] for row in rows]
 
     @functools.cache
     def rate(math: Math, tensor_core: bool) -> Rate:
@@ -288,7 +277,7 @@ class PointKernels:
         prediction are told.
         """
         timed = self._ready.on(machine, causes=1)
-        times, owner, candidates = timed.times, timed.candidates.owner, timed.candidates.kernels
+        times, owner, candidates = timed.times, timed.owner, timed.kernels
         exposed = exposed_share(times.compute_s, times.busy_s - times.alone_s, machine.values["overlap"])
 
         def run(column: Floats) -> Floats:
@@ -321,7 +310,7 @@ class PointKernels:
 
     def _drawn_j(self, law: PowerLaw, timed: Timed, machine: Machine) -> Floats:
         load = None if self._points.count == 1 else timed.load  # see `rooflinekit.step.energy.kernels_j_of`
-        load = Load.of(timed.candidates.work, machine, timed.own) if load is None else load
+        load = Load.of(timed.work, machine, timed.own) if load is None else load
         return sum(drawn_under_limit(law, load, machine).values(), np.zeros(load.busy_s.size))
 
     # --- which are alike -------------------------------------------------------------------------------------------
@@ -330,13 +319,11 @@ class PointKernels:
         """Equal for kernels that take the same time on any machine, and are of one shape."""
         if self._points.count == 1:  # told apart is quicker than compared
             return id(kernel)
-        rows, same = kernel.rows, self._same
+        same = self._same
         return (
             self._shape_key(kernel), kernel.math, kernel.family, kernel.algorithm, kernel.pointwise, kernel.direction,
-            same(kernel.padded), same(kernel.alone), kernel.raises,
-            *map(same, (rows.count, rows.length, rows.passes, rows.held_bytes, rows.threads, kernel.reread_bytes)),
-            *map(same, (kernel.column, kernel.blocks.count, kernel.blocks.loads, kernel.blocks.bytes, kernel.accesses)),
-            rows.worked, kernel.streamed,
+            same(kernel.padded), kernel.raises, same(kernel.rows.length), kernel.rows.worked,
+            *(same(told(kernel)) for told in TOLD.values()),
             *((same(part.bytes), same(part.distance)) for part in kernel.recent),
             *(map(same, _chain_numbers(kernel))),
             *map(self._timing_key, kernel.alternatives),

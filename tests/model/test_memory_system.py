@@ -33,16 +33,14 @@ def compute_us(machine: Machine, **columns: object) -> float:
         (1000, 4.0),  # the shorter is hidden
     ],
 )
-def test_compute_and_memory_join_by_the_norm(device: Device, overlap: float, joined: float) -> None:
-    machine = Machine.of(device, constants(overlap=overlap))
-    both = combined(np.array([3.0, 4.0]), np.array([4.0, 3.0]), machine)
+def test_compute_and_memory_join_by_the_norm(overlap: float, joined: float) -> None:
+    both = combined(np.array([3.0, 4.0]), np.array([4.0, 3.0]), overlap)
     assert both == pytest.approx([joined, joined])
 
 
-def test_the_norm_at_its_ends(device: Device) -> None:
-    machine = Machine.of(device, constants(overlap=2))
+def test_the_norm_at_its_ends() -> None:
     # nothing at all, one alone, two alike: 1·√2; and a millionth beside 1 is not lost to rounding
-    found = combined(np.array([0.0, 5.0, 0.0, 1.0, 1.0]), np.array([0.0, 0.0, 7.0, 1.0, 1e-6]), machine)
+    found = combined(np.array([0.0, 5.0, 0.0, 1.0, 1.0]), np.array([0.0, 0.0, 7.0, 1.0, 1e-6]), 2.0)
     assert found.tolist() == pytest.approx([0.0, 5.0, 7.0, 2**0.5, 1 + 0.5e-12], rel=1e-14)
 
 
