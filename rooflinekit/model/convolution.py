@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rooflinekit.cost.rules.convolution import BACKWARD, FORWARD
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Math, Op, TensorSpec
 from rooflinekit.ir.points import Number, integer
@@ -34,6 +35,11 @@ _GROUPS_TILE = 32  # channels of a tile of such groups, which holds whole ones
 _MOST_SUMMED = 64  # channels a group beyond which its other kernels take no longer, as far as the same rows tell
 
 
+def is_convolution(op: Op) -> bool:
+    """Whether it is PyTorch's; what a plug-in's rule times as a convolution is a plain product."""
+    return op.kind == BACKWARD or op.kind in FORWARD
+
+
 def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
     """The kernels for one part of a convolution, given as a plain product.
 
@@ -51,7 +57,7 @@ def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
         yield kernel
         return
     kernel = _with_algorithms(kernel, problem_of(op, kernel.cost.label))
-    if op.kind == "aten.convolution_backward" or op.attrs.get("bias") is None:
+    if op.kind == BACKWARD or op.attrs.get("bias") is None:
         yield kernel
         return
     output = integer(op.outputs[0].bytes)
@@ -111,7 +117,7 @@ def problem_of(op: Op, label: str = "") -> Problem:
     A transposed convolution is the data gradient of one whose image is its result.
     """
     image, weight = image_and_weight(op)
-    result = op.inputs[0] if op.kind == "aten.convolution_backward" else op.outputs[0]
+    result = op.inputs[0] if op.kind == BACKWARD else op.outputs[0]
     transposed = bool(op.attrs.get("transposed"))
     directions: dict[str, Direction] = {"": "data" if transposed else "forward", "weight gradient": "weight"}
     if transposed:
@@ -337,7 +343,7 @@ def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
 
 def image_and_weight(op: Op) -> tuple[TensorSpec, TensorSpec]:
     """The image and the weight; the first input of a gradient is the gradient of the output."""
-    first = 1 if op.kind == "aten.convolution_backward" else 0
+    first = 1 if op.kind == BACKWARD else 0
     return op.inputs[first], op.inputs[first + 1]
 
 

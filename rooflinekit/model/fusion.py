@@ -25,6 +25,7 @@ from rooflinekit.ir.op import DType, Family, Math, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.model.attention_patterns import with_fused_attention
+from rooflinekit.model.convolution import is_convolution
 from rooflinekit.model.grouping import Group, groups_of, whole_up_to
 from rooflinekit.model.inlining import Buffer, Dataflow, buffers_of
 from rooflinekit.model.kernel import Issue, Kernel, Traffic
@@ -138,7 +139,7 @@ class _Making:
             return
         part = group.buffers[0].part
         family = part.priced.timed_as if part.priced.costs else Family.VIEW
-        if not (self.layouts.last and family is Family.CONVOLUTION):
+        if not (self.layouts.last and is_convolution(part.op)):
             yield self._library(part.priced, family)
             return
         moved = with_channels_last(part.priced)
@@ -164,7 +165,7 @@ class _Making:
     def _library(self, priced: PricedOp, family: Family) -> Issue:
         found = plain_kernels(priced, self.graph.tf32, self.device, self.graph.like)
         plain = [kernel for kernel in found if kernel.cost.label not in _LOWERED]
-        if family is Family.CONVOLUTION and self.autotunes:
+        if self.autotunes and is_convolution(priced.op):
             plain = list(with_template(priced.op, plain, self.tensor_formats))
         return issue_of(priced.op, family, plain, self.tensor_formats, self.traffic)
 

@@ -15,9 +15,9 @@ from rooflinekit.ir.sizes import missing_size
 from rooflinekit.model.algorithms import SCALED_PRODUCTS
 from rooflinekit.model.attention_backends import WRITTEN_OUT, attention_kernels, backend_of
 from rooflinekit.model.attention_math import written_out
-from rooflinekit.model.convolution import convolution_kernels, with_layout_copies
+from rooflinekit.model.convolution import convolution_kernels, is_convolution, with_layout_copies
 from rooflinekit.model.kernel import Issue, Kernel, Traffic
-from rooflinekit.model.recurrence import cell_kernel, is_cell, recurrent_kernel
+from rooflinekit.model.recurrence import RECURRENT, cell_kernel, is_cell, recurrent_kernel
 from rooflinekit.model.rows import (
     MOST_THREADS,
     SOFTMAX_PASSES,
@@ -78,7 +78,7 @@ def issue_of(
     calls: int = 0,
 ) -> Issue:  # fmt: skip
     """What the CPU issues for an op: its kernels, with layout copies and what they find in the cache."""
-    if family is Family.CONVOLUTION:
+    if is_convolution(op):
         kernels = with_layout_copies(op, kernels, tensor_formats)
     return Issue(op=op, family=family, kernels=tuple(reusing(k, op, traffic) for k in kernels), calls=calls)
 
@@ -148,9 +148,9 @@ def _kernels(
         elif op.kind == "serving.scaled_mm":
             first, *others = (replace(kernel, algorithm=one) for one in SCALED_PRODUCTS[math is Math.FP4])
             yield replace(first, alternatives=tuple(others))
-        elif family is Family.CONVOLUTION:
+        elif is_convolution(op):
             yield from convolution_kernels(kernel, op)
-        elif family is Family.RECURRENCE:
+        elif op.kind in RECURRENT:
             yield recurrent_kernel(kernel, op, device)
         elif is_cell(op):
             yield cell_kernel(kernel, op, device)

@@ -27,7 +27,11 @@ def _sizes(x: TensorSpec, weight: TensorSpec, y: TensorSpec, op: Op) -> tuple[Si
     return pixels, floor_div(x.shape[1], groups), floor_div(y.shape[1], groups), product(weight.shape[2:]), groups
 
 
-@rule(*aten("convolution _convolution cudnn_convolution convolution_overrideable"), timed_as=Family.CONVOLUTION)
+FORWARD = aten("convolution _convolution cudnn_convolution convolution_overrideable")
+BACKWARD = "aten.convolution_backward"
+
+
+@rule(*FORWARD, timed_as=Family.CONVOLUTION)
 def convolution(op: Op) -> Cost:
     """2·N·P·Q·K·C/g·R·S for P·Q output pixels (of a transposed one, input pixels); a bias 1 an output element.
 
@@ -43,7 +47,7 @@ def convolution(op: Op) -> Cost:
     return Cost(gemms=(gemm,)) + work(y.numel, int(op.attrs.get("bias") is not None)) + traffic(op)
 
 
-@rule("aten.convolution_backward", timed_as=Family.CONVOLUTION)
+@rule(BACKWARD, timed_as=Family.CONVOLUTION)
 def convolution_backward(op: Op) -> list[Cost]:
     """The forward count for the gradient of the input, again for that of the weight; 1 a number summed for the bias.
 
