@@ -15,6 +15,7 @@ from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.layers import Layers
 from rooflinekit.distributed.products import GradientTape, Part
 from rooflinekit.distributed.records import Layout, Recipe, recipe_of
+from rooflinekit.distributed.rewriting import kept_for_backward
 from rooflinekit.distributed.saving import checkpointed
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
@@ -224,7 +225,7 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     for timing in layer:
         for cause, seconds in timing.terms().items():
             terms[cause] += seconds / _LAYERS
-    saved, again = _saved(graph, recipe)
+    saved, again = _saved(graph)
     return Pieces(
         parts=parts, weights=_weights(graph), saved_bytes=saved, again_bytes=again,
         terms=terms, deviation=deviation_of(layer, machine), tied=part.decoder.tied,
@@ -251,35 +252,23 @@ def _weights(graph: Graph) -> dict[str, int]:
     return {part: numbers // _COUNTS.get(part, 1) for part, numbers in found.items()}
 
 
-def _saved(graph: Graph, recipe: Recipe) -> tuple[dict[str, int], int]:
+def _saved(graph: Graph) -> tuple[dict[str, int], int]:
     """Bytes that forward makes and backward reads, by part; and those of a layer's forward that is run again.
 
     What backward's products read in 8 bits alone is kept in 8 bits, once: its transpose (Transformer Engine,
     `update_usage`).
     """
-    made: dict[str, tuple[str, int, int]] = {}
+    saved: dict[str, int] = defaultdict(int)
+    for kept in kept_for_backward(graph).values():
+        read = [spec for _, spec in kept.uses]
+        narrow = all(spec.dtype.itemsize == 1 for spec in read)
+        size = min(int(kept.spec.numel), max(int(spec.bytes) for spec in read)) if narrow else int(kept.spec.bytes)
+        saved[_part_of(graph.priced[kept.made].op.module)] += size
+    saved["layer"] //= _LAYERS
     again: dict[str, int] = {}
-    kept: dict[str, int] = defaultdict(int)
-    for op in graph.ops:
-        for spec in op.outputs:
-            if op.phase is Phase.FORWARD and spec.role is Role.ACTIVATION:
-                part, *most = made.get(spec.memory, (_part_of(op.module), 0, 0))
-                size, numbers = (max(pair) for pair in zip(most, (int(spec.bytes), int(spec.numel)), strict=True))
-                made[spec.memory] = part, size, numbers
-            elif " again in layers.0" in spec.memory:
-                again[spec.memory] = max(again.get(spec.memory, 0), int(spec.bytes))
-    standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
-    read: dict[str, list[TensorSpec]] = defaultdict(list)
-    for op in graph.ops:
-        if op.phase is Phase.BACKWARD:
-            for spec in op.inputs:
-                read[spec.memory].append(spec)
-    for memory, (part, size, numbers) in made.items():
-        if memory in read and memory not in standing:
-            narrow = all(spec.dtype.itemsize == 1 for spec in read[memory])
-            kept[part] += min(numbers, max(int(spec.bytes) for spec in read[memory])) if narrow else size
-    kept["layer"] //= _LAYERS
-    return dict(kept), sum(again.values())
+    for spec in (spec for op in graph.ops for spec in op.outputs if " again in layers.0" in spec.memory):
+        again[spec.memory] = max(again.get(spec.memory, 0), int(spec.bytes))
+    return dict(saved), sum(again.values())
 
 
 #: Joules by part of the board (`model.energy.PARTS`), beside idling, of each part of the step.

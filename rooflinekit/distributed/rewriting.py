@@ -286,6 +286,33 @@ def flattened(spec: TensorSpec, numel: int, name: str = "") -> TensorSpec:
     return replace(spec, name=name or spec.name, storage="", shape=(numel,), stride=None)
 
 
+# What forward keeps for backward.
+
+
+@dataclass(slots=True)
+class Kept:
+    """Memory that forward makes and backward reads: by its largest tensor, and where."""
+
+    spec: TensorSpec
+    made: int  # the place of the op that has it first
+    uses: list[tuple[int, TensorSpec]] = field(default_factory=list)  # of backward, as it reads it
+
+
+def kept_for_backward(graph: Graph, *, given: bool = False) -> dict[str, Kept]:
+    """By memory, weights and inputs apart. given: also what others have made, as the stages before a stage."""
+    standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
+    found: dict[str, Kept] = {}
+    for i, op in enumerate(graph.ops):
+        if op.phase is Phase.FORWARD:
+            for spec in (*op.inputs, *op.outputs) if given else op.outputs:
+                kept = found.setdefault(spec.memory, Kept(spec, i))
+                kept.spec = max(kept.spec, spec, key=lambda one: int(one.bytes))
+        for spec in op.inputs if op.phase is Phase.BACKWARD else ():
+            if spec.memory in found:
+                found[spec.memory].uses.append((i, spec))
+    return {memory: kept for memory, kept in found.items() if kept.uses and memory not in standing}
+
+
 # The blocks of a model, which checkpointing, sharding and pipelines take as a whole.
 
 

@@ -17,6 +17,7 @@ from rooflinekit.distributed.rewriting import (
     gradients_of,
     host_copy,
     host_wait,
+    kept_for_backward,
     known_modules,
     moved,
     on_tensors,
@@ -319,16 +320,20 @@ def host_bytes(graph: Graph) -> tuple[str, ...]:
 
 def _stays(graph: Graph, chosen: bool | tuple[str, ...]) -> list[_Stay]:
     """Of each block that is chosen, in the order of forward."""
-    segments = segments_of(graph)
-    begins = [_begin(graph, path) for path in segments]
+    segments, outputs = segments_of(graph), {spec.memory for spec in graph.outputs}
+    begins = [next(i for i in _inside(graph, s) if graph.priced[i].op.phase is Phase.FORWARD) for s in segments]
     last = max((i for i, p in enumerate(graph.priced) if p.op.phase is Phase.FORWARD), default=0)
     ends = [*(begin - 1 for begin in begins[1:]), last]
+    every = [
+        kept for memory, kept in kept_for_backward(graph).items()
+        if memory not in outputs and int(kept.spec.bytes) >= _LEAST_BYTES
+    ]  # fmt: skip
     found = []
     for k in _numbers(graph, segments, chosen):
-        kept, use = _kept(graph, begins[k], ends[k])
-        if kept:
+        if own := [kept for kept in every if begins[k] <= kept.made <= ends[k]]:
+            specs, use = tuple(kept.spec for kept in own), min(kept.uses[0][0] for kept in own)
             gone = ends[min(k + 1, len(ends) - 1)]
-            found.append(_Stay(name=segments[k][0], kept=kept, end=ends[k], gone=gone, use=use))
+            found.append(_Stay(name=segments[k][0], kept=specs, end=ends[k], gone=gone, use=use))
     return found
 
 
@@ -340,28 +345,3 @@ def _numbers(graph: Graph, segments: list[tuple[str, ...]], chosen: bool | tuple
             known = ", ".join(segment[0] for segment in segments)
             raise InputError(f"{graph.name}: offload_activations: {path!r} is no block: expected some of {known}")
     return [k for k, s in enumerate(segments) if any(within(block, path) for block in s for path in chosen)]
-
-
-def _begin(graph: Graph, path: tuple[str, ...]) -> int:
-    """The place of a segment's first op in forward."""
-    return next(
-        i for i, p in enumerate(graph.priced)
-        if p.op.phase is Phase.FORWARD and any(within(p.op.module, block) for block in path)
-    )  # fmt: skip
-
-
-def _kept(graph: Graph, begin: int, end: int) -> tuple[tuple[TensorSpec, ...], int]:
-    """What forward ops from one place to another make and backward reads, and where that is first."""
-    stay = {spec.memory for spec in (*graph.weights, *graph.inputs, *graph.outputs)}
-    made: dict[str, TensorSpec] = {}
-    for p in graph.priced[begin : end + 1]:
-        for spec in p.op.outputs if p.op.phase is Phase.FORWARD else ():
-            if spec.memory not in stay and (spec.memory not in made or int(spec.bytes) > int(made[spec.memory].bytes)):
-                made[spec.memory] = spec
-        stay |= {spec.memory for spec in p.op.inputs if spec.memory not in made}
-    uses: dict[str, int] = {}
-    for i, p in enumerate(graph.priced):
-        for spec in p.op.inputs if p.op.phase is Phase.BACKWARD else ():
-            uses.setdefault(spec.memory, i)
-    kept = tuple(spec for memory, spec in made.items() if memory in uses and int(spec.bytes) >= _LEAST_BYTES)
-    return kept, min((uses[spec.memory] for spec in kept), default=0)

@@ -31,7 +31,16 @@ from rooflinekit.distributed.queues import (
     pace_of,
     run_together,
 )
-from rooflinekit.distributed.rewriting import block_of, blocks_of, bytes_of, is_ours, on_tensors, scaled, times
+from rooflinekit.distributed.rewriting import (
+    block_of,
+    blocks_of,
+    bytes_of,
+    is_ours,
+    kept_for_backward,
+    on_tensors,
+    scaled,
+    times,
+)
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.model.collectives import CollectiveTiming
@@ -358,10 +367,4 @@ def crossing_bytes(stages: Sequence[Graph]) -> list[int]:
 
 def saved_bytes(stage: Graph) -> int:
     """Bytes that forward makes, or is given by other stages, and backward reads: what a piece under way keeps."""
-    made: dict[str, int] = {}
-    for op in stage.ops:
-        for spec in (*op.inputs, *op.outputs) if op.phase is Phase.FORWARD else ():
-            made[spec.memory] = max(made.get(spec.memory, 0), int(spec.bytes))
-    standing = {spec.memory for spec in (*stage.weights, *stage.inputs)}
-    read = {i.memory for p in stage.priced if p.op.phase is Phase.BACKWARD for i in p.op.inputs}
-    return sum(size for memory, size in made.items() if memory in read and memory not in standing)
+    return bytes_of(kept.spec for kept in kept_for_backward(stage, given=True).values())
