@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -278,10 +278,9 @@ class ParallelPrediction(Draws):
 
     def _facts(self) -> list[str]:
         """The step in six lines: what and how long, throughput, links, terms, why, savers and utilization."""
-        low, high = self.interval(0.9)
         return [
             f"{self.graph_name} {self.slowest.prediction.mode} (batch={self.batch}) on {self.gpus} of "
-            f"{self.cluster.name}, {type(self.strategy).__name__}: {_s(self.total_s)} ({_s(low)} to {_s(high)})",
+            f"{self.cluster.name}, {type(self.strategy).__name__}: {took(self)}",
             f"{self.throughput:.4g} samples/s, {self.speedup:.2f} times one {self.one_gpu.machine.name} "
             f"({_s(self.one_gpu_s)}), efficiency {self.efficiency:.0%}",
             f"links busy {_s(self.communication_s)}: {_s(self.hidden_s)} hidden, {_s(self.exposed_s)} exposed",
@@ -296,10 +295,7 @@ class ParallelPrediction(Draws):
         if len(self.shares) > 1:
             numbers, share = self.fullest.numbers, self.fullest.memory.needed_share
             found.append(f"fullest: GPU {', '.join(map(str, numbers))}, {share:.0%} of its memory")
-        if self.energy is not None:
-            found.append(self.energy.line(self.interval(0.9)))
-        judged = [f"judged: {one}" for one in self.accuracy]
-        return [*found, *judged, *(f"note: {note}" for note in self.notes)]
+        return [*found, *drawn_and_judged(self, self.accuracy), *(f"note: {note}" for note in self.notes)]
 
     def _reason(self) -> str:
         """What the slowest device spends its step on, and where most of the rest goes."""
@@ -330,6 +326,18 @@ class ParallelPrediction(Draws):
 
 
 _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")
+
+
+def took(step: ParallelPrediction | TrainingStep) -> str:
+    """How long, and its interval."""
+    low, high = step.interval()
+    return f"{_s(step.total_s)} ({_s(low)} to {_s(high)})"
+
+
+def drawn_and_judged(step: ParallelPrediction | TrainingStep, accuracy: Iterable[Accuracy | None]) -> list[str]:
+    """A line on energy, where power is stated, and on each accuracy that is known."""
+    drawn = [] if step.energy is None else [step.energy.line(step.interval())]
+    return drawn + [f"judged: {one}" for one in accuracy if one is not None]
 
 
 def named(terms: Mapping[str, float]) -> str:
@@ -412,9 +420,8 @@ class TrainingStep(Draws):
     @property
     def hfu(self) -> float:
         """Hardware FLOP utilization: with what is computed again (Korthikanti et al. 2022, section 6.3)."""
-        again = {"none": 0.0, "full": 1 / 3}.get(self.recipe.recompute)
+        d, again = self.decoder, {"none": 0.0, "full": 1 / 3}.get(self.recipe.recompute)
         if again is None:
-            d = self.decoder
             attention = 12 * d.layers * d.heads * d.head_dim * self.seq / 2 * self.batch * self.seq
             return self._utilization(self.model_flop + attention / 3)
         return self._utilization(self.model_flop * (1 + again))
@@ -459,12 +466,10 @@ class TrainingStep(Draws):
         }  # fmt: skip
 
     def __str__(self) -> str:
-        low, high = self.interval()
-        time, least, most = (format_quantity(s, "s") for s in (self.total_s, low, high))
         memory = {name: value for name, value in self.memory.to_dict().items() if name not in ("fits", "probability")}
         lines = [
-            f"{self.decoder.name}, {self.batch} × {self.seq} tokens on {self.gpus} GPUs of {self.cluster.name}: {time}"
-            f" ({least} to {most}), {self.tokens_per_s:,.0f} tokens/s",
+            f"{self.decoder.name}, {self.batch} × {self.seq} tokens on {self.gpus} GPUs of {self.cluster.name}: "
+            f"{took(self)}, {self.tokens_per_s:,.0f} tokens/s",
             f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}"
             + (f", {self.recipe.offload} layers' activations on the CPU" if self.recipe.offload else ""),
             f"MFU {self.mfu:.1%} = model FLOP {self.model_flop:.3g} / (step · {self.gpus} · {self.peak_flops:.3g} "
@@ -474,8 +479,7 @@ class TrainingStep(Draws):
             + ", ".join(f"{k} {format_quantity(v, 'byte', binary=True)}" for k, v in memory.items() if v)
             + ("" if self.memory.fits else " (does not fit)"),
             self._verdict(),
-            *([] if self.energy is None else [self.energy.line((low, high))]),
-            *([] if self.accuracy is None else [f"judged: {self.accuracy}"]),
+            *drawn_and_judged(self, [self.accuracy]),
         ]
         return "\n".join(lines)
 
