@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -312,15 +312,6 @@ def _formats(graph: Graph, setting: Setting) -> Sequence[DType | None]:
 Predict = Callable[[Savers], ParallelPrediction]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """An op of the blocks: seconds of computing it again in all of them, and bytes of keeping what it makes."""
-
-    name: str
-    seconds: float
-    size: int
-
-
 def choices(base: Savers, plain: ParallelPrediction, predict: Predict) -> Iterator[ParallelPrediction]:
     """The step with just so many activations saved that it fits, in four ways; those that do.
 
@@ -328,7 +319,7 @@ def choices(base: Savers, plain: ParallelPrediction, predict: Predict) -> Iterat
     ones are checkpoints, or the first ones' activations wait in the host's memory. Last, checkpoints whose inputs wait
     there. `plain` is the prediction of `base`, which does not fit.
     """
-    units = [unit.name for unit in _worth(plain)]
+    units = _worth(plain)
     blocks = [path[0] for path in segments_of(plain.slowest.prediction.graph)]
     full = replace(base, checkpoint=True)
 
@@ -358,22 +349,19 @@ def _most(savers: Callable[[int], Savers], least: int, most: int, predict: Predi
     return found
 
 
-def _worth(plain: ParallelPrediction) -> list[_Kept]:
-    """What the blocks compute again as checkpoints, that which takes longest for its bytes first."""
+def _worth(plain: ParallelPrediction) -> list[str]:
+    """Ops that the blocks compute again as checkpoints, that which takes longest for its bytes first."""
     p = plain.slowest.prediction
-    seconds = _seconds(p)
-    found: dict[str, _Kept] = {}
-    once = _once(p.graph)
+    each, once = _seconds(p), _once(p.graph)
+    seconds: dict[str, float] = defaultdict(float)
+    sizes: dict[str, int] = defaultdict(int)
     for path in segments_of(once):
         for one in repeated_of(once, path):
-            if not one.costs or {spec.memory for spec in one.op.inputs} & {spec.memory for spec in one.op.outputs}:
-                continue
-            name = kind_and_place(one.op, path)[1]
-            size = bytes_of({spec.memory: spec for spec in one.op.outputs}.values())
-            before = found.get(name, _Kept(name=name, seconds=0.0, size=0))
-            own = seconds.get(one.op.name, 0.0)
-            found[name] = replace(before, seconds=before.seconds + own, size=before.size + size)
-    return sorted(found.values(), key=lambda kept: kept.seconds / max(1, kept.size), reverse=True)
+            if one.costs and not {spec.memory for spec in one.op.inputs} & {spec.memory for spec in one.op.outputs}:
+                name = kind_and_place(one.op, path)[1]
+                seconds[name] += each.get(one.op.name, 0.0)
+                sizes[name] += bytes_of({spec.memory: spec for spec in one.op.outputs}.values())
+    return sorted(sizes, key=lambda name: seconds[name] / max(1, sizes[name]), reverse=True)
 
 
 def _seconds(p: Prediction) -> dict[str, float]:

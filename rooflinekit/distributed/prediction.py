@@ -431,7 +431,7 @@ class TrainingStep(Draws):
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability, by the spreads of kernels, links and host,
-        of the load of experts that GPUs share out, and of programs (`step.sources`).
+        of the load of experts that GPUs share out, and of programs (`step.bounds`).
 
         Raises ValueError for a level outside (0, 1).
         """

@@ -413,35 +413,32 @@ def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[
                 yield op, Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
             continue
         own = [next(spans) for _ in issue.kernels]
-        timings = tuple(span.timing for span in own)
+        timings, gaps = tuple(span.timing for span in own), tuple(span.waited_s for span in own)
+        cost_s = issue_cost_s(issue, p.host, p.execution)
         if not plain:
-            yield op, Work(what=op.name, kernels=timings, gaps_s=tuple(span.waited_s for span in own))
-            continue
-        if is_captured(op, p.execution):
+            yield op, Work(what=op.name, kernels=timings, gaps_s=gaps)
+        elif is_captured(op, p.execution):
             yield op, Work(what=op.name, kernels=timings)
-            continue
-        if any(kernel.chain for kernel in issue.kernels):  # beside whose links the CPU launches the next: as on one GPU
-            gaps = tuple(span.waited_s for span in own)
-            yield op, Work(what=op.name, kernels=timings, cpu_s=issue_cost_s(issue, p.host, p.execution), gaps_s=gaps)
-            continue
-        further_s = max(0, len(timings) - 1) * p.host.launch
-        cost_s = issue_cost_s(issue, p.host, p.execution) - further_s
-        if op.phase is Phase.FORWARD and timings:
-            cost_s = max(cost_s, turns_s(p.host, threads))
-        yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, between_s=p.host.launch, syncs=reads_a_number(op))
+        elif any(kernel.chain for kernel in issue.kernels):  # beside its links the CPU launches the next: as on one GPU
+            yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, gaps_s=gaps)
+        else:
+            cost_s -= max(0, len(timings) - 1) * p.host.launch
+            if op.phase is Phase.FORWARD and timings:
+                cost_s = max(cost_s, turns_s(p.host, threads))
+            syncs = reads_a_number(op)
+            yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, between_s=p.host.launch, syncs=syncs)
 
 
 def transmission(groups: Groups, op: Op, cpu_s: float) -> Transmission:
     """A collective op with its time."""
-    facts, rate = op.attrs, groups.setting.copy_rate
+    facts = op.attrs
     size, group, staged, by_engine = (facts.get(name, False) for name in ("bytes", "group", "staged", "by_engine"))
-    timing = (
-        time_copy(size, groups.route(group), groups.setting.links, rate)
-        if by_engine
-        else groups.timing(group, facts["collective"], size)
-    )
+    if by_engine:
+        timing = time_copy(size, groups.route(group), groups.setting.links, groups.setting.copy_rate)
+    else:
+        timing = groups.timing(group, facts["collective"], size)
     if staged:  # down to the host's memory, and up again
-        timing = replace(timing, copy_s=timing.copy_s + 2 * size / rate)
+        timing = replace(timing, copy_s=timing.copy_s + 2 * size / groups.setting.copy_rate)
     return Transmission(
         key=facts["key"], timing=timing, group=group, blocking=facts["blocking"], on_host=staged or by_engine,
         cpu_s=cpu_s + facts.get("cpu_s", 0.0),
