@@ -413,20 +413,22 @@ def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[
                 yield op, Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
             continue
         own = [next(spans) for _ in issue.kernels]
-        timings, gaps = tuple(span.timing for span in own), tuple(span.waited_s for span in own)
-        cost_s = issue_cost_s(issue, p.host, p.execution)
+        timings = tuple(span.timing for span in own)
         if not plain:
-            yield op, Work(what=op.name, kernels=timings, gaps_s=gaps)
-        elif is_captured(op, p.execution):
+            yield op, Work(what=op.name, kernels=timings, gaps_s=tuple(span.waited_s for span in own))
+            continue
+        if is_captured(op, p.execution):
             yield op, Work(what=op.name, kernels=timings)
-        elif any(kernel.chain for kernel in issue.kernels):  # beside its links the CPU launches the next: as on one GPU
+            continue
+        cost_s = issue_cost_s(issue, p.host, p.execution)
+        if any(kernel.chain for kernel in issue.kernels):  # beside whose links the CPU launches the next: as on one GPU
+            gaps = tuple(span.waited_s for span in own)
             yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, gaps_s=gaps)
-        else:
-            cost_s -= max(0, len(timings) - 1) * p.host.launch
-            if op.phase is Phase.FORWARD and timings:
-                cost_s = max(cost_s, turns_s(p.host, threads))
-            syncs = reads_a_number(op)
-            yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, between_s=p.host.launch, syncs=syncs)
+            continue
+        cost_s -= max(0, len(timings) - 1) * p.host.launch
+        if op.phase is Phase.FORWARD and timings:
+            cost_s = max(cost_s, turns_s(p.host, threads))
+        yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, between_s=p.host.launch, syncs=reads_a_number(op))
 
 
 def transmission(groups: Groups, op: Op, cpu_s: float) -> Transmission:
