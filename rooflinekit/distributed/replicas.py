@@ -392,11 +392,12 @@ def _cuts(ops: Sequence[tuple[int, Op]], sizes: Mapping[str, int], first: int, l
     """
     held, cap, call, whole, counted = 0, first, "", False, set[tuple[str, str]]()
     end: int | None = None
+    after = -1
     for i, op in reversed(ops):
         if held >= cap and not (op.module == call and (whole or _prepares(op))):
             if end is not None:
                 yield end
-            end, held, cap = _following(ops, i), 0, limit
+            end, held, cap = after, 0, limit
         for spec in op.inputs:
             key = (spec.memory, op.module)
             if spec.memory in sizes and key not in counted:
@@ -404,12 +405,9 @@ def _cuts(ops: Sequence[tuple[int, Op]], sizes: Mapping[str, int], first: int, l
                 held += sizes[spec.memory]
                 owner = spec.memory.rpartition(".")[0]
                 call, whole = op.module, bool(op.module) and owner.startswith(f"{op.module}.")
+        after = i
     if end is not None and held:
         yield end
-
-
-def _following(ops: Sequence[tuple[int, Op]], place: int) -> int:
-    return next(i for i, _ in ops if i > place)
 
 
 def _prepares(op: Op) -> bool:
