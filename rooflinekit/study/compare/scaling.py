@@ -172,17 +172,15 @@ def sent_over_links(p: ParallelPrediction) -> tuple[Sent, ...]:
         if message.timing.bus_bandwidth > 0:
             found[min(message.timing.route.links, key=lambda link: link.bandwidth)].append(message.timing)
     stages = p.strategy.pipeline if isinstance(p.strategy, Mesh) else 1
-    return tuple(_sent(link, found[link], stages) for link in sorted(found, key=lambda link: link.bandwidth))
-
-
-def _sent(link: Link, timings: Sequence[CollectiveTiming], stages: int) -> Sent:
-    moved = sum(timing.bus_bandwidth * timing.total_s for timing in timings)
-    # The terms of a collective's time that grow with its bytes.
-    seconds = sum(timing.transfer_s + timing.copy_s for timing in timings)
-    return Sent(
-        link=link, bytes=moved / stages, rate=moved / seconds if seconds else link.bandwidth,
-        collectives=tuple(dict.fromkeys(timing.collective for timing in timings)),
-    )  # fmt: skip
+    sent = []
+    for link, timings in sorted(found.items(), key=lambda item: item[0].bandwidth):
+        moved = sum(timing.bus_bandwidth * timing.total_s for timing in timings)
+        # The terms of a collective's time that grow with its bytes.
+        seconds = sum(timing.transfer_s + timing.copy_s for timing in timings)
+        collectives = tuple(dict.fromkeys(timing.collective for timing in timings))
+        rate = moved / seconds if seconds else link.bandwidth
+        sent.append(Sent(link=link, bytes=moved / stages, rate=rate, collectives=collectives))
+    return tuple(sent)
 
 
 def flop_of_a_device(p: ParallelPrediction) -> float:

@@ -150,10 +150,7 @@ class Explanation(FirstLine):
         """
         if not (math.isfinite(self.promised) and self.promised > 0):
             return {}
-        a, b = (
-            {**t, **u}
-            for t, u in zip(self._scaled(lambda p: p.terms()), self._scaled(lambda p: p.underuse()), strict=True)
-        )
+        a, b = self._scaled(lambda p: {**p.terms(), **p.underuse()})
         missing = {
             name: b.get(name, 0.0) - a.get(name, 0.0) / self.promised for name in {**a, **b} if name != "underuse"
         }
@@ -223,10 +220,7 @@ class Explanation(FirstLine):
         return "\n".join(sentences(self))
 
     def _repr_html_(self) -> str:
-        def text(seconds: float) -> str:
-            return format_quantity(seconds, "s")
-
-        drivers = [(d.words, text(d.a_s), text(d.b_s)) for d in self.drivers[:_SHOWN]]
+        drivers = [(d.words, *(format_quantity(s, "s") for s in (d.a_s, d.b_s))) for d in self.drivers[:_SHOWN]]
         where = "" if self.differs("device") else f" on {self.a.machine.name}"
         return notebook.block(
             f"{self.labels[0]} and {self.labels[1]}{where}",
@@ -284,7 +278,8 @@ def sentences(e: Explanation) -> Iterator[str]:
     yield _busy(e)
     yield from _mostly(e)
     yield next(_promise(e), None) or _terms(e)
-    yield _drivers(e)
+    largest = [f"{driver.words} {signed(driver.delta_s)}" for driver in e.drivers[:4] if driver.delta_s]
+    yield f"Largest differences: {', '.join(largest)}." if largest else "No kernel differs."
 
 
 def details(e: Explanation) -> Iterator[str]:
@@ -487,14 +482,6 @@ def _listed(parts: Mapping[str, float]) -> str:
         words.append(f"{MEANING[name]} {signed(more)}")
         left.pop(0)
     return ", ".join(words)
-
-
-def _drivers(e: Explanation) -> str:
-    shown = [d for d in e.drivers[:4] if d.delta_s]
-    if not shown:
-        return "No kernel differs."
-    parts = (f"{d.words} {signed(d.delta_s)}" for d in shown)
-    return f"Largest differences: {', '.join(parts)}."
 
 
 # A prediction in two sentences, and one more for a chain of steps, made from numbers only.
