@@ -8,6 +8,7 @@ for then what is left is likely to be too, and shrinks where it is nearer.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -67,29 +68,31 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
         for part, loaded in one.parts.items():
             loads[row, place[part]] = loaded.size
     covariance = loads @ loads.T + np.diag([one.noise**2 for one in seen])
-    crossed = np.zeros(len(parts))
-    kindred: dict[_Key, list[tuple[Part, Loaded]]] = {}
+    kindred = defaultdict[_Key, list[tuple[Part, Loaded]]](list)
     for part, loaded in target.items():
-        kindred.setdefault(_key(part), []).append((part, loaded))
-    for part, column in place.items():
-        for other, loaded in kindred.get(_key(part), ()):
-            crossed[column] += kin.correlation(part, other) * loaded.size
+        kindred[_key(part)].append((part, loaded))
+    crossed = np.array(
+        [sum(kin.correlation(part, other) * one.size for other, one in kindred[_key(part)]) for part in parts],
+        dtype=float,
+    )
     off = np.array([one.ln for one in seen])
     told = loads.T @ np.linalg.solve(covariance, off)
     moved = crossed * told
     known = loads @ crossed
     removed = float(known @ np.linalg.solve(covariance, known))
-    by_part: dict[str, float] = {}
-    for part, column in place.items():
-        name = part.family or part.level
-        by_part[name] = by_part.get(name, 0.0) + float(moved[column])
-    surprise = _surprise(seen, off, covariance)
-    split: dict[str, float] = {}
-    for part, ln in zip(parts, _of_step(seen) @ loads * told, strict=True):
-        split[LEVELS[part.level]] = split.get(LEVELS[part.level], 0.0) + float(ln)
+    by_part, split = defaultdict[str, float](float), defaultdict[str, float](float)
+    for part, ln in zip(parts, moved.tolist(), strict=True):
+        by_part[part.family or part.level] += ln
+    # the step as a whole, or all operators by their time
+    whole = np.array([one.share if one.share >= 1 else 0.0 for one in seen])
+    weights = whole if whole.any() else np.array([one.share for one in seen])
+    for part, ln in zip(parts, (weights @ loads * told).tolist(), strict=True):
+        split[LEVELS[part.level]] += ln
+    distance = float(weights @ off) ** 2 / float(weights @ covariance @ weights)
+    surprise = math.sqrt((FREEDOM.value + distance) / (FREEDOM.value + 1))
     return Posterior(
         mean=float(moved.sum()), spread=surprise * math.sqrt(max(total - removed, 0.0)), before=before,
-        freedom=FREEDOM.value + 1, surprise=surprise, by_part=by_part, split=split,
+        freedom=FREEDOM.value + 1, surprise=surprise, by_part=dict(by_part), split=dict(split),
     )  # fmt: skip
 
 
@@ -116,19 +119,6 @@ def _own_scales(seen: Sequence[Seen]) -> dict[_Key, float]:
 
 def _scaled(parts: Mapping[Part, Loaded], scales: Mapping[_Key, float]) -> Mapping[Part, Loaded]:
     return {part: replace(one, spread=one.spread * scales.get(_key(part), 1.0)) for part, one in parts.items()}
-
-
-def _of_step(seen: Sequence[Seen]) -> NDArray[np.float64]:
-    """Weights of what was seen in the step: of it as a whole, or of all operators by their time."""
-    whole = np.array([one.share if one.share >= 1 else 0.0 for one in seen])
-    return whole if whole.any() else np.array([one.share for one in seen])
-
-
-def _surprise(seen: Sequence[Seen], off: NDArray[np.float64], covariance: NDArray[np.float64]) -> float:
-    """Student's: the step as a whole, or all operators by their time, against what its parts' spreads allow."""
-    weights = _of_step(seen)
-    distance = float(weights @ off) ** 2 / float(weights @ covariance @ weights)
-    return math.sqrt((FREEDOM.value + distance) / (FREEDOM.value + 1))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
