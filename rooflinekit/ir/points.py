@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import sympy
 from numpy.typing import NDArray
 
 from rooflinekit.errors import SizeError
@@ -215,15 +214,14 @@ def bound_of(number: Number) -> float:
 # Formulas at thousands of sizes at once, in exact integers.
 
 
-_floor_div = sympy.Function("floor_div")
-
-
 @lru_cache(maxsize=32)
 def _compiled(expressions: tuple[sympy.Expr, ...], names: tuple[str, ...]) -> Callable[..., list[Any]]:
     """One function of the named sizes that gives every expression, for integers or arrays of them.
 
     Divisions become integer divisions, so that no value passes through a floating-point number.
     """
+    import sympy
+
     numerators, denominators = [], []
     for expression in expressions:
         whole = expression.replace(sympy.floor, _floored).replace(sympy.ceiling, lambda arg: -_floored(-arg))
@@ -263,8 +261,10 @@ def _values(
 
 
 def _floored(argument: sympy.Expr) -> sympy.Expr:
+    import sympy
+
     numerator, denominator = sympy.together(argument).as_numer_denom()
-    return _floor_div(numerator, denominator)
+    return sympy.Function("floor_div")(numerator, denominator)
 
 
 def evaluated(expressions: Mapping[str, sympy.Expr], dims: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,6 +273,8 @@ def evaluated(expressions: Mapping[str, sympy.Expr], dims: Mapping[str, Any]) ->
     Results are int64, or Python integers where int64 might not hold them. Raises SizeError for sizes that are not
     positive integers or arrays of different lengths.
     """
+    import sympy
+
     arrays = {name: _array(name, value) for name, value in dims.items()}
     lengths = {len(array) for array in arrays.values() if array.ndim}
     if len(lengths) > 1:
