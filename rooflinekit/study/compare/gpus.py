@@ -39,8 +39,10 @@ class Pair:
 
     faster: Prediction
     slower: Prediction
-    peaks: tuple[float, float]  # FLOP/s stated for the format that the workload mostly computes in
-    maths: tuple[Math, Math]  # that each does it in
+    faster_peak: float  # FLOP/s stated for the format that the workload mostly computes in
+    slower_peak: float
+    faster_math: Math  # that each does it in
+    slower_math: Math
     bounds: Ratio  # how many times as long the slower one takes, with 90 %
 
     @property
@@ -166,8 +168,10 @@ class GpuComparison:
     def _pair(self, a: int, b: int) -> Pair:
         fast, slow = self.predictions[a], self.predictions[b]
         math_a, math_b = (computed_in(p.machine, self.math, tensor_core=self.tensor_core) for p in (fast, slow))
-        peaks = self.rows[a]["peak_flop_per_s"], self.rows[b]["peak_flop_per_s"]
-        return Pair(faster=fast, slower=slow, peaks=peaks, maths=(math_a, math_b), bounds=self._ratios.of(b, a))
+        return Pair(
+            faster=fast, slower=slow, faster_math=math_a, slower_math=math_b, bounds=self._ratios.of(b, a),
+            faster_peak=self.rows[a]["peak_flop_per_s"], slower_peak=self.rows[b]["peak_flop_per_s"],
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the kernels, ready for JSON."""
@@ -420,10 +424,10 @@ def _why(pair: Pair) -> str:
 
 def _peaks(pair: Pair) -> str:
     """Stated FLOP/s of the slower against the faster one, each in what it computes in: not every GPU has tf32."""
-    fast, slow = (format_quantity(peak, "flop/s") for peak in pair.peaks)
-    if pair.maths[0] is pair.maths[1]:
-        return f"{slow} against {fast} in {pair.maths[0]}"
-    return f"{slow} in {pair.maths[1]} against {fast} in {pair.maths[0]}"
+    fast, slow = (format_quantity(peak, "flop/s") for peak in (pair.faster_peak, pair.slower_peak))
+    if pair.faster_math is pair.slower_math:
+        return f"{slow} against {fast} in {pair.faster_math}"
+    return f"{slow} in {pair.slower_math} against {fast} in {pair.faster_math}"
 
 
 def _no_claim(comparison: GpuComparison, places: Sequence[int]) -> Iterator[str]:

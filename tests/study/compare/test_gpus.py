@@ -138,7 +138,7 @@ def test_each_peak_stands_with_what_it_is_computed_in() -> None:
     graph = rk.trace(nn.Conv2d(64, 64, 1), rk.Input("batch", 64, 56, 56))
     found = rk.compare_gpus(graph, gpus=["nvidia-l4", "nvidia-v100-sxm2-16gb"], batch=64)
     (pair,) = found.surprises
-    assert tuple(map(str, pair.maths)) == ("fp32", "tf32")
+    assert (str(pair.slower_math), str(pair.faster_math)) == ("tf32", "fp32")
     assert "nvidia-l4 states 60.6 TFLOP/s in tf32 against 15.7 TFLOP/s in fp32 of nvidia-v100-sxm2-16gb" in str(found)
 
 
