@@ -10,7 +10,9 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from rooflinekit.errors import OutputError, RooflinekitError
@@ -223,3 +225,13 @@ def write_bytes(content: bytes, path: Path) -> None:
     """Writes bytes. Raises OutputError as `replacing` does."""
     with replacing(path) as beside:
         beside.write_bytes(content)
+
+
+class FromSource(SourceFileLoader):
+    """Compiles a module's source: what Python has kept of it may be of another with the same size and time."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the source as it is."""
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code

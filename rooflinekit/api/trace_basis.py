@@ -24,6 +24,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from rooflinekit.api.trace_states import MOST_READ, NOW, SESSION, Unfollowed, content, made_of
+from rooflinekit.files import FromSource
 
 #: [kind, name, state]: what was read, and how it was.
 Entry = tuple[str, str, str]
@@ -232,12 +233,6 @@ class _Sought:
     What Python has kept of a module is taken for its source by size and time alone.
     """
 
-    def __init__(self) -> None:
-        # Now, as it loads torch: while a module is sought, torch itself may be what this finder is asked for.
-        from rooflinekit.tracing.targets import FromSource
-
-        self._loader = FromSource
-
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         record = _listening()
         if record is not None and name not in sys.builtin_module_names:
@@ -250,7 +245,7 @@ class _Sought:
         if spec is None or type(spec.loader) is not SourceFileLoader or _is_installed(spec.loader.path):
             return None
         return spec_from_file_location(
-            name, spec.loader.path, loader=self._loader(name, spec.loader.path),
+            name, spec.loader.path, loader=FromSource(name, spec.loader.path),
             submodule_search_locations=spec.submodule_search_locations,
         )  # fmt: skip
 

@@ -102,7 +102,7 @@ class TraceStore:
             return ask(target)
         key = digest(json.dumps([surroundings(), record, target]).encode(errors="surrogateescape"))
         path = self.folder / f"{key}{_SHAPE}"
-        with contextlib.suppress(OSError, OutputError, ValueError):
+        with contextlib.suppress(OSError, OutputError, ValueError, RecursionError):
             if _is_mine(self.folder):
                 return _checked_shape(json.loads(read_bytes(path, OutputError, _MOST_SHAPE)))
         found = ask(target)

@@ -10,9 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from rooflinekit.errors import InputError, RooflinekitError, TargetError, nearest
-from rooflinekit.files import read_bytes
+from rooflinekit.files import FromSource, read_bytes
 from rooflinekit.published.models import config_of, language_model, published_names
 from rooflinekit.tracing.symbols import place_of
 
@@ -194,16 +192,6 @@ def _from_python(source: str, name: str, device: str) -> Any:
     if not callable(model):
         raise TargetError(f"{source}:{name}: the factory returned {type(model).__name__}, which cannot be called")
     return model
-
-
-class FromSource(SourceFileLoader):
-    """Compiles a module's source: what Python has kept of it may be of another with the same size and time."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        """The code of the source as it is."""
-        path = self.get_filename(fullname)
-        code: CodeType = self.source_to_code(self.get_data(path), path)
-        return code
 
 
 def _module(source: str) -> Any:
