@@ -67,14 +67,14 @@ docs: setup
 
 # What predictions are worth on everybody's measurements, beside the last lines of docs/ledger.csv; DATA is their folder.
 ledger: setup
-	$(BIN)/python benchmarks/ledger.py $(DATA)
+	$(BIN)/python -m benchmarks.ledger $(DATA)
 
 # Other releases of torch and Python, as far as they are to be had: see .ci/matrix.
 matrix:
 	$(PYTHON) .ci/matrix
 
 speed: setup
-	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python -m benchmarks.speed.speed
 
 clean:
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

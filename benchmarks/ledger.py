@@ -1,7 +1,7 @@
 """Every source of measured steps beside what is predicted today, a line a source and device: what got better or worse.
 
-    python benchmarks/ledger.py DATA [--only WORD] [--write]
-    python benchmarks/ledger.py DATA --sources
+    python -m benchmarks.ledger DATA [--only WORD] [--write]
+    python -m benchmarks.ledger DATA --sources
 
 DATA: the folder that the readers used here name. All constants are the shipped ones; what has seen which rows is in the
 column `seen`: "gpu" where kernels of the GPU are in the fits, "source" where constants were fitted on steps of this
@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from page_tables import markdown_lines
+from benchmarks.sources.page_tables import markdown_lines
 
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.files import write_text
@@ -70,8 +70,8 @@ def _has_fit(device: str) -> bool:
 
 def networks(data: Path) -> Iterator[dict[str, Any]]:
     """Traced steps: NeuSight's transformers, and some of timm's networks."""
-    from network_accuracy import normalized_by_another, sound_transformer_steps, traced
-    from networks import timm_steps
+    from benchmarks.networks.accuracy import normalized_by_another, sound_transformer_steps, traced
+    from benchmarks.sources.networks import timm_steps
 
     from rooflinekit.step.prediction import predict_graph
 
@@ -94,8 +94,8 @@ def networks(data: Path) -> Iterator[dict[str, Any]]:
 
 def clusters(data: Path) -> Iterator[dict[str, Any]]:
     """Training steps on clusters."""
-    from clusters_accuracy import Bench
-    from clusters_sources import SOURCES
+    from benchmarks.clusters.accuracy import Bench
+    from benchmarks.clusters.sources import SOURCES
 
     fitted = {"llm_foundry": "a100", "vtrain": "a100"}
     for source in SOURCES:
@@ -120,9 +120,9 @@ _CLUSTER_DEVICES = {
 
 def scaling(data: Path) -> Iterator[dict[str, Any]]:
     """Steps of DDP by what one GPU takes, which is given."""
-    from clusters_scaling import judged
-    from clusters_scaling_sources import SOURCES
-    from measured import gpu_name
+    from benchmarks.clusters.scaling import judged
+    from benchmarks.clusters.scaling_sources import SOURCES
+    from benchmarks.sources.operators import gpu_name
 
     for name in SOURCES:
         for row in judged(list(SOURCES[name](data))[::_EVERY]).itertuples():
@@ -133,9 +133,9 @@ def scaling(data: Path) -> Iterator[dict[str, Any]]:
 
 def operators(data: Path) -> Iterator[dict[str, Any]]:
     """Kernels of GPUs of which no fit has seen one, of a length beside which a host's launches are little."""
-    from ablation import shipped
-    from accuracy import held_back, widths
-    from measured import read_ops
+    from benchmarks.operators.ablation import shipped
+    from benchmarks.operators.accuracy import held_back, widths
+    from benchmarks.sources.operators import read_ops
 
     from rooflinekit.calibrate.fitting.observations import observations_of, without_faults
 
@@ -193,7 +193,7 @@ _PRODUCT_DEVICES = {
 
 def static_batches(data: Path) -> Iterator[dict[str, Any]]:
     """Batches that start together in serving engines."""
-    from serving_static import PLACES, SOURCES, judged
+    from benchmarks.serving.static import PLACES, SOURCES, judged
 
     for name in SOURCES:
         for row in judged(data, name).itertuples():
@@ -203,7 +203,7 @@ def static_batches(data: Path) -> Iterator[dict[str, Any]]:
 
 def streams(data: Path) -> Iterator[dict[str, Any]]:
     """Closed loops of clients."""
-    from serving_closed import GPUS, MODELS, judged
+    from benchmarks.serving.closed import GPUS, MODELS, judged
 
     for name, (gpu, _) in GPUS.items():
         for row in judged(data, name, "predicted", MODELS, most=_CLIENTS).to_dict("records"):
@@ -339,7 +339,7 @@ def apart(table: pd.DataFrame) -> pd.DataFrame:
 
 _HEAD = """# The ledger
 
-Made by `python benchmarks/ledger.py DATA --write` (`make ledger DATA=…` compares without writing). Every source of
+Made by `python -m benchmarks.ledger DATA --write` (`make ledger DATA=…` compares without writing). Every source of
 measured steps, judged with the shipped constants on a sample; all lines by commit are in [ledger.csv](ledger.csv).
 `seen` says what the constants know: "gpu", kernels of this GPU; "source", steps of this source; "nothing", neither.
 Errors are of |predicted / measured - 1|, bias is the median of predicted / measured; of tokens a second, above 0 is too

@@ -153,7 +153,7 @@ def memory() -> str:
 
 
 def cifar() -> str:
-    """The GoogLeNet of benchmarks/cifar_googlenet.py."""
+    """The GoogLeNet of benchmarks/networks/cifar_googlenet.py."""
     from cifar_googlenet import REPORTED, graph, sensitivity
 
     table = sensitivity(graph())

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 def test_two_processes_measure_what_is_predicted() -> None:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "benchmarks/gloo_torchrun.py", "--sizes", "4KiB,1MiB", "--rounds", "3",
+        "benchmarks/clusters/gloo_torchrun.py", "--sizes", "4KiB,1MiB", "--rounds", "3",
     ]  # fmt: skip
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert run.returncode == 0, run.stderr

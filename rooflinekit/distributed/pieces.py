@@ -305,7 +305,7 @@ _RESERVED = 1.06
 #: recipes.
 _LEAST = 1.01
 #: Stated standard deviation, as a share, of what is allocated: by peaks of Megatron's ranks, of which nine of ten are
-#: within 10 % (benchmarks/memory_accuracy.py).
+#: within 10 % (benchmarks/memory/accuracy.py).
 _SPREAD = 0.06
 
 

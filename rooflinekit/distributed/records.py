@@ -413,7 +413,7 @@ MEGATRON_ISSUE = 5.9
 #: How fast kernels go beside the collectives of FSDP 1 as llm-foundry set it in 2023 (the next block's weights asked
 #: for after a block's backward, at most two gathered): whole steps on A100 take as long as their kernels and 0.9 to
 #: 1.15 of their collectives together, for every model, with and without checkpoints. Fitted on half of the models
-#: (benchmarks/clusters_accuracy.py --fit).
+#: (benchmarks/clusters/accuracy.py --fit).
 FSDP_PROGRESS = 0.05
 
 #: By name. "pytorch": a plain module whose weights are all bf16, and AdamW. "huggingface": a model of transformers

@@ -6,7 +6,7 @@
     GemmFwdRest, GemmBwdRest, GemmWrwUniversal    the same after windows were written out
     ConvDirectNaiveConv                   a thread a result
 
-`benchmarks/convolution_choice.py` says how often each is the fastest, and how often it is taken here.
+`benchmarks/operators/convolution_choice.py` says how often each is the fastest, and how often it is taken here.
 """
 
 from __future__ import annotations

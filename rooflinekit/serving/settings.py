@@ -25,7 +25,7 @@ Heads = Literal["together", "apart"]
 #: Seconds of the CPU in each step, and for each sequence in it: scheduling, inputs, sampling, handling of tokens. A
 #: least-squares line through the 26 rows on an A100 without tensor parallelism of vidur's `cpu_overheads` (vLLM of
 #: 2024, history blob bf106186; sum of the medians of schedule, sampler launch, prepare-inputs launch, model launch and
-#: process outputs), standard errors 1.6 % and 0.4 %; `benchmarks/serving_accuracy.py` fits it again.
+#: process outputs), standard errors 1.6 % and 0.4 %; `benchmarks/serving/accuracy.py` fits it again.
 HOST_STEP_S = 0.802e-3
 HOST_SEQUENCE_S = 42.3e-6
 #: Seconds more in each step where the inputs are handed to the processes of other GPUs: the same table's 52 rows with

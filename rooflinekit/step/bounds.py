@@ -93,7 +93,7 @@ def _owners(machine: Machine) -> str:
 # Kernels, links and the host have spreads of their own, told by what was measured of them alone. What a program does
 # beside them is known from its source at best, of one release. One number stands for all of it, by what is asked: the
 # root of the mean square of ln(measured / predicted), the median of each source and GPU once, of sources of which no
-# constant was fitted on any step (`python benchmarks/ledger.py DATA --sources` prints them, from docs/ledger.csv).
+# constant was fitted on any step (`python -m benchmarks.ledger DATA --sources` prints them, from docs/ledger.csv).
 
 
 #: Standard deviations of the logarithm. decoder training: of a decoder's training step by a recipe (Megatron-LM, NeMo,

@@ -324,7 +324,7 @@ def _peak(blocks: Blocks) -> tuple[int, int]:
 #: 4 MiB (aten/src/ATen/cuda/CUDABlas.cpp, getChosenWorkspaceSize, torch 2.13).
 _PRODUCT_WORKSPACE = 2 * 4 * 2**20 + 8 * 16 * 2**10
 _PRODUCT_WORKSPACE_HOPPER = 8 * 4 * 2**20
-_LARGE = ("9.0", "10.0", "10.3")  # of 10.x by peaks that were measured on B200 (benchmarks/liger_memory.py)
+_LARGE = ("9.0", "10.0", "10.3")  # of 10.x by peaks that were measured on B200 (benchmarks/memory/liger.py)
 
 _LOSSES = {
     "aten.mse_loss": 1, "aten.smooth_l1_loss": 1, "aten.huber_loss": 1, "aten.soft_margin_loss": 1,

@@ -16,7 +16,7 @@ from rooflinekit.step.memory import USABLE_SHARE, MemoryUse, blocks_of
 from rooflinekit.units import format_quantity
 
 #: Stated standard deviations, as shares: of blocks (peaks of single GPUs are within 3.4 % of measured ones in
-#: benchmarks/sam_memory.py, closer in benchmarks/liger_memory.py), of segments, whose order of blocks other steps and
+#: benchmarks/memory/sam.py, closer in benchmarks/memory/liger.py), of segments, whose order of blocks other steps and
 #: releases change, and of the context, for which 300 to 800 MiB are commonly seen: 90 % of them in 500 ± 250.
 _ALLOCATED, _RESERVED, CONTEXT_SPREAD = 0.02, 0.03, 0.3
 _SURE = 5.0  # deviations from the end of memory at which the allocator's ways near it do not matter

@@ -28,7 +28,7 @@ from rooflinekit.model.machine import Calibration, Constant, PowerConstants, Spr
 
 PRIORS, CPUS, LINKS, ENERGY = "priors", "architecture-cpu", "links", "energy"
 #: Standard deviation, as a logarithm, of how far a CPU that was not measured is from what is known of CPUs, all its
-#: kernels together. Steps of families that were not fitted on lie 0.18 apart on two CPUs (benchmarks/cpu_constants.py);
+#: kernels together. Steps of families that were not fitted on lie 0.18 apart on two CPUs (calibration/make/cpu.py);
 #: that other CPUs lie further off is a stated choice.
 _STRANGER = 0.3
 _OF_POWER = "mean watts"  # the spread in `energy.yaml`

@@ -27,7 +27,7 @@ from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction, predict_graph
 
 # Each number stands below its meaning and its source. Those of kernels timed alone are medians over pairs of GPUs of
-# the correlation of ln(measured / predicted) of equal shapes about each GPU's mean (benchmarks/transfer_components.py).
+# the correlation of ln(measured / predicted) of equal shapes about each GPU's mean (benchmarks/transfer/components.py).
 # Those "of steps" are the most likely values for whole steps of one half of the networks of timm and KernelBench, by a
 # hash of their families (the same with --estimate).
 
@@ -109,7 +109,7 @@ NETWORKS = _by_chips(0.81, 0.92, 0.52)
 #: Correlation between different chips of what inductor's kernels, transposed convolutions and sums share
 #: (`model.families.UNMODELLED`): the forms of kernels that the model does not know are the same on every chip. The most
 #: likely value for compiled steps of one half of KernelBench's problems; the other half agrees
-#: (benchmarks/comparison_accuracy.py --estimate).
+#: (benchmarks/networks/comparison.py --estimate).
 UNMODELLED_KERNELS = 0.9
 
 #: What issuing one network takes longer than its host's pace tells, in ln: Python between the operators, their numbers
@@ -222,7 +222,7 @@ def untold_parts(timings: Sequence[Timing]) -> dict[Part, Loaded]:
     """What those of some kernels share of which no like was measured, by their shares of these kernels' time.
 
     Ratios alone know it: with these parts transfers between kindred chips were off by 21.1 and 13.3 % in place of 20.0
-    and 12.4 (KernelBench compiled and eager, `benchmarks/transfer_accuracy.py`).
+    and 12.4 (KernelBench compiled and eager, `benchmarks/transfer/accuracy.py`).
     """
     total = sum(timing.total_s for timing in timings)
     weights: dict[str, float] = defaultdict(float)

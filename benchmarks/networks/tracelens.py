@@ -1,0 +1,123 @@
+"""PyTorch's operators as torch.profiler saw them in six models of Hugging Face on an H100, one by one.
+
+    python -m benchmarks.networks.tracelens DATA [--out rows.parquet] [--worst 20]
+
+DATA/tracelens/unified_perf_summary.parquet holds, for each operator with its shapes and formats, the time of its
+kernels (median of `operation_count` calls). No fit has seen a row. Each is traced by itself from those shapes and
+predicted with nothing of what it reads in the cache; inside the model some of it was. Strides are taken as contiguous,
+so copies, which exist where they are not, are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from benchmarks.sources.pairs import options_of, show
+
+import rooflinekit as rk
+from rooflinekit.calibrate.fitting.files import constants_for
+from rooflinekit.errors import RooflinekitError
+
+_GPU = "nvidia-h100-sxm5-80gb"
+_FOLDER = "/h100/"
+_FORMATS = {
+    "float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "double": "float64", "int": "int32",
+    "long int": "int64", "long": "int64", "bool": "bool",
+}  # fmt: skip
+_COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
+_GAP_S = constants_for(rk.load_device(_GPU)).value("kernel_gap")
+
+
+def _scalar(word: str) -> Any:
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return None
+
+
+def _overload(name: str, tensors: list[bool]) -> Any:
+    """The first with so many arguments, tensors where tensors are. Raises KeyError where there is none."""
+    packet = getattr(torch.ops.aten, name)
+    for overload in map(packet.__getattr__, packet.overloads()):
+        taken = ["Tensor" in str(argument.type) for argument in overload._schema.arguments]
+        fits = len(taken) == len(tensors) and all(may or not is_one for may, is_one in zip(taken, tensors, strict=True))
+        if fits and all("Optional" in str(a.type) or is_one or not may for a, may, is_one in zip(
+            overload._schema.arguments, taken, tensors, strict=True
+        )):  # fmt: skip
+            return overload
+    raise KeyError(name)
+
+
+def graph_of(name: str, dims: str, types: str, concrete: str) -> rk.Graph:
+    """The operator alone. Raises KeyError for formats, and TypeError for arguments, that are not told."""
+    shapes, kinds, words = (ast.literal_eval(text) for text in (dims, types, concrete))
+    given: list[Any] = []
+    inputs: list[rk.Input] = []
+    for shape, kind, word in zip(shapes, kinds, words, strict=True):
+        if kind in _FORMATS:
+            given.append(len(inputs))
+            inputs.append(rk.Input(*shape, dtype=_FORMATS[kind]))
+        else:
+            given.append((_scalar(word),))
+    function = _overload(name.removeprefix("aten::"), [isinstance(one, int) for one in given])
+    named = [argument.name if argument.kwarg_only else None for argument in function._schema.arguments]
+
+    def called(*tensors: torch.Tensor) -> Any:
+        values = [tensors[one] if isinstance(one, int) else one[0] for one in given]
+        plain = [value for value, word in zip(values, named, strict=True) if word is None]
+        words = {word: value for value, word in zip(values, named, strict=True) if word and value is not None}
+        return function(*plain, **words)
+
+    return rk.trace(called, *inputs, name=name)
+
+
+def judged(file: Path) -> pd.DataFrame:
+    """A line an operator."""
+    table = pd.read_parquet(file)
+    chosen = table[table["source_file"].str.contains(_FOLDER) & table["name"].str.fullmatch(r"aten::\w+")]
+    chosen = chosen[~chosen["name"].isin(_COPIES)]
+    chosen = chosen[chosen["Kernel Time (µs)_median"] > 0]
+    rows, why = [], Counter[str]()
+    for _, row in chosen.iterrows():
+        try:
+            graph = graph_of(row["name"], row["Input Dims"], row["Input type"], row["Concrete Inputs"])
+            timings = rk.predict(graph, _GPU).timings
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, RooflinekitError) as error:
+            why[f"{row['name']}: {type(error).__name__}"] += 1
+            continue
+        if not timings:
+            why[f"{row['name']}: launches nothing"] += 1
+            continue
+        rows.append(
+            {
+                "op": row["name"].removeprefix("aten::"),
+                "family": max(timings, key=lambda timing: timing.total_s).kernel.family.value,
+                "shapes": row["Input Dims"],
+                "types": row["Input type"],
+                "measured_s": row["Kernel Time (µs)_median"] * 1e-6,
+                # a profiler's kernel ends before the gap to the next
+                "predicted_s": sum(timing.total_s - _GAP_S for timing in timings),
+            }
+        )
+    for reason, count in why.most_common():
+        print(f"left out: {count} rows: {reason}", file=sys.stderr)
+    return pd.DataFrame(rows)
+
+
+def main(options: argparse.Namespace) -> None:
+    """Prints the tables."""
+    rows = judged(options.data / "tracelens" / "unified_perf_summary.parquet")
+    rows = rows.assign(size=np.where(rows["measured_s"] < 10e-6, "below 10 µs", "10 µs and more"))
+    show(rows, (["op"], ["family", "size"], ["size"]), options, fewest=3)
+
+
+if __name__ == "__main__":
+    main(options_of(__doc__))

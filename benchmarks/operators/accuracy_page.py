@@ -1,0 +1,296 @@
+"""docs/accuracy.md and its figures, from what `accuracy.py` found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from benchmarks.operators.accuracy_chance import told
+from benchmarks.sources.page_tables import markdown_lines
+
+if TYPE_CHECKING:
+    from benchmarks.operators.accuracy import Judged
+
+_TITLE = """# Accuracy
+
+Made by `python -m benchmarks.operators.accuracy DATA --networks --share 0.03 --out docs/accuracy.md`; do not edit.
+"""
+
+_SHORT = """
+## In short
+
+How far off is a predicted time? Others have timed whole networks; none of these times was used to make the model, and
+for this table no measurement on the GPU itself (constants of CPUs are made of other networks on them). Ranges go from
+the best to the worst set of networks on one device.
+Each prediction states its own 90 % interval: it is the number to decide by. Where the intervals of two GPUs' ratio
+hold 1, `rooflinekit compare` makes no claim on their order.
+
+"""
+
+_HEAD = """
+## What the tables hold
+
+Each op table is split by a hash of the shape: fits see at most a few hundred shapes of one half, and every figure here
+is about the other half. *calibrated*: the GPU's own shapes are in the fit. *unseen*: the fit has never seen the GPU,
+only its specification; what the host and the way of timing add is known. *held*: share of the measurements inside the
+predicted 90 % interval. *roofline*: the longer of FLOP at the datasheet's peak and bytes at its bandwidth. Errors are
+|predicted / measured - 1|.
+
+Two collections of the same matrix product on one GPU differ by 4.4 to 5 % (standard deviation). MIOpen's table repeats
+itself within 16 to 35 % (median): boards of one chip, told from each other (`python -m benchmarks.operators.twins DATA`).
+
+Rows that are not judged (`measured.py` has the reasons): of MIOpen's, those of runs that timed one solver's kernels
+alone, MLIR's or the library of products', so that they are the best of none; of quantization, TensorRT-LLM's kernel,
+which takes 2.7 µs on L40S however little there is to do, and SGLang's, which is four: what is judged is vLLM's.
+"""
+
+#: Sets of whole steps as a reader knows them: what they are, and how their names begin and end.
+_KINDS = (
+    ("image networks, inference, eager", "timm infer", ("nchw", "nhwc")),
+    ("image networks, inference, compiled", "timm infer", ("compiled",)),
+    ("image networks, training, eager", "timm train", ("nchw", "nhwc")),
+    ("transformers", "neusight transformers", ("",)),
+    ("image networks on CPUs", "timm infer", ("CPU",)),
+)
+
+_NETWORKS = """
+## Whole steps
+
+Never fitted on. GPUs without op measurements have the constants of an unmeasured GPU. CPUs have their own, fitted on
+half of timm's families, and are judged on the other half. The host is `generic-server`; for torchvision, whose hosts
+are unknown, its costs times a factor that is taken from half of the models, and the other half is judged. Of timm a
+share of the models is taken, by a hash of the name (`--share`, here 0.03), traced as the release that it was measured
+with. TResNets and models named `iabn` that PyTorch 1 ran are left out: they called the package inplace_abn, not the
+module that is traced today (`network_accuracy.py: normalized_by_another`).
+"""
+
+
+_COMPILED = """
+### What compiling gives
+
+Time of an eager step (channels first) by that of a compiled one, for an image, of each model that was measured in both:
+predicted against measured.
+"""
+
+
+def page(ops: pd.DataFrame, chance: pd.DataFrame, networks: pd.DataFrame | None) -> str:
+    """The whole page."""
+    table = overall(ops).merge(chance, on=["mode", "set"])
+    parts = [
+        _TITLE,
+        *([] if networks is None else [in_short(_steps(networks)) + beside_the_roofline(table)]),
+        _HEAD,
+        "\n## Ops, mean over GPUs\n",
+        told(table) + "\n",
+        markdown(_with_band(table)),
+    ]
+    if networks is not None:
+        parts += [
+            _NETWORKS,
+            markdown(_steps(networks)),
+            "\n### By kind of network, timm\n",
+            markdown(_grouped(_timm(networks), "kind")),
+            "\n### By the regime predicted, timm\n",
+            markdown(_grouped(_timm(networks), "regime")),
+            _COMPILED,
+            markdown(_speedups(networks)),
+            "\n### The ten worst of each set\n\nWith the largest term and the ops that take most of the GPU's time.\n",
+            markdown(_worst(networks)),
+        ]
+    parts += [
+        "\n## Ops by GPU\n",
+        markdown(ops),
+        "\n![predicted against measured](accuracy-ops.png)\n\n![error by size](accuracy-size.png)\n",
+    ]
+    return "\n".join(parts)
+
+
+def in_short(steps: pd.DataFrame) -> str:
+    """What a reader who chooses a GPU has to know: steps on GPUs of which no measurement was used.
+
+    steps: a line a mode, set and GPU, as the table of whole steps has them.
+    """
+    rows = []
+    for what, first, last in _KINDS:
+        name = steps["set"]
+        found = steps[(steps["mode"] == "unseen") & name.str.startswith(first) & name.str.endswith(last)]
+        if found.empty:
+            continue
+        low, high = found["median %"].min(), found["median %"].max()
+        rows.append(
+            {
+                "what was timed": what,
+                "devices": found["gpu"].nunique(),
+                "steps": found["n"].sum(),
+                "median error": f"{low:.0f} to {high:.0f} %",
+                "9 of 10 are within": f"{found['p90 %'].min():.0f} to {found['p90 %'].max():.0f} %",
+                "inside the 90 % interval": f"{np.average(found['held %'], weights=found['n']):.0f} %",
+            }
+        )
+    return _SHORT + markdown(pd.DataFrame(rows)) + "\n"
+
+
+def beside_the_roofline(table: pd.DataFrame) -> str:
+    """The operators of GPUs that no fit has seen, beside what is published everywhere: the datasheet's roofline.
+
+    table: a line a mode and set, as the table of operators has them.
+    """
+    unseen = table[table["mode"] == "unseen"]
+    sets, nearer = len(unseen), int((unseen["median %"] < unseen["roofline median %"]).sum())
+    ours, naive = unseen["median %"].median(), unseen["roofline median %"].median()
+    return f"""
+Single operators on GPUs that no fit has seen: the median of {sets} sets is {ours:.0f} % off, where the datasheet's
+roofline is {naive:.0f} % off; the prediction is nearer in {nearer} of the {sets}. Other published predictors (NeuSight,
+Habitat, PipeWeave, aiconfigurator) were not run on these rows, so no figure here compares with theirs.
+"""
+
+
+def overall(table: pd.DataFrame, key: str = "set") -> pd.DataFrame:
+    """The mean over GPUs of each set's figures."""
+    names = ["median %", "MAPE %", "held %", "roofline median %", "roofline MAPE %"]
+    grouped = table.groupby(["mode", key], sort=True)
+    return grouped[names].mean().assign(GPUs=grouped["gpu"].nunique(), n=grouped["n"].sum()).reset_index()
+
+
+def _with_band(table: pd.DataFrame) -> pd.DataFrame:
+    """With what chance leaves beside what is held, as one column."""
+    band = [f"{low:.0f} to {high:.0f}" for low, high in zip(table["least %"], table["most %"], strict=True)]
+    shown = table.drop(columns=["least %", "most %"])
+    shown.insert(list(shown.columns).index("held %") + 1, "by chance %", band)
+    return shown
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A table with one decimal, and ranks with three."""
+
+    def cell(value: object, name: str) -> str:
+        if isinstance(value, float):
+            return f"{value:.3f}" if name == "rank" else f"{value:.1f}"
+        return str(value)
+
+    heads = list(table.columns)
+    rows = ([cell(v, n) for v, n in zip(row, heads, strict=True)] for row in table.itertuples(index=False))
+    return markdown_lines(heads, rows)
+
+
+def _steps(networks: pd.DataFrame) -> pd.DataFrame:
+    """One line a mode, set and GPU."""
+    rows = []
+    for (mode, name, gpu), part in networks.groupby(["mode", "set", "gpu"], sort=True):
+        ratio = (part["predicted_s"] / part["measured_s"]).to_numpy()
+        error = 100 * np.abs(ratio - 1)
+        rows.append(
+            {
+                "mode": mode,
+                "set": name,
+                "gpu": gpu,
+                "n": len(part),
+                "median %": float(np.median(error)),
+                "MAPE %": float(error.mean()),
+                "p90 %": float(np.quantile(error, 0.9)),
+                "bias %": float(100 * (np.median(ratio) - 1)),
+                "rank": float(part["predicted_s"].corr(part["measured_s"], method="spearman")),
+                "held %": 100 * float(part["measured_s"].between(part["low_s"], part["high_s"]).mean()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _timm(networks: pd.DataFrame) -> pd.DataFrame:
+    """timm's rows, by what was run rather than by release and GPU."""
+    rows = networks[networks["set"].str.startswith("timm")].copy()
+    way = rows["set"].str.rsplit(", ", n=1).str[1].replace({"nchw": "eager, NCHW", "nhwc": "eager, channels last"})
+    return rows.assign(set=rows["set"].str.split(",").str[0] + ", " + way)
+
+
+def _grouped(rows: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Errors by set and one more column."""
+    ratio = rows["predicted_s"] / rows["measured_s"]
+    marked = rows.assign(error=100 * (ratio - 1).abs(), ratio=ratio)
+    found = marked.groupby(["set", key]).agg(
+        n=("error", "size"), median=("error", "median"), MAPE=("error", "mean"), bias=("ratio", "median")
+    )
+    found["bias"] = 100 * (found["bias"] - 1)
+    return found.rename(columns={name: f"{name} %" for name in ("median", "MAPE", "bias")}).reset_index()
+
+
+def _speedups(networks: pd.DataFrame) -> pd.DataFrame:
+    """Predicted and measured gain by compiling, by GPU and release."""
+    rows = _each(networks)
+    eager, compiled = (
+        rows[rows["set"].str.endswith(way)].assign(set=rows["set"].str.rsplit(", ", n=1).str[0])
+        for way in ("nchw", "compiled")
+    )
+    both = eager.merge(compiled, on=["set", "gpu", "model"], suffixes=("_eager", "_compiled"))
+    both["measured"] = both["measured_eager"] / both["measured_compiled"]
+    both["predicted"] = both["predicted_eager"] / both["predicted_compiled"]
+    both["error"] = 100 * (both["predicted"] / both["measured"] - 1).abs()
+    grouped = both.groupby(["set", "gpu"])
+    table = grouped.agg(
+        n=("error", "size"),
+        measured=("measured", "median"),
+        predicted=("predicted", "median"),
+        **{"median error %": ("error", "median")},
+    )
+    return table.map(lambda x: x if isinstance(x, int) else round(x, 2)).reset_index()
+
+
+def _each(networks: pd.DataFrame) -> pd.DataFrame:
+    """timm's inference, seconds an image; of several sizes of a model the first."""
+    rows = networks[networks["set"].str.startswith("timm infer")]
+    rows = rows.assign(measured=rows["measured_s"] / rows["batch"], predicted=rows["predicted_s"] / rows["batch"])
+    return rows.drop_duplicates(["set", "gpu", "model"])
+
+
+def _worst(networks: pd.DataFrame) -> pd.DataFrame:
+    """The largest errors of each set, with the regime predicted."""
+    rows = networks[networks["mode"] == "unseen"].copy()
+    rows["predicted / measured"] = rows["predicted_s"] / rows["measured_s"]
+    rows["off"] = np.abs(np.log(rows["predicted / measured"]))
+    worst = rows.sort_values("off", ascending=False).groupby("set", sort=True).head(10).sort_values(["set", "off"])
+    shown = worst[["set", "gpu", "model", "batch", "predicted / measured", "kind", "regime", "most"]].copy()
+    shown["predicted / measured"] = shown["predicted / measured"].map(lambda ratio: f"{ratio:.2f}")
+    return shown
+
+
+_TITLES = {
+    "calibrated": "calibrated: measurements of the GPU were used",
+    "unseen": "unseen: no measurement of the GPU was used",
+}
+
+
+def draw(judged: Sequence[Judged], folder: Path) -> None:
+    """Predicted against measured, and the error by size, in both modes."""
+    import matplotlib.pyplot as plt
+
+    modes = tuple(_TITLES)
+    figure, axes = plt.subplots(1, 2, figsize=(10, 5), sharex=True, sharey=True, layout="constrained")
+    for axis, mode in zip(axes, modes, strict=True):
+        parts = [part for part in judged if part.mode == mode]
+        measured, predicted = (np.concatenate([getattr(p, name) for p in parts]) for name in ("measured", "predicted"))
+        cells = axis.hexbin(
+            measured * 1e3, predicted * 1e3, xscale="log", yscale="log", bins="log", gridsize=90, cmap="viridis"
+        )
+        axis.plot([1e-3, 1e4], [1e-3, 1e4], color="black", linewidth=0.8)
+        axis.set(title=_TITLES[mode], xlabel="measured, ms", ylabel="predicted, ms")
+        figure.colorbar(cells, label="measurements in a cell")
+    figure.savefig(folder / "accuracy-ops.png", dpi=110)
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+    for axis, mode in zip(axes, modes, strict=True):
+        for family in sorted({part.op for part in judged if part.op in _DRAWN}):
+            parts = [part for part in judged if part.mode == mode and part.op == family]
+            measured, predicted = (np.concatenate([getattr(p, n) for p in parts]) for n in ("measured", "predicted"))
+            order = np.argsort(measured)
+            chunks = np.array_split(order, 12)
+            sizes = [float(np.median(measured[c])) * 1e3 for c in chunks]
+            errors = [100 * float(np.median(np.abs(predicted[c] / measured[c] - 1))) for c in chunks]
+            axis.plot(sizes, errors, marker="o", markersize=3, label=family)
+        axis.set(xscale="log", title=_TITLES[mode], xlabel="measured, ms", ylabel="median error, %", ylim=(0, 60))
+    axes[1].legend(fontsize=7, ncol=2)
+    figure.savefig(folder / "accuracy-size.png", dpi=110)
+
+
+_DRAWN = {"mm", "linear", "bmm", "softmax", "layernorm", "conv_fwd", "attention", "add", "llm_norm"}

@@ -1,0 +1,257 @@
+"""Closed loops of clients, against measured ones. Called by serving_accuracy.py, by default or --source ml_energy.
+
+DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, two
+numbers are by half of its first tokens, `REQUEST_S` and `INPUT_TOKEN_S`). Judged are rows of
+dense models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts,
+each token choosing evenly among all. What each row does not say is assumed from its source:
+
+* formats: as `gemm_quant_mode` says, fp8 with fixed scales; the cache in fp8 where TensorRT-LLM serves an fp8
+  checkpoint, else in bf16; models with experts in blocks of fp8, as published, with scales found in each step;
+* engine: vLLM (0.12 and before) works on the CPU between its steps, TensorRT-LLM 1.0 and SGLang beside them, a step
+  ahead, as vLLM from 0.14 on does; SGLang reads prompts before it goes on with answers, the others beside them, as
+  SGLang 0.5.6.post2 with `--enable-mixed-chunk`, which aiconfigurator's generator writes (first tokens on H200 would be
+  2.5 times too long otherwise; the rows of 0.5.1.post1 tell that it was not set there);
+  TensorRT-LLM does not cut prompts (`enable_chunked_prefill` is off by default), the others do; steps that
+  read prompts are launched kernel by kernel (vLLM's above 512 tokens) and take `TRTLLM_LAYER_S` a layer or more, told
+  from five rows of Llama 3.1 8B on TensorRT-LLM; 0.9 of the memory;
+* InferenceX, TensorRT-LLM, 1024 tokens in and out, fewer than 8 GPUs: first tokens wait 11 to 18 steps longer than in
+  its other rows, as `batch_wait_timeout_iters` makes prompts wait for further ones; `WAITED` by the rows of two GPUs
+  (18: 2.7 %), those of one and four judge it (7.0 and 4.7 %, without it 53 and 53 %);
+* tokens of a step: aiconfigurator writes them into the engine's settings, by the rules of its generator (version
+  0.12.0, rule_plugin/*.rule): clients + input + 1500 (vLLM), clients + input + 500 up to a multiple of 32
+  (TensorRT-LLM). InferenceX and SGLang: 8192;
+* clients: ten requests each, all of the stated lengths. Rows out of InferenceX's database have lengths between 80 % and
+  100 % of the stated ones, as its client draws them (`random_range_ratio` 0.8).
+
+Several GPUs: an all-reduce takes what was measured for its size (`collectives_h100_sxm.parquet`: the fastest of the
+implementations, between sizes in proportion), so that the table says how good the rest is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from benchmarks.serving.models import DECODERS
+
+import rooflinekit as rk
+from rooflinekit.api.predict import machines_of
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
+from rooflinekit.serving.served import serve_on
+from rooflinekit.serving.settings import Sums
+from rooflinekit.serving.step_times import StepTimes
+from rooflinekit.serving.traffic import Stream
+
+#: By the name in the source's files: the GPU, and the cluster whose links join several.
+GPUS = {
+    "h100": ("nvidia-h100-sxm5-80gb", "dgx-h100"),
+    "b200": ("nvidia-b200-sxm-180gb", "dgx-b200"),
+    "h200": ("nvidia-h200-sxm-141gb", "dgx-h200"),
+}
+GPU = GPUS["h100"][0]
+CLUSTER_GPUS = 8  # whose links are described
+MODELS = {
+    "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
+    "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
+    "Qwen/Qwen3-32B": "qwen3-32b",
+}
+MODELS_WITH_EXPERTS = {
+    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
+    "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
+}
+ENGINES = {
+    "vllm": rk.Engine.of("vllm:0.12", sequences=None),
+    "trtllm": rk.Engine.of("tensorrt-llm:1.0", sequences=None),
+    "sglang": rk.Engine.of("sglang:0.5"),
+}
+#: Steps that prompts wait for further ones where InferenceX set it (the module's text).
+WAITED = 18
+#: Versions of vLLM that schedule a step ahead (`async_scheduling`, the default from 0.14 on).
+SCHEDULED_AHEAD = ("0.18.0",)
+#: Runs of SGLang with `--enable-mixed-chunk`, which aiconfigurator's generator writes and SGLang leaves off by default.
+MIXED_CHUNKS = ("0.5.6.post2",)
+#: Deployments of NVIDIA Dynamo: several copies of the model behind a router, how many is not recorded.
+DYNAMO = "dynamo_version"
+
+
+def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
+    """The engine with the step that its source gave it: of InferenceX and SGLang the default of 8192 tokens.
+
+    fewer: sequences that it holds less than there are clients.
+    """
+    engine, least = ENGINES[row["backend"]], row["batch_size"] + row["isl"]
+    if row["backend_version"] in SCHEDULED_AHEAD:
+        engine = replace(engine, host="overlapped")
+    if row["backend_version"] in MIXED_CHUNKS:
+        engine = replace(engine, policy="mixed")
+    if fewer:
+        engine = replace(engine, sequences=max(1, int(row["batch_size"]) - fewer))
+    if is_inferencex(row) and row["backend"] == "trtllm" and row["isl"] == row["osl"] == 1024 and row["tp_size"] < 8:
+        engine = replace(engine, wait_steps=WAITED)
+    if is_inferencex(row) or row["backend"] == "sglang":
+        return engine
+    whole_blocks = -(-int(least + 500) // 32) * 32  # of TensorRT-LLM's cache
+    return replace(engine, step_tokens=int(least) + 1500 if row["backend"] == "vllm" else whole_blocks)
+
+
+def is_inferencex(row: Mapping[str, Any]) -> bool:
+    """Whether the row is out of InferenceX's database, which names its model."""
+    return "model=" in row["silicon_data_source"]
+
+
+def rows_of(data: Path, gpu: str, models: Mapping[str, str]) -> pd.DataFrame:
+    """The rows that are judged, and how many of which kind are not."""
+    (file,) = (data / "aiconfigurator").glob(f"e2e_serving_{gpu}_sxm*.parquet")
+    table = pd.read_parquet(file)
+    other = ~table["model_path"].isin(models) | (table["gemm_quant_mode"] == "nvfp4")
+    apart = ~other & (table["mode"] != "agg")
+    routed = ~other & ~apart & table["silicon_data_source"].str.contains(DYNAMO)
+    over = table["moe_tp_size"] * table["moe_ep_size"]
+    attention = table["tp_size"] * table["attention_dp_size"].fillna(1)
+    # InferenceX tells groups by experts divided over more GPUs than share attention, or the same number for both
+    own = ~other & ~apart & ~routed & (over > 1) & (over != attention)
+    beyond = ~other & ~apart & ~routed & ~own & (np.maximum(attention, over) > CLUSTER_GPUS)
+    print(
+        f"{len(table)} rows; left out: {other.sum()} of other models or formats, {apart.sum()} with prefill and "
+        f"decode on GPUs of their own, {routed.sum()} of several copies behind a router, {own.sum()} whose numbers of "
+        f"GPUs for attention and experts differ, {beyond.sum()} on more than {CLUSTER_GPUS} GPUs"
+    )
+    return table[~(other | apart | routed | own | beyond)]
+
+
+def all_reduce_times(data: Path, gpu: str) -> Any:
+    """Seconds of an all-reduce by bytes and number of GPUs, as measured."""
+    table = pd.read_parquet(data / "aiconfigurator" / f"collectives_{gpu}_sxm.parquet")
+    table = table[table["collective"].isin(["all_reduce", "allreduce"]) & (table["mode"] != "eager")]
+    known: Mapping[int, pd.Series] = {
+        int(gpus): part.groupby("message_bytes")["latency_us"].min().sort_index()
+        for gpus, part in table.groupby("num_gpus")
+    }
+
+    def seconds(size_bytes: float, gpus: int) -> float:
+        times = known[gpus]
+        sizes = times.index.to_numpy(dtype=float)
+        if size_bytes > sizes[-1]:
+            return float(times.iloc[-1] * size_bytes / sizes[-1]) * 1e-6
+        return float(np.interp(size_bytes, sizes, times.to_numpy())) * 1e-6
+
+    return seconds
+
+
+@cache
+def predicted_all_reduce_s(size_bytes: float, gpus: int, cluster: str) -> float:
+    """Seconds of NCCL's all-reduce by bytes and number of GPUs, as predicted for a cluster."""
+    return rk.collective_time("all-reduce", size_bytes, cluster, gpus).total_s
+
+
+def judged(
+    data: Path,
+    gpu: str,
+    links: str,
+    models: Mapping[str, str],
+    fewer: int = 0,
+    sums: Sums = "nccl",
+    most: int = 0,
+) -> pd.DataFrame:
+    """A line each: measured and predicted. links: whether all-reduces are "measured" or "predicted". most: of about so
+    many rows, evenly taken, or of all (0).
+    """
+    name, cluster = GPUS[gpu]
+    (machine,) = machines_of([name])
+    host = load_host(DEFAULT_HOST)
+    collective_s = (
+        all_reduce_times(data, gpu) if links == "measured" else partial(predicted_all_reduce_s, cluster=cluster)
+    )
+    decoders = {path: rk.Decoder.from_config(name) for path, name in models.items()}
+    known: dict[tuple[Any, ...], StepTimes] = {}
+    found = []
+    rows = rows_of(data, gpu, models).to_dict("records")
+    for row in rows[:: max(1, len(rows) // most) if most else 1]:
+        decoder, tp, fp8 = decoders[row["model_path"]], int(row["tp_size"]), str(row["gemm_quant_mode"])[:3] == "fp8"
+        groups = int(row["attention_dp_size"]) if row["attention_dp_size"] > 1 else 1
+        formats: dict[str, Any] = {
+            "weights": "fp8-block" if decoder.experts else "fp8" if fp8 else "bf16",
+            "kv": "fp8" if fp8 and row["backend"] == "trtllm" else "bf16",
+            "tp": tp,
+            "ep": int(row["moe_ep_size"]) if decoder.experts else 1,
+            "dp": groups,
+            "collective_s": collective_s,
+        }
+        drawn = 0.8 if is_inferencex(row) else 1.0
+        mean = (1 + drawn) / 2
+        stream = Stream(
+            clients=int(row["batch_size"]),
+            input=round(mean * row["isl"]),
+            output=round(mean * row["osl"]),
+            spread=(1 - drawn) / mean,
+        )
+        key = (decoder.name, formats["weights"], formats["kv"], tp, formats["ep"], groups)
+        own = sums == "one-shot"
+        times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, own_sums=own, **formats))
+        served = serve_on(host, stream, engine_of(row, fewer), times)
+        bounds = served.interval()
+        found.append({
+            "model": decoder.name, "engine": row["backend"], "weights": formats["weights"], "tp": tp, "dp": groups,
+            "in": row["isl"], "out": row["osl"], "clients": stream.clients, "waits": served.running < stream.clients,
+            **{
+                name: seconds for which in ("ttft", "tpot") for name, seconds in (
+                    (which, row[f"silicon_{which}_ms"] * 1e-3), (f"{which}_predicted", getattr(served, f"{which}_s")),
+                    (f"{which}_low", bounds[f"{which}_s"][0]), (f"{which}_high", bounds[f"{which}_s"][1]),
+                )
+            },
+        })  # fmt: skip
+    return pd.DataFrame(found)
+
+
+#: Tokens of a prompt of ml_energy's chats, which the table does not tell: of LMSYS-Chat-1M's 69.5 on average a turn
+#: (arXiv 2309.11998, table 1), and the template's.
+_CHAT_TOKENS = 100
+
+
+def ml_energy(data: Path) -> pd.DataFrame:
+    """vLLM on H100 at a number of sequences that are always there: median between tokens, tokens a second.
+
+    Requests are of a data set (LM Arena), with answers of the stated length on average; how long prompts are is not
+    told, nor how lengths differ: prompts of `_CHAT_TOKENS`, answers from half to one and a half times the mean. The
+    table's sequences are those that ran. Prompts are read in steps of their own kind, few enough not to be the median,
+    and short enough for vLLM's CUDA graphs. Where experts are divided, the table says `tensor_parallel` 1: that is of
+    the experts. Attention is shared by all GPUs: whole on each, Qwen3 235B in 16 bits would need 73 GB of each of eight
+    H100 (an eighth of 454 GB of experts, 16 GB of all else) before any cache, and it ran 228 chats.
+    """
+    (machine,), host = machines_of([GPU]), load_host(DEFAULT_HOST)
+    table = pd.read_csv(data / "ml_energy" / "leaderboard_v3.csv")
+    table = table[(table["task"] == "lm-arena-chat") & table["model_id"].isin(DECODERS) & (table["data_parallel"] == 1)]
+    known: dict[Any, StepTimes] = {}
+    lines = []
+    for row in table.to_dict("records"):
+        decoder, tp = DECODERS[row["model_id"]], int(row["tensor_parallel"])
+        ep = 1
+        if row["expert_parallel"] > 1:
+            tp = ep = int(row["num_gpus"])
+        fp8 = "fp8-block" if decoder.experts else "fp8-dynamic"
+        formats: dict[str, Any] = {"weights": fp8 if row["weight_precision"] == "fp8" else "bf16", "tp": tp, "ep": ep}
+        collective_s = partial(predicted_all_reduce_s, cluster="dgx-h100")
+        key = decoder.name, *formats.values()
+        if key not in known:
+            known[key] = StepTimes(decoder=decoder, machine=machine, collective_s=collective_s, **formats)
+        stream = Stream(clients=round(row["avg_batch_size"]), input=_CHAT_TOKENS, output=round(row["avg_output_len"]),
+                        spread=1.0, rounds=4)  # fmt: skip
+        served = serve_on(host, stream, rk.Engine(host="serial"), known[key])
+        low, high = served.decode.interval()
+        cpu_s = served.engine.host_s(served.running)
+        common = {
+            "engine": "vllm", "gpu": "H100", "model": decoder.name, "tp": tp, "dp": 1, "weights": formats["weights"],
+            "clients": stream.clients,
+        }  # fmt: skip
+        measured_s = row["median_itl_ms"] * 1e-3
+        bounds = [(served.decode_s - cpu_s) * bound / served.decode.total_s for bound in (low, high)]
+        lines.append({**common, "what": "between tokens, median", "measured": measured_s, "predicted": served.decode_s,
+                      "hit": bounds[0] <= measured_s <= bounds[1] + cpu_s})  # fmt: skip
+        lines.append({**common, "what": "tokens/s", "measured": row["output_throughput_tokens_per_sec"],
+                      "predicted": served.tokens_per_s, "hit": None})  # fmt: skip
+    return pd.DataFrame(lines)

@@ -1,0 +1,204 @@
+"""Batches that start together, against measured ones: prompts are read in one step, then all sequences go on.
+
+Called by serving_accuracy.py --source tensorrt_llm, llm_inference_bench or splitwise. No time of a kernel is fitted on
+them; what is chosen by looking at some of the rows says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from benchmarks.serving.models import DECODERS
+from benchmarks.serving.static_steps import Batch, Place
+
+import rooflinekit as rk
+from rooflinekit.serving.settings import HOST_SHARED_S
+from rooflinekit.serving.step_times import StepTimes
+from rooflinekit.step.bounds import widened
+
+#: The GPU of each table's name, and the cluster whose links join several.
+PLACES = {
+    "A100": ("nvidia-a100-sxm4-80gb", "dgx-a100"),
+    "H100": ("nvidia-h100-sxm5-80gb", "dgx-h100"),
+    "L40S": ("nvidia-l40s", "l40s-x8"),
+    "MI250": ("amd-mi250-gcd", None),
+    "Nvidia A100 GPU": ("nvidia-a100-sxm4-40gb", "dgx-a100"),
+    "Nvidia H100 GPU": ("nvidia-h100-sxm5-80gb", "dgx-h100"),
+    "a100-80gb": ("nvidia-a100-sxm4-80gb", "dgx-a100"),
+    "h100-80gb-pcap": ("nvidia-h100-sxm5-80gb", "dgx-h100"),
+}
+#: Watts of a GPU: Splitwise's capped machines have half of the power for each (arXiv 2311.18677, Splitwise-HHcap).
+LIMITS = {"h100-80gb-pcap": 350.0}
+#: Heads that may share keys where TensorRT-LLM's kernel reads them together, XQA as compiled beforehand: 1 or 8
+#: (decoderXQARunner, nbQHeadsPerKV; compiled at run time for others from 0.11 on). Pages of 2023 came before it.
+XQA = (1, 8)
+#: What TensorRT-LLM takes of the memory: 0.9 of what is free beside the weights (kv_cache_free_gpu_memory_fraction).
+TRTLLM_MEMORY = 0.97
+#: Seconds in which DeepSpeed-MII launches a layer: Llama 2 7B's on four A100, one sequence (llm_inference_bench).
+MII_LAYER_S = 0.35e-3
+#: Seconds in which vLLM of 2023 launches a layer that decodes, without CUDA graphs: Llama 2 70B's 80 layers take 29 to
+#: 31 ms on four and eight H100 at all small batches (Splitwise), and 45 ms behind an A100's slower CPU. A step that
+#: reads prompts takes 63 to 67 ms at the least on either. BLOOM's rows judge it.
+EAGER_LAYER_S = {"a100-80gb": 0.55e-3, "h100-80gb-pcap": 0.36e-3}
+EAGER_PROMPT_LAYER_S = 0.8e-3
+
+
+@cache
+def place_of(model: str, place: str, weights: str, kv: str, tp: int, engine: rk.Engine) -> Place:
+    """The steps of a model on `tp` GPUs of a kind, in an engine."""
+    gpu, cluster = PLACES[place]
+    return Place(DECODERS[model], gpu, cluster, weights=weights, kv=kv, tp=tp, engine=engine, watts=LIMITS.get(place))
+
+
+def step_times(model: str, place: str, weights: str, kv: str, tp: int) -> StepTimes:
+    """The same in an engine with the settings that most have."""
+    return place_of(model, place, weights, kv, tp, rk.Engine()).times
+
+
+def tensorrt_llm(data: Path) -> Iterator[dict[str, Any]]:
+    """TensorRT-LLM 0.5 to 0.9: tokens of answers a second (and GPU), seconds to the first token."""
+    table = pd.read_csv(data / "tensorrt_llm" / "static_batch.csv")
+    table["first"] = table["metric"].str.contains("1st token")
+    keys = ["version", "gpu", "dtype", "model", "batch", "tp", "input", "output", "first", "value"]
+    for row in table.drop_duplicates(keys).to_dict("records"):
+        if row["model"] not in DECODERS:
+            continue
+        form = "fp8" if row["dtype"] == "FP8" else "fp16"
+        decoder = DECODERS[row["model"]]
+        engine = _trtllm(decoder, XQA[:1] if pd.isna(row["version"]) else XQA)
+        place = place_of(row["model"], row["gpu"], form, form, int(row["tp"]), engine)
+        first, batch, given = row["first"], int(row["batch"]), int(row["input"])
+        # The first page gives what all GPUs do together; later ones, which it calls peaks, what one does, though the
+        # page of 2023-12-20 forgot to say so: its numbers are those of the next, which does.
+        gpus = 1 if "High Throughput" in row["section"] else place.tp
+        timed = place.batch(batch, given, 1 if first else int(row["output"]))
+        yield {
+            "engine": "TensorRT-LLM", "gpu": row["gpu"], "model": decoder.name, "tp": place.tp, "batch": batch,
+            "in": given, "out": row["output"], "what": "first token" if first else "tokens/s",
+            "measured": row["value"] * 1e-3 if first else row["value"],
+            **(_times(timed.first, "first token") if first else _rates(timed, batch * row["output"] / gpus)),
+        }  # fmt: skip
+
+
+def llm_inference_bench(data: Path) -> Iterator[dict[str, Any]]:
+    """vLLM, TensorRT-LLM and DeepSpeed-MII on A100s of 40 GB, vLLM on a GCD of an MI250: input + output a second."""
+    table = pd.read_parquet(data / "llm_inference_bench" / "all.parquet")
+    table = table[table["source_file"] == "Plots/All_results.csv"]
+    for row in table.to_dict("records"):
+        place = "MI250" if "MI250" in row["gpu"] else row["gpu"]
+        if row["model"] not in DECODERS or row["framework"] == "llama.cpp":
+            continue
+        if place == "MI250" and int(row["gpus"]) > 1:
+            continue  # links of MI250 are not described
+        try:
+            batch, length = int(float(row["batch"])), int(row["input_output"])
+        except ValueError:
+            continue
+        decoder = DECODERS[row["model"]]
+        engine = _engine_of_2024(row["framework"], decoder, place, int(row["gpus"]))
+        steps = place_of(row["model"], place, "fp16", "fp16", int(row["gpus"]), engine)
+        if not steps.fits():
+            continue  # Mixtral's 93 GB on "one" MI250: both of its dies, and how they share it is not told
+        timed = steps.batch(batch, length, length, waves=True)
+        yield {
+            "engine": row["framework"], "gpu": place, "model": decoder.name, "tp": steps.tp, "batch": batch,
+            "in": length, "out": length, "what": "tokens/s", "measured": 2 * length * batch / row["latency_s"],
+            **_rates(timed, 2 * length * batch),
+        }  # fmt: skip
+
+
+def _trtllm(decoder: rk.Decoder, together: tuple[int, ...]) -> rk.Engine:
+    """Without CUDA graphs, which its sessions of that time captured when asked to (cuda_graph_mode)."""
+    heads = "together" if _shared(decoder) in together else "apart"
+    return rk.Engine(host="overlapped", heads=heads, graph_sizes=(), memory_share=TRTLLM_MEMORY, reserve="whole")  # type: ignore[arg-type]
+
+
+def _engine_of_2024(framework: str, decoder: rk.Decoder, place: str, tp: int) -> rk.Engine:
+    """vLLM took PagedAttention's kernels for models with a window, as FlashAttention's had none (attention/selector.py
+    of 0.4 and 0.5), and on AMD's GPUs. DeepSpeed-MII's blocked FlashAttention gives each head a block, and its steps
+    are launched by Python.
+    """
+    if framework == "TensorRT-LLM":
+        return _trtllm(decoder, XQA)
+    more_s = HOST_SHARED_S if tp > 1 else 0.0
+    if framework == "vLLM":
+        paged = decoder.window is not None or place == "MI250"
+        return rk.Engine(host="serial", heads="apart" if paged else "together", host_more_s=more_s)
+    return rk.Engine(host="serial", heads="apart", host_more_s=more_s, graph_sizes=(), layer_s=MII_LAYER_S)
+
+
+def splitwise(data: Path) -> Iterator[dict[str, Any]]:
+    """vLLM of 2023 on DGX A100 and capped H100: seconds to the first token and between tokens (medians of five)."""
+    table = pd.read_csv(data / "splitwise" / "perf_model.csv")
+    keys = ["model", "hardware", "tensor_parallel", "prompt_size", "batch_size", "token_size"]
+    for key, part in table[table["hardware"].isin(PLACES)].groupby(keys):
+        row: Mapping[str, Any] = dict(zip(keys, key, strict=True))
+        engine = rk.Engine(host="serial", heads="apart", graph_sizes=(), layer_s=EAGER_LAYER_S[row["hardware"]])
+        steps = place_of(row["model"], row["hardware"], "fp16", "fp16", int(row["tensor_parallel"]), engine)
+        batch, given, output = (int(row[name]) for name in ("batch_size", "prompt_size", "token_size"))
+        timed = steps.batch(batch, given, output, prompt_layer_s=EAGER_PROMPT_LAYER_S)
+        common = {
+            "engine": "vLLM 2023", "gpu": row["hardware"], "model": steps.decoder.name, "tp": steps.tp, "batch": batch,
+            "in": given, "out": output,
+        }  # fmt: skip
+        measured = part[["prompt_time", "token_time"]].median() * 1e-3
+        parts = ("first token", "prompt_time", timed.first), ("per token", "token_time", timed.further)
+        for what, column, seconds in parts:
+            yield {**common, "what": what, "measured": measured[column], **_times(seconds, what)}
+
+
+def _shared(decoder: rk.Decoder) -> int:
+    """Heads that share keys."""
+    return decoder.heads // decoder.kv_heads
+
+
+_NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution
+
+
+def _times(seconds: tuple[float, float, float], source: str) -> dict[str, float]:
+    predicted, *bounds = seconds
+    low, high = widened((bounds[0], bounds[1]), predicted, source, _NINETY)
+    return {"predicted": predicted, "low": low, "high": high}
+
+
+def _rates(timed: Batch, tokens: float) -> dict[str, float]:
+    """Tokens a second, which are most where seconds are fewest."""
+    seconds = _times(timed.whole, "per token")
+    return {name: tokens / seconds[of] for name, of in (("predicted", "predicted"), ("low", "high"), ("high", "low"))}
+
+
+SOURCES = {"tensorrt_llm": tensorrt_llm, "llm_inference_bench": llm_inference_bench, "splitwise": splitwise}
+
+
+def judged(data: Path, source: str) -> pd.DataFrame:
+    """A line each: measured and predicted, and whether the interval of 90 % holds what was measured."""
+    rows = pd.DataFrame(SOURCES[source](data))
+    return rows.assign(hit=(rows["low"] <= rows["measured"]) & (rows["measured"] <= rows["high"]))
+
+
+def summary(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Median error, its 90th percentile and the bias of each group, and of all, for each thing that is measured.
+
+    With `hit` in the rows also the share of those within their interval.
+    """
+    ratio = rows["predicted"] / rows["measured"]
+    rows = rows.assign(ratio=ratio, error=100 * (ratio - 1).abs())
+
+    def line(part: pd.DataFrame) -> dict[str, Any]:
+        told = part["hit"].dropna() if "hit" in part else pd.Series(dtype=bool)
+        hits = {"in 90 %": f"{told.astype(str).eq('True').mean():.0%}"} if len(told) else {}
+        return {
+            "rows": len(part), "median %": round(part["error"].median(), 1),
+            "p90 %": round(part["error"].quantile(0.9), 1), "bias": round(part["ratio"].median(), 2), **hits,
+        }  # fmt: skip
+
+    lines = []
+    for what, part in rows.groupby("what"):
+        lines += [{"what": what, **dict(zip(by, map(str, key), strict=True)), **line(group)}
+                  for key, group in part.groupby(by)]  # fmt: skip
+        lines.append({"what": what, by[0]: "all", **line(part)})
+    return pd.DataFrame(lines).fillna("")
