@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from benchmarks.sources.page_tables import markdown_lines
 
+from benchmarks.sources.page_tables import markdown_lines
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.files import write_text
 from rooflinekit.hardware.specs import load_device, load_host
@@ -72,7 +72,6 @@ def networks(data: Path) -> Iterator[dict[str, Any]]:
     """Traced steps: NeuSight's transformers, and some of timm's networks."""
     from benchmarks.networks.accuracy import normalized_by_another, sound_transformer_steps, traced
     from benchmarks.sources.networks import timm_steps
-
     from rooflinekit.step.prediction import predict_graph
 
     def chosen() -> Iterator[Any]:
@@ -136,7 +135,6 @@ def operators(data: Path) -> Iterator[dict[str, Any]]:
     from benchmarks.operators.ablation import shipped
     from benchmarks.operators.accuracy import held_back, widths
     from benchmarks.sources.operators import read_ops
-
     from rooflinekit.calibrate.fitting.observations import observations_of, without_faults
 
     unseen = [campaign for campaign in read_ops(data) if not _has_fit(campaign.gpu)]

@@ -16,7 +16,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.tracing.targets import load_target
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT))  # for benchmarks
 
 _SLOWEST, _FASTEST = 1e7, 1e13  # bit/s of a port
 _NEAR = 1.03
@@ -154,7 +154,7 @@ def memory() -> str:
 
 def cifar() -> str:
     """The GoogLeNet of benchmarks/networks/cifar_googlenet.py."""
-    from cifar_googlenet import REPORTED, graph, sensitivity
+    from benchmarks.networks.cifar_googlenet import REPORTED, graph, sensitivity
 
     table = sensitivity(graph())
     rows = [

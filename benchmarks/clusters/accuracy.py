@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
 from benchmarks.clusters.sources import SOURCES, Case
 from benchmarks.sources.page_tables import markdown_lines
-
 from rooflinekit.api.parallel import place_of
 from rooflinekit.distributed.described import Planner
 from rooflinekit.distributed.groups import Setting
 from rooflinekit.errors import RooflinekitError
 
 SCALING = "## Time on n GPUs by that on one"
-PAGE = Path(__file__).parent.parent / "docs" / "clusters_accuracy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "clusters_accuracy.md"
 _OUTLIER = 0.2  # beyond which a row counts as this much in a fit: some rows are of other settings than they say
 
 

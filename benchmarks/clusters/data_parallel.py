@@ -22,9 +22,9 @@ from statistics import median
 from typing import Any
 
 import pandas as pd
-from benchmarks.sources.small_batches import _BATCH, _DTYPES, _LIKE, slower_host
 
 import rooflinekit as rk
+from benchmarks.sources.small_batches import _BATCH, _DTYPES, _LIKE, slower_host
 from rooflinekit.calibrate.fitting.files import constants_for, load_links
 from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.planning import plan
@@ -39,7 +39,7 @@ _HOSTS = {"nvidia-rtx-2080-ti": (2.0, 1.4), "nvidia-titan-xp": (4.0, 0.7)}
 _GRID = tuple(product((1.0, 1.5, 2.0, 3.0, 4.0), (0.7, 1.4, 2.8)))
 _EXECUTION = rk.Execution(copy="pageable")
 #: Not shipped, for this benchmark alone.
-_TITAN = rk.load_device(Path(__file__).parent / "nvidia-titan-xp.yaml")
+_TITAN = rk.load_device(Path(__file__).parents[1] / "sources" / "nvidia-titan-xp.yaml")
 _GPU_COUNTS = (1, 2, 3, 4)
 
 

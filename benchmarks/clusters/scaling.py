@@ -19,12 +19,12 @@ from typing import Any
 
 import pandas as pd
 import torch
-from benchmarks.clusters.scaling_sources import SOURCES, Row
 from torch import nn
 
 import rooflinekit as rk
+from benchmarks.clusters.scaling_sources import SOURCES, Row
 
-PAGE = Path(__file__).parent.parent / "docs" / "clusters_accuracy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "clusters_accuracy.md"
 _HEAD = "## Time on n GPUs by that on one"
 _SAID = (
     "DDP, as many samples on each GPU; the step of one GPU is measured, and given (`measured`). Bias: of predicted "

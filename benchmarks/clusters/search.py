@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
 from benchmarks.clusters.accuracy import PAGE, Bench
 from benchmarks.clusters.scaling import write_section
 from benchmarks.clusters.sources import SOURCES, Case
-
 from rooflinekit.distributed.described import search_layouts
 from rooflinekit.errors import RooflinekitError
 

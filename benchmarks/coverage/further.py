@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from benchmarks.coverage.foreign import ENCODER_DECODER, Case, Odd, main
 from torch import nn
 from torch.nn import functional as f
+
+from benchmarks.coverage.foreign import ENCODER_DECODER, Case, Odd, main
 
 IMAGES = (
     "cait_xxs24_224 coat_tiny convmixer_768_32 crossvit_tiny_240 cspresnet50 darknet53 dla34 dpn68b ecaresnet50t "

@@ -32,9 +32,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from benchmarks.sources.power import Case, cases
 
 import rooflinekit as rk
+from benchmarks.sources.power import Case, cases
 from rooflinekit.api.predict import machines_of
 from rooflinekit.calibrate.fitting.constants import ENERGY_CONSTANTS
 from rooflinekit.calibrate.fitting.files import stated_power, write_power
@@ -48,7 +48,7 @@ from rooflinekit.step.prediction import launched_by, predict_graph
 UNLICENSED = ("ml_energy",)
 _LIMITS = ("voltage_floor", "voltage_slope", "clock_floor")
 _WATTS_OFF, _RATIO_OFF = 0.1, 0.05  # what a row may be off by, as far as the fit cares
-_FIT = Path(__file__).parent.parent / "calibration" / "fits" / "energy.yaml"
+_FIT = Path(__file__).parents[2] / "calibration" / "fits" / "energy.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,19 +28,19 @@ from typing import Any
 
 import pandas as pd
 import torch
-from benchmarks.clusters.accuracy import Bench
-from benchmarks.memory.largest_batch import verdicts as timm_rows
-from benchmarks.memory.liger import judged as liger_rows
-from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
-from benchmarks.memory.peft import judged as peft_rows
-from benchmarks.memory.sam import GPU as SAM_GPU
-from benchmarks.memory.sam import judged as sam_rows
 from torch import nn
 
 import rooflinekit as rk
+from benchmarks.clusters.accuracy import Bench
+from benchmarks.memory.largest_batch import verdicts as timm_rows
+from benchmarks.memory.liger import judged as liger_rows
+from benchmarks.memory.peft import judged as peft_rows
+from benchmarks.memory.sam import GPU as SAM_GPU
+from benchmarks.memory.sam import judged as sam_rows
+from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
 from rooflinekit.errors import RooflinekitError
 
-PAGE = Path(__file__).parent.parent / "docs" / "execution.md"
+PAGE = Path(__file__).parents[2] / "docs" / "execution.md"
 _GPU = "nvidia-a100-sxm4-40gb"
 _ACTIVATIONS = {"swish": "SiLU", "relu": "ReLU", "gelu": "GELU", "prelu": "PReLU", "leaky_relu": "LeakyReLU"} | {
     name: name.capitalize() for name in ("softplus", "mish", "tanh", "identity")
@@ -156,7 +156,7 @@ def main() -> None:
     table = summary(rows, ["source", "kind", "gpu"])
     print_frames([table])
     if options.page:
-        write_tables([frame_lines(table)], PAGE, Path(__file__).name)
+        write_tables([frame_lines(table)], PAGE, "benchmarks.memory.accuracy")
     if options.worst:
         far = (rows.ratio - 1).abs().sort_values(ascending=False).index
         print(rows.reindex(far).head(options.worst).round(3).to_string(index=False))

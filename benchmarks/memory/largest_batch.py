@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from benchmarks.networks.accuracy import traced
-from benchmarks.sources.networks import Step, timm_steps
 
 import rooflinekit as rk
+from benchmarks.networks.accuracy import traced
+from benchmarks.sources.networks import Step, timm_steps
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import memory_of
 

@@ -27,11 +27,11 @@ from typing import Any
 
 import pandas as pd
 import torch
-from benchmarks.networks.liger import _CASES, _REFERENCES, _WITH_GRADIENT, HeadAndLoss, settings_of
-from benchmarks.sources.operators import gpu_name
 from torch import nn
 
 import rooflinekit as rk
+from benchmarks.networks.liger import _CASES, _REFERENCES, _WITH_GRADIENT, HeadAndLoss, settings_of
+from benchmarks.sources.operators import gpu_name
 from rooflinekit.distributed.saving import accumulated
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.ir.op import Phase

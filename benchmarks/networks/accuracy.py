@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+import rooflinekit as rk
 from benchmarks.sources.graph_store import NotTraced, stored
 from benchmarks.sources.halves import in_first_half
 from benchmarks.sources.networks import Step, timm_steps, transformer_steps
 from benchmarks.sources.small_batches import bottleneck_steps, torchvision_steps
-
-import rooflinekit as rk
 from rooflinekit.calibrate.fitting.files import architecture_of, constants_for, of_stranger
 from rooflinekit.calibrate.fitting.refit import Refit, unmeasured
 from rooflinekit.hardware.specs import load_host

@@ -30,7 +30,7 @@ def graph(**options: Any) -> rk.Graph:
 
     from rooflinekit.tracing.targets import load_target
 
-    file = Path(__file__).parent.parent / "examples" / "googlenet_cifar.py"
+    file = Path(__file__).parents[2] / "examples" / "googlenet_cifar.py"
     return rk.trace(
         load_target(f"{file}:GoogLeNet").model, rk.Input("batch", 3, 32, 32), mode="training",
         loss=torch.nn.functional.cross_entropy, targets=[rk.Input("batch", dtype="int64")], like="1.0",

@@ -28,10 +28,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
 from scipy.stats import t as student
-from benchmarks.transfer.sources import SOURCES, Measured, Pair
 
+from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
+from benchmarks.transfer.sources import SOURCES, Measured, Pair
 from rooflinekit.study.errors import components, ratio
 from rooflinekit.study.errors.components import FREEDOM, chips_of
 from rooflinekit.study.errors.ratio import Ratios
@@ -156,7 +156,7 @@ def main() -> None:
     shown = list(tables(rows))
     print_frames(shown)
     if given.page:
-        write_tables(map(frame_lines, shown), given.page, "comparison_accuracy.py")
+        write_tables(map(frame_lines, shown), given.page, "benchmarks.networks.comparison")
 
 
 if __name__ == "__main__":

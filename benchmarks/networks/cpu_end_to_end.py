@@ -100,7 +100,9 @@ def calibrated(spec: Device, plan: str, folder: Path) -> tuple[Path, Path]:
         sys.exit(f"plan {plan}: has no cases to fit kernels and the host on")
     session.write_medians(result.campaigns, result.recorded, samples)
     fit, host = folder / f"{spec.name}.fit.yaml", folder / f"{spec.name}-host.yaml"
-    fits.write_fit(result.fit.calibration, fit, f"Constants of {spec.name}. Made by benchmarks/networks/cpu_end_to_end.py.")
+    fits.write_fit(
+        result.fit.calibration, fit, f"Constants of {spec.name}. Made by benchmarks/networks/cpu_end_to_end.py."
+    )
     write_text(spec_text(result.host, f"The host of {spec.name}. Made by benchmarks/networks/cpu_end_to_end.py."), host)
     return fit, host
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from benchmarks.sources.halves import in_first_half
-from benchmarks.networks.kernelbench import EXECUTIONS, measured
-from benchmarks.networks.kernelbench_graphs import readable
 from scipy.optimize import least_squares
 
 import rooflinekit as rk
+from benchmarks.networks.kernelbench import EXECUTIONS, measured
+from benchmarks.networks.kernelbench_graphs import readable
+from benchmarks.sources.halves import in_first_half
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.model.fusion import is_fused

@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from benchmarks.sources.halves import in_first_half
-from benchmarks.networks.kernelbench_graphs import Problem, readable
-from benchmarks.networks.kernelbench_page import known_hosts_tables, steady_tables, tables, worst, write_page
-from benchmarks.sources.operators import gpu_name
 
 import rooflinekit as rk
+from benchmarks.networks.kernelbench_graphs import Problem, readable
+from benchmarks.networks.kernelbench_page import known_hosts_tables, steady_tables, tables, worst, write_page
+from benchmarks.sources.halves import in_first_half
+from benchmarks.sources.operators import gpu_name
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host

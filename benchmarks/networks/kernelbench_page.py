@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
 from benchmarks.sources.page_tables import markdown_lines, write_tables
 
 _LEAST = 10  # points of a line of the page
@@ -92,4 +93,4 @@ def write_page(found: Iterable[tuple[str, pd.DataFrame]], page: Path) -> None:
             cells = [f"{row['n']:.0f}", *(f"{row[column]:.1f}" for column in table.columns[1:])]
             rows.append([words, *cells])
         shown.append(markdown_lines([title, *table.columns], rows))
-    write_tables(shown, page, "kernelbench.py")
+    write_tables(shown, page, "benchmarks.networks.kernelbench")

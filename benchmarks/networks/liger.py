@@ -26,12 +26,12 @@ from typing import Any
 
 import pandas as pd
 import torch
-from benchmarks.sources.operators import gpu_name
-from benchmarks.sources.pairs import options_of, show
 from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
+from benchmarks.sources.operators import gpu_name
+from benchmarks.sources.pairs import options_of, show
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.ir.op import Op
 from rooflinekit.model.kernel import Kernel

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from benchmarks.sources.halves import in_first_half
+
+import rooflinekit as rk
 from benchmarks.networks.kernelbench import measured, predicted_row
 from benchmarks.networks.kernelbench_graphs import readable
 from benchmarks.networks.kernelbench_page import summary
-
-import rooflinekit as rk
+from benchmarks.sources.halves import in_first_half
 from rooflinekit.model import recurrence
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.step.chains import without_recurrence

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from benchmarks.sources.pairs import options_of, show
 
 import rooflinekit as rk
+from benchmarks.sources.pairs import options_of, show
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import RooflinekitError
 

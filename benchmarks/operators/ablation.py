@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.operators.accuracy import NINETY, held_back, random_of
-from calibration.make.operators import sample
-from benchmarks.sources.operators import read_ops
 
+from benchmarks.operators.accuracy import NINETY, held_back, random_of
+from benchmarks.sources.operators import read_ops
+from calibration.make.operators import sample
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.fitting import constants
 from rooflinekit.calibrate.fitting import hierarchical_fit as fitting
@@ -230,7 +230,6 @@ def recurrent_row(data: Path) -> tuple[str, ...]:
     """KernelBench's recurrent problems, in eager mode, with the chain and with all steps at once."""
     from benchmarks.networks.kernelbench import predicted_row  # imports torch
     from benchmarks.networks.recurrence import judged
-
     from rooflinekit.step.chains import without_recurrence
 
     rows, graphs = judged(data / "kernelbench", "eager")

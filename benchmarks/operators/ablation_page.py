@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+
 from benchmarks.operators.ablation import CHANGES, TERMS, Ablation, recurrent_row, worth
 from benchmarks.sources.operators import read_ops
 from benchmarks.sources.page_tables import markdown_lines, write_tables
@@ -44,7 +45,7 @@ def main() -> None:
     table = markdown_lines(HEADS, rows(run, given.data))
     print(table)
     if given.page:
-        write_tables([table], given.page, "ablation_page.py")
+        write_tables([table], given.page, "benchmarks.operators.ablation_page")
 
 
 if __name__ == "__main__":

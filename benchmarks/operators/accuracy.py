@@ -23,11 +23,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
 from benchmarks.operators.accuracy_chance import by_chance
 from benchmarks.operators.accuracy_page import draw, page
-from calibration.make.operators import KEPT, sample
 from benchmarks.sources.operators import read_ops, split_hash
-
+from calibration.make.operators import KEPT, sample
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+
 from benchmarks.operators.accuracy_chance import told
 from benchmarks.sources.page_tables import markdown_lines
 

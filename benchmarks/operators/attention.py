@@ -19,8 +19,8 @@ from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
-from benchmarks.sources.page_tables import markdown_lines
 
+from benchmarks.sources.page_tables import markdown_lines
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.specs import load_device

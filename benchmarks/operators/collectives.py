@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from calibration.make.links import UNSEEN, nccl_tests, profiled
 
+from calibration.make.links import UNSEEN, nccl_tests, profiled
 from rooflinekit.calibrate.fitting.folder import default_campaigns
 from rooflinekit.calibrate.links.fitting import Group, LinkFit, fit_links, groups_of, held_back, load_link_campaigns
 from rooflinekit.model.collectives import time_collective

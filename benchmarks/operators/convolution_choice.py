@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import least_squares
+
 from benchmarks.operators.accuracy import held_back
 from benchmarks.sources.operators import read_solvers
 from benchmarks.sources.page_tables import markdown_lines
-from scipy.optimize import least_squares
-
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.counted import Group
 from rooflinekit.calibrate.fitting.files import load_constants

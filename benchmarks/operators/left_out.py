@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
 from benchmarks.operators.ablation import shipped
 from benchmarks.operators.accuracy import held_back
-from calibration.make.operators import sample
 from benchmarks.sources.operators import read_ops, read_solvers
 from benchmarks.sources.page_tables import markdown_lines
-
+from calibration.make.operators import sample
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS
 from rooflinekit.calibrate.fitting.constants import STAGES, Stage

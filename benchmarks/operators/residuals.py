@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from benchmarks.operators.accuracy import held_back
-from calibration.make.operators import sample
-from benchmarks.sources.operators import read_ops
 
+from benchmarks.operators.accuracy import held_back
+from benchmarks.sources.operators import read_ops
+from calibration.make.operators import sample
 from rooflinekit.calibrate.fitting.observations import observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import Refit, machines_of, refit
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
 from benchmarks.sources.operators import read_solvers
 from benchmarks.sources.page_tables import frame_lines
-
 from rooflinekit.hardware.specs import load_device
 
 _BINS_A_DECADE = 4  # of times that boards are compared at

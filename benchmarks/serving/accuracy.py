@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
 from benchmarks.serving.closed import GPUS, MODELS, MODELS_WITH_EXPERTS, judged, ml_energy
 from benchmarks.serving.open import blis, llmservingsim
 from benchmarks.serving.page import page
@@ -25,7 +26,6 @@ from benchmarks.serving.products import products
 from benchmarks.serving.static import SOURCES
 from benchmarks.serving.static import judged as static_rows
 from benchmarks.serving.tables import closed_tables, other_tables
-
 from rooflinekit.files import write_text
 from rooflinekit.serving.settings import HOST_SEQUENCE_S, HOST_SHARED_S, HOST_STEP_S
 

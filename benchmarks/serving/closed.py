@@ -37,9 +37,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from benchmarks.serving.models import DECODERS
 
 import rooflinekit as rk
+from benchmarks.serving.models import DECODERS
 from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.serving.served import serve_on

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from benchmarks.serving.models import DECODERS
-from benchmarks.serving.static import PLACES, step_times
 
 import rooflinekit as rk
+from benchmarks.serving.models import DECODERS
+from benchmarks.serving.static import PLACES, step_times
 from rooflinekit.api.predict import host_of
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.serving.engine import Setup

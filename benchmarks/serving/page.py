@@ -7,14 +7,14 @@ from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
-from benchmarks.sources.page_tables import markdown_lines
+
 from benchmarks.serving.closed import MODELS, MODELS_WITH_EXPERTS, judged, ml_energy
 from benchmarks.serving.open import blis, llmservingsim
 from benchmarks.serving.products import products
 from benchmarks.serving.static import judged as static_rows
 from benchmarks.serving.tables import closed_tables, other_tables
 from benchmarks.serving.targets import targets
-
+from benchmarks.sources.page_tables import markdown_lines
 from rooflinekit.files import write_text
 
 HEAD = """# Serving: how good it is

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from benchmarks.sources.operators import split_hash
 from scipy.optimize import minimize_scalar
 
+from benchmarks.sources.operators import split_hash
 from rooflinekit.api.predict import machines_of
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.op import DType, TensorSpec

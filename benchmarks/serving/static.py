@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from benchmarks.serving.models import DECODERS
-from benchmarks.serving.static_steps import Batch, Place
 
 import rooflinekit as rk
+from benchmarks.serving.models import DECODERS
+from benchmarks.serving.static_steps import Batch, Place
 from rooflinekit.serving.settings import HOST_SHARED_S
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.step.bounds import widened

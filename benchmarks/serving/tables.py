@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
+
 from benchmarks.serving.closed import ENGINES
 from benchmarks.serving.static import summary as by_group
 

@@ -19,7 +19,7 @@ import rooflinekit as rk
 from rooflinekit.files import replacing, write_text
 from rooflinekit.study.sweep.plan import opened, packed
 
-FOLDER = Path(__file__).parent / ".traces"
+FOLDER = Path(__file__).parents[1] / ".traces"
 _MAKERS = ("errors.py", "ir", "tracing", "cost", "api/predict.py")  # of the package, what a graph depends on
 _LIBRARIES = ("torch", "timm", "transformers", "sympy")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from benchmarks.sources.operators import gpu_name
 
 import rooflinekit as rk
+from benchmarks.sources.operators import gpu_name
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import Phase
 

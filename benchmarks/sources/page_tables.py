@@ -33,9 +33,9 @@ def print_frames(frames: Iterable[pd.DataFrame]) -> None:
             print(frame.to_string(), end="\n\n")
 
 
-def write_tables(tables: Iterable[str], page: Path, script: str) -> None:
-    """Puts tables in Markdown in the place of those that `benchmarks/SCRIPT DATA --page …` made before."""
-    begin = f"<!-- numbers: made by `python benchmarks/{script} DATA --page"
+def write_tables(tables: Iterable[str], page: Path, module: str) -> None:
+    """Puts tables in Markdown in the place of those that `python -m MODULE DATA --page …` made before."""
+    begin = f"<!-- numbers: made by `python -m {module} DATA --page"
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     mark, _, rest = rest.partition("\n")
     after = rest.partition(_END)[2]

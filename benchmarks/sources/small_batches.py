@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from benchmarks.sources.operators import gpu_name
-from benchmarks.sources.networks import Step
 
 import rooflinekit as rk
+from benchmarks.sources.networks import Step
+from benchmarks.sources.operators import gpu_name
 
 #: "PyTorch 1.x", not recorded for a row; models of that time.
 _LIKE = "1.8"
@@ -105,7 +105,7 @@ def bottleneck_steps() -> Iterator[Step]:
 def _bottleneck(name: str, channels: int) -> rk.Graph:
     from rooflinekit.tracing.targets import load_target
 
-    file = Path(__file__).parent.parent / "examples" / "bottlenecks.py"
+    file = Path(__file__).parents[2] / "examples" / "bottlenecks.py"
     model: Callable[..., Any] = load_target(f"{file}:{name}").model
     return rk.trace(model, rk.Input(1, channels, 160, 120), like="1.0")
 

@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 LLAMA = f"{ROOT}/examples/llama_70b.json"
@@ -136,8 +136,9 @@ def main() -> None:
     for name in CASES:
         found = []
         for _ in range(arguments.repeats):
-            command = [sys.executable, __file__, "--case", name]
-            found.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+            command = [sys.executable, "-m", "benchmarks.speed.speed", "--case", name]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+            found.append(json.loads(done.stdout))
         columns = []
         for key in ("first", "again", "peak_mb"):
             values = [one[key] for one in found]

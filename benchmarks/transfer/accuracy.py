@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
 from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
 from benchmarks.transfer.operators import SOURCES as OPERATORS
 from benchmarks.transfer.sources import SOURCES as STEPS
 from benchmarks.transfer.sources import Measured, pairs
 from benchmarks.transfer.trainings import SOURCES as TRAININGS
-
 from rooflinekit.errors import InputError
 from rooflinekit.study.errors.components import chips_of
 from rooflinekit.study.transfer.evidence import Evidence
@@ -124,7 +124,7 @@ def main() -> None:
     print_frames(found)
     if given.page:
         shown = [frame_lines(table[table["pairs"] >= _LEAST]) for table in found]
-        write_tables(shown, given.page, "transfer_accuracy.py")
+        write_tables(shown, given.page, "benchmarks.transfer.accuracy")
 
 
 if __name__ == "__main__":

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from benchmarks.sources.operators import read_ops
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import t as student
-from benchmarks.transfer.sources import SOURCES, Measured
 
 import rooflinekit as rk
+from benchmarks.sources.operators import read_ops
+from benchmarks.transfer.sources import SOURCES, Measured
 from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.study.errors import components
 from rooflinekit.study.errors.components import Chips, Part, chips_of, leaders, parts_of

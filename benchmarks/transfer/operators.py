@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 import torch
-from benchmarks.sources.operators import gpu_name
 from torch.nn import functional
-from benchmarks.transfer.sources import Measured, host_of, machine_of
 
 import rooflinekit as rk
+from benchmarks.sources.operators import gpu_name
+from benchmarks.transfer.sources import Measured, host_of, machine_of
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.step.prediction import predict_graph

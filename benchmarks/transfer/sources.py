@@ -13,13 +13,12 @@ from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import rooflinekit as rk
+from benchmarks.networks.accuracy import traced
 from benchmarks.networks.kernelbench import EXECUTIONS
 from benchmarks.networks.kernelbench import measured as kernelbench_points
 from benchmarks.networks.kernelbench_graphs import readable
-from benchmarks.networks.accuracy import traced
 from benchmarks.sources.networks import Step, timm_steps, transformer_steps
-
-import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import RooflinekitError

@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import pandas as pd
-from benchmarks.clusters.scaling import graph as scaling_graph
-from benchmarks.transfer.sources import Measured, host_of, machine_of
 
 import rooflinekit as rk
+from benchmarks.clusters.scaling import graph as scaling_graph
+from benchmarks.transfer.sources import Measured, host_of, machine_of
 from rooflinekit.ir.graph import traced_with
 from rooflinekit.step.prediction import predict_graph
 from rooflinekit.tracing.targets import declare_torchvision_operators

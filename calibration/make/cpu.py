@@ -21,12 +21,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from benchmarks.sources.halves import in_first_half
-from benchmarks.networks.accuracy import traced
-from benchmarks.sources.networks import Step, timm_steps
 from numpy.typing import NDArray
 
 import rooflinekit as rk
+from benchmarks.networks.accuracy import traced
+from benchmarks.sources.halves import in_first_half
+from benchmarks.sources.networks import Step, timm_steps
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import CPUS, load_constants, write_fit
 from rooflinekit.calibrate.fitting.hierarchical_fit import estimate, robust

@@ -17,7 +17,7 @@ import pandas as pd
 
 from rooflinekit.calibrate.links.fitting import COLUMNS, LinkCampaign, write_link_campaign
 
-FOLDER = Path(__file__).parents[1] / "calibration" / "campaigns" / "links"
+FOLDER = Path(__file__).parents[2] / "calibration" / "campaigns" / "links"
 SIZES = 60  # of each kind in vidur's tables, evenly by logarithm
 NAMES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter",
          "alltoall": "all-to-all", "send_recv": "send-recv"}  # fmt: skip

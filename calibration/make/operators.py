@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-from benchmarks.sources.operators import read_ops, split_hash
 
+from benchmarks.sources.operators import read_ops, split_hash
 from rooflinekit.calibrate.campaigns.campaign import Campaign, write_campaign
 
-FOLDER = Path(__file__).parent.parent / "calibration" / "campaigns"
+FOLDER = Path(__file__).parents[2] / "calibration" / "campaigns"
 KEPT = 0.5  # share of the shapes that fits may see
 ROWS = 160  # of an op in a campaign
 ELEMENTWISE_ROWS = 40  # eleven ops that behave alike
