@@ -1,13 +1,8 @@
-"""Mean power, energy and power limits against measurements; and the constants of power, which are fitted here.
+"""Mean power, energy and power limits against measurements.
 
-    python -m benchmarks.energy.accuracy DATA [--share 0.3] [--write] [--rows]
+    python -m benchmarks.energy.accuracy DATA [--share 0.3] [--rows]
 
-DATA holds `zeus/`, `splitwise/`, `llm_inference_bench/` and `ml_energy/` (benchmarks/sources/power.py: what each is).
-No op tells what a board draws, so the constants are fitted on whole steps: of half of the networks (by a hash of their
-names), on all GPUs but the one that is judged, and judged on the other half there; then the halves change places, so
-that every row is judged once by constants that have seen neither its GPU nor its network. The A100 of 40 and of 80 GB
-count as one GPU. Rows without a licence (ml_energy) are in no fit. `--write` makes calibration/fits/energy.yaml, of the
-first half of the networks and all GPUs, with the spread of the judged residuals.
+DATA, and by which constants each row is judged: calibration/make/power.py, which makes the shipped ones.
 
 Power: mean watts of a step, as predicted whole, and as the law has it for the seconds that the step was measured to
 take: a step that the host decides (its CPU issues for nine tenths of the time that kernels take, or longer) idles more
@@ -21,231 +16,25 @@ board never reaches its limit, chance decides which is best.
 from __future__ import annotations
 
 import argparse
-import sys
-import time
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-import rooflinekit as rk
-from benchmarks.sources.power import Case, cases
-from rooflinekit.api.predict import machines_of
-from rooflinekit.calibrate.fitting.constants import ENERGY_CONSTANTS
-from rooflinekit.calibrate.fitting.files import stated_power, write_power
-from rooflinekit.calibrate.fitting.hierarchical_fit import estimate, robust
-from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
-from rooflinekit.model.energy import Load, PowerLaw, clocks, drawn_j
-from rooflinekit.model.machine import Machine, PowerConstants
-from rooflinekit.model.timing import load_of
-from rooflinekit.step.prediction import launched_by, predict_graph
-
-UNLICENSED = ("ml_energy",)
-_LIMITS = ("voltage_floor", "voltage_slope", "clock_floor")
-_WATTS_OFF, _RATIO_OFF = 0.1, 0.05  # what a row may be off by, as far as the fit cares
-_FIT = Path(__file__).parents[2] / "calibration" / "fits" / "energy.yaml"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A phase of a case, predicted without a limit: its distinct kernels and how often each runs."""
-
-    times: float
-    count: np.ndarray
-    load: Load
-    total_s: float
-    gpu_s: float
-    cpu_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A measured row with what the model makes of it."""
-
-    case: Case
-    machine: Machine
-    parts: tuple[Part, ...]
-    base: Case  # the same without a limit
-
-    @property
-    def board(self) -> str:
-        """The GPU, whatever its memory's size."""
-        return Path(self.case.gpu).stem.removesuffix("-40gb").removesuffix("-80gb")
-
-    @property
-    def half(self) -> int:
-        """Which half its network is of."""
-        return zlib.crc32(self.case.network.encode()) % 2
-
-
-def rows_of(data: Path, share: float) -> list[Row]:
-    """Every case, predicted without a limit; of each network the given share of its batch sizes."""
-    host, known, found = load_host(DEFAULT_HOST), {}, []
-    base: dict[tuple[str, str, str], Case] = {}
-    chosen = [c for c in cases(data) if zlib.crc32(c.label.encode()) % 1000 < 1000 * share]
-    for case in chosen:
-        if not case.limit_w:
-            base[case.source, case.gpu, case.label] = case
-    for case in chosen:
-        key = case.source, case.gpu, case.label
-        if key not in known:
-            (machine,) = machines_of([case.gpu])
-            known[key] = machine, tuple(_part(case, phase, machine, host) for phase in case.phases)
-        machine, parts = known[key]
-        found.append(Row(case=case, machine=machine, parts=parts, base=base[key]))
-    return found
-
-
-def _execution(case: Case) -> rk.Execution:
-    return rk.Execution(backend=case.execution, sync="step" if case.execution == "eager" else "none")
-
-
-def _part(case: Case, phase: Any, machine: Machine, host: Any) -> Part:
-    execution = _execution(case)
-    p = predict_graph(phase.graph().at(**phase.sizes), machine, host, execution)
-    load = load_of(p.timings, launched_by(execution, machine))
-    names = [name for name in Load.__dataclass_fields__ if name != "overlap"]
-    columns = np.stack([getattr(load, name) for name in names])
-    digits = np.array([[float(f"{v:.3g}") for v in column] for column in columns])
-    _, first, count = np.unique(digits, axis=1, return_index=True, return_counts=True)
-    few = replace(load, **{name: column[first] for name, column in zip(names, columns, strict=True)})
-    return Part(times=phase.times, count=count, load=few, total_s=p.total_s, gpu_s=p.gpu_s, cpu_s=p.cpu_s)
-
-
-def lawful(row: Row, power: PowerConstants, limit_w: float = 0.0) -> tuple[float, float, float]:
-    """Joules beside idling, seconds, and idle watts of a row's phases under a limit, by the constants."""
-    machine = replace(row.machine, constants=replace(row.machine.constants, power=power))
-    law = PowerLaw.of(machine)
-    assert law is not None
-    machine = replace(machine, power_limit=limit_w or None)
-    joules = seconds = 0.0
-    for part in row.parts:
-        own, found = clocks(law, part.load, machine)
-        load = part.load.at(found / own) if limit_w else part.load
-        drawn = sum(drawn_j(law, load, found, limit_w or law.board_w).values())
-        gpu_s = float(part.count @ load.total_s)
-        least = max(part.gpu_s * gpu_s / float(part.count @ part.load.total_s), part.cpu_s)
-        seconds += part.times * (part.total_s + least - max(part.gpu_s, part.cpu_s))
-        joules += part.times * float(part.count @ drawn)
-    return joules, seconds, law.idle_w
-
-
-def watts_of(row: Row, power: PowerConstants) -> tuple[float, float, float]:
-    """Mean watts as predicted, mean watts for the seconds that were measured, predicted seconds."""
-    joules, seconds, idle = lawful(row, power, row.case.limit_w)
-    predicted = idle + joules / seconds
-    waits = row.case.execution == "eager" and any(part.cpu_s > 0.9 * part.gpu_s for part in row.parts)
-    longer = max(1.0, row.base.seconds / lawful(row, power)[1]) if row.base.seconds and waits else 1.0
-    return predicted, idle + joules / (seconds * longer), seconds
-
-
-# --- fitting --------------------------------------------------------------------------------------------------------
-
-
-def fit(rows: Sequence[Row]) -> PowerConstants:
-    """The constants, each held near what is known of it before; every network of a GPU counts the same."""
-    rows = _thinned(rows)
-    groups = pd.Series([(row.board, row.case.network) for row in rows])
-    weights = 2.0 / np.sqrt(groups.map(groups.value_counts()).to_numpy(dtype=float))
-    measured = np.array([row.case.watts for row in rows])
-    ratios = np.array(
-        [row.case.seconds / row.base.seconds if row.case.limit_w and row.base.seconds else np.nan for row in rows]
-    )
-    timed = np.isfinite(ratios)
-
-    def errors(z: np.ndarray) -> np.ndarray:
-        power = _moved(z)
-        found = np.array([_both(row, power) for row in rows])
-        watts = weights * np.log(found[:, 0] / measured)
-        times = (weights * np.log(found[:, 1] / ratios))[timed]
-        return np.concatenate((robust(watts, _WATTS_OFF), robust(times, _RATIO_OFF)))
-
-    start, spread = np.zeros(len(ENERGY_CONSTANTS)), np.ones(len(ENERGY_CONSTANTS))
-    found, covariance = estimate(errors, start, spread, start - 5, start + 5, prior_weight=1.0, gain=1e-3)
-    return _moved(found, np.sqrt(np.diag(covariance)))
-
-
-def _thinned(rows: Sequence[Row]) -> list[Row]:
-    """At most three batch sizes of a network on a GPU, spread over those that there are."""
-    kept: dict[tuple[str, str, str], set[str]] = {}
-    for row in rows:
-        kept.setdefault((row.case.source, row.case.gpu, row.case.network), set()).add(row.case.label)
-    few = {key: sorted(labels, key=lambda label: int(label.split()[-1])) for key, labels in kept.items()}
-    few = {key: [labels[i] for i in {0, len(labels) // 2, len(labels) - 1}] for key, labels in few.items()}
-    return [row for row in rows if row.case.label in few[row.case.source, row.case.gpu, row.case.network]]
-
-
-def _both(row: Row, power: PowerConstants) -> tuple[float, float]:
-    """Watts for the measured seconds, and the seconds of those without a limit."""
-    _, watts, seconds = watts_of(row, power)
-    return watts, seconds / lawful(row, power)[1] if row.case.limit_w else 1.0
-
-
-def _moved(z: np.ndarray, errors: np.ndarray | None = None) -> PowerConstants:
-    """The constants, so many of their prior errors from where they start, in logarithms."""
-    found = {}
-    for i, (name, about) in enumerate(ENERGY_CONSTANTS.items()):
-        value = float(np.clip(about.start * np.exp(about.spread * z[i]), about.low, about.high))
-        error = about.spread * (1.0 if errors is None else float(min(errors[i], 1.0)))
-        told = error < 0.8 * about.spread
-        source = "fitted on steps of zeus, splitwise and llm_inference_bench" if told else about.source
-        found[name] = about.constant(value, error, source)
-    return PowerConstants(constants=MappingProxyType(found), spread=stated_power().spread)
-
-
-# --- judging --------------------------------------------------------------------------------------------------------
-
-
-def judged(rows: Sequence[Row]) -> pd.DataFrame:
-    """A line a row, each by constants that have seen neither its GPU nor its network."""
-    licensed = [row for row in rows if row.case.source not in UNLICENSED]
-    lines = []
-    for board in sorted({row.board for row in rows}):
-        for half in (0, 1):
-            mine = [row for row in rows if row.board == board and row.half == half]
-            others = [row for row in licensed if row.board != board and row.half != half]
-            if mine and others:
-                start = time.perf_counter()
-                power = fit(others)
-                took = f"{time.perf_counter() - start:.0f} s"
-                values = ", ".join(f"{name} {c.value:.3g}" for name, c in power.constants.items())
-                print(f"{board}, half {half}: {values} ({took})", file=sys.stderr)
-                lines += [_line(row, power) for row in mine]
-    return pd.DataFrame(lines)
-
-
-def _line(row: Row, power: PowerConstants) -> dict[str, Any]:
-    watts, lawful_w, seconds = watts_of(row, power)
-    case = row.case
-    plain_s = lawful(row, power)[1]
-    return {
-        "source": case.source, "gpu": row.board, "network": case.network, "label": case.label,
-        "limit_w": case.limit_w or row.machine.device.board_power, "limited": bool(case.limit_w),
-        "watts": case.watts, "predicted_w": watts, "lawful_w": lawful_w,
-        "seconds": case.seconds or np.nan, "predicted_s": seconds,
-        "ratio": case.seconds / row.base.seconds if case.seconds and case.limit_w else np.nan,
-        "predicted_ratio": seconds / plain_s,
-    }  # fmt: skip
-
-
-def _off(predicted: pd.Series, measured: pd.Series) -> pd.Series:
-    return np.log(predicted / measured)
+from calibration.make.power import judged, log_off, rows_of, spread_of
 
 
 def summary(lines: pd.DataFrame) -> pd.Series:
     """Median errors in percent, bias, and the limit of least energy."""
     joules = lines["predicted_w"] * lines["predicted_s"], lines["watts"] * lines["seconds"]
     percent = {
-        "power": _off(lines["predicted_w"], lines["watts"]),
-        "law": _off(lines["lawful_w"], lines["watts"]),
-        "energy": _off(*joules),
-        "time": _off(lines["predicted_s"], lines["seconds"]),
-        "ratio": _off(lines["predicted_ratio"], lines["ratio"]),
+        "power": log_off(lines["predicted_w"], lines["watts"]),
+        "law": log_off(lines["lawful_w"], lines["watts"]),
+        "energy": log_off(*joules),
+        "time": log_off(lines["predicted_s"], lines["seconds"]),
+        "ratio": log_off(lines["predicted_ratio"], lines["ratio"]),
     }
     table: dict[str, Any] = {"rows": len(lines)}
     table |= {name: 100 * np.expm1(off.abs().median()) for name, off in percent.items()}
@@ -269,23 +58,17 @@ def _caps(lines: pd.DataFrame) -> Iterator[tuple[bool, float]]:
         yield abs(off) <= 25, joules[chosen] / joules.min() - 1
 
 
-def spread_of(lines: pd.DataFrame) -> float:
-    """Standard deviation of ln(measured / predicted) of mean watts, every network of a GPU counting the same."""
-    off = _off(lines["predicted_w"], lines["watts"])
-    return float(np.sqrt((off**2).groupby([lines["gpu"], lines["network"]]).mean().mean()))
-
-
 def covered(lines: pd.DataFrame, factor: float = 1.645) -> Mapping[str, float]:
     """For each GPU how many of its rows the 90 % interval of watts holds, its spread told by the other GPUs."""
     found = {}
     for gpu, part in lines.groupby("gpu"):
         spread = spread_of(lines[lines["gpu"] != gpu])
-        found[str(gpu)] = 100 * float((_off(part["predicted_w"], part["watts"]).abs() <= factor * spread).mean())
+        found[str(gpu)] = 100 * float((log_off(part["predicted_w"], part["watts"]).abs() <= factor * spread).mean())
     return found
 
 
 def main(options: argparse.Namespace) -> None:
-    """Prints the errors; writes the constants."""
+    """Prints the errors."""
     rows = rows_of(options.data, options.share)
     lines = judged(rows)
     if options.rows:
@@ -296,17 +79,11 @@ def main(options: argparse.Namespace) -> None:
             print(f"\n{chosen.groupby(by)[chosen.columns.tolist()].apply(summary)}")
         print(f"\nall\n{summary(lines).to_frame().T}")
     print(f"\nspread {spread_of(lines):.3f}; rows in the 90 % interval: {covered(lines)}")
-    if options.write:
-        half = [row for row in rows if row.half == 0 and row.case.source not in UNLICENSED]
-        head = "Constants of power: what a board draws.\nMade by `python -m benchmarks.energy.accuracy DATA --write`."
-        write_power(replace(fit(half), spread=spread_of(lines)), _FIT, head)
-        print(f"{_FIT} written")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the sources")
     parser.add_argument("--share", type=float, default=1.0, help="of the batch sizes; for a quick look")
-    parser.add_argument("--write", action="store_true", help="write calibration/fits/energy.yaml")
     parser.add_argument("--rows", type=Path, metavar="FILE.csv", help="also every row")
     main(parser.parse_args())

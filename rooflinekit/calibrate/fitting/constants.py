@@ -259,7 +259,7 @@ _PINS = "O'Connor et al., Fine-Grained DRAM, MICRO 2017: HBM2 3.9 pJ/bit, GDDR5 
 _VOLTAGE = "Guerreiro et al., GPGPU Power Modeling for Multi-domain Voltage-Frequency Scaling, HPCA 2018: voltage is "
 _VOLTAGE += "flat at low clocks, then rises with them"
 
-#: Made by `benchmarks/energy/accuracy.py`, the same for all GPUs.
+#: Made by `calibration/make/power.py`, the same for all GPUs.
 ENERGY_CONSTANTS: dict[str, Description] = {
     "stand_by": _d("1", "share of the board's power that it draws while nothing runs, beside its memory's interface",
                    0.11, 0.02, 0.4, 0.2, 0.0, _IDLE),
