@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.sources.page_tables import markdown_lines
+from benchmarks.sources.tables import read_table
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.files import write_text
 from rooflinekit.hardware.specs import load_device, load_host
@@ -169,7 +170,7 @@ def products(data: Path) -> Iterator[dict[str, Any]]:
             one = torch.ones(())
             return torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16)
 
-    table = pd.read_csv(data / "azure" / "tables.csv")
+    table = read_table(data / "azure" / "tables.csv")
     for row in table[table.section.str.contains("GEMM")].itertuples():
         m, n, k, measured = int(row.c0), int(row.c1), int(float(row.c2)), float(row.c3)
         work = 2 * m * n * k / 1e12
@@ -354,12 +355,12 @@ def main() -> None:
     parser.add_argument("--sources", action="store_true", help="only print how far sources lie apart")
     options = parser.parse_args()
     if options.sources:
-        print(apart(pd.read_csv(FILE)).to_string(index=False))
+        print(apart(read_table(FILE)).to_string(index=False))
         return
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     lines = judged(options.data, options.only)
-    table = pd.read_csv(FILE) if FILE.is_file() else pd.DataFrame(columns=COLUMNS)
+    table = read_table(FILE) if FILE.is_file() else pd.DataFrame(columns=COLUMNS)
     with pd.option_context("display.width", 200, "display.max_rows", None):
         print(compared(lines, last_of(table)).to_string(index=False))
     if options.write:

@@ -25,6 +25,7 @@ import pandas as pd
 
 import rooflinekit as rk
 from benchmarks.sources.small_batches import _BATCH, _DTYPES, _LIKE, slower_host
+from benchmarks.sources.tables import read_table
 from rooflinekit.calibrate.fitting.files import constants_for, load_links
 from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.planning import plan
@@ -69,7 +70,7 @@ def setting(gpu: str, count: int, *, peers: bool) -> Setting:
 
 def measured(data: Path) -> pd.DataFrame:
     """One row a model, GPU, format and mode, with the seconds of each number of GPUs; those of collection 0."""
-    table = pd.read_parquet(data / "cnn" / "torchvision_e2e.parquet")
+    table = read_table(data / "cnn" / "torchvision_e2e.parquet")
     table = table[table["gpu"].isin(list(_GPUS)) & table["dtype"].isin(list(_DTYPES)) & (table["run"] == 0)]
     keys = ["gpu", "dtype", "mode", "model"]
     return table.pivot_table(index=keys, columns="num_gpus", values="median_ms").mul(1e-3).reset_index()

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import pandas as pd
-
 import rooflinekit as rk
+from benchmarks.sources.tables import read_table
 from rooflinekit.hardware.cluster import Members, PcieLinks
 
 SAMPLE = 200  # rows of sia, evenly chosen
@@ -41,7 +40,7 @@ def sia(data: Path) -> Iterator[Row]:
     what one takes is their step without the wait for gradients. Nodes of T4 send 10 Gbit/s: what a flow of EC2 carries
     within a placement group, and one connection is what NCCL opens in a container, where it does not see the adapter.
     """
-    table = pd.read_parquet(data / "sia" / "ddp_steps.parquet")
+    table = read_table(data / "sia" / "ddp_steps.parquet")
     table = table[table.app.isin(["imagenet", "cifar10"]) & (table.cluster != "dgx-ext")]
     table = table.groupby(["app", "cluster", "gpu", "nodes", "gpus", "batch_per_gpu", "per_node"], dropna=False)
     steps = table[["step_s", "sync_s"]].median().reset_index()
@@ -82,7 +81,7 @@ def gavel(data: Path) -> Iterator[Row]:
     more), 16 Gbit/s between; which GPUs the rows "spread over nodes" had is not told, and they are left out. Its rates
     are taken for those of all GPUs together, each with the batch that is named: read as steps of a batch that is shared
     out, eight P100 would compute and exchange 45 MB of gradients in 7 ms, which is more than PCIe carries."""
-    table = pd.read_csv(data / "gavel" / "isolated.csv")
+    table = read_table(data / "gavel" / "isolated.csv")
     table = table[table.model.isin(["ResNet-18", "ResNet-50"])]
     key = ["model", "gpu", "global_batch"]
     by_four = rk.load_cluster("p100-x8").replace(
@@ -120,7 +119,7 @@ def lambdas(data: Path) -> Iterator[Row]:
     """lambda: NVIDIA's scripts of ResNet-50 and BERT on SQuAD, 2 to 16 GPUs by what one of the same collection takes.
     The batch fills the memory, and is stated in the second collection alone: as many samples a GB are assumed in the
     first. Half precision has half gradients in BERT (apex, O2). V100 and A100 with NVLink are taken for DGX."""
-    table = pd.read_csv(data / "lambda" / "training.csv")
+    table = read_table(data / "lambda" / "training.csv")
     table = table[table.task.isin({task for task, _ in _PER_GB}) & table.gpu.isin(list(_LAMBDA)) & (table.gpus >= 1)]
     key = ["collection", "gpu", "task", "precision"]
     rates = table.groupby([*key, "gpus"]).items_per_s.median().reset_index()

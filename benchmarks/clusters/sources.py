@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 import rooflinekit as rk
+from benchmarks.sources.tables import read_table
 from rooflinekit.distributed.records import Layout, Recipe, recipe_of
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.ir.op import DType
@@ -43,7 +42,7 @@ _MPT_CLUSTERS = {
 
 def mpt(data: Path) -> Iterator[Case]:
     """llm_foundry: MPT under FSDP. Rows that let the program choose its micro-batch, or offload, are left out."""
-    for row in pd.read_csv(data / "llm_foundry" / "mpt_fsdp.csv").itertuples():
+    for row in read_table(data / "llm_foundry" / "mpt_fsdp.csv").itertuples():
         if row.micro_batch < 1 or row.cpu_offload:
             continue
         decoder = rk.Decoder(
@@ -62,7 +61,7 @@ def mpt(data: Path) -> Iterator[Case]:
 
 def vtrain(data: Path) -> Iterator[Case]:
     """vtrain: GPT under Megatron-LM of 2023, gradients reduced after backward."""
-    for row in pd.read_csv(data / "vtrain" / "ground_truth.csv").itertuples():
+    for row in read_table(data / "vtrain" / "ground_truth.csv").itertuples():
         name = f"GPT {row.hidden_size} × {row.layers}"
         decoder = rk.Decoder(
             name=name, layers=row.layers, hidden=row.hidden_size, heads=row.attention_heads,
@@ -98,7 +97,7 @@ def megatron(data: Path) -> Iterator[Case]:
     is judged on release rows alone, whose number of GPUs is not told: 128 are assumed. The peak is that of the last
     rank, which is the one that writes Megatron's log.
     """
-    table = pd.read_parquet(data / "megatron_lm" / "golden.parquet")
+    table = read_table(data / "megatron_lm" / "golden.parquet")
     table = table[table.model.isin(["gpt", "moe", "mixtral"])]
     table = table.drop_duplicates(["case", "iteration_s", "peak_allocated_bytes"])
     for row in table.itertuples():
@@ -224,7 +223,7 @@ def bridge(data: Path) -> Iterator[Case]:
     """megatron_bridge: pre-training of models that a Decoder describes. Attention of GPT OSS has a learned number in
     its softmax, for which Megatron Bridge takes Megatron's own attention: its scores lie in memory. They are taken to
     be computed again in backward, for those of all layers together are larger than the GPUs' memory."""
-    table = pd.read_csv(data / "megatron_bridge" / "megatron_bridge.csv")
+    table = read_table(data / "megatron_bridge" / "megatron_bridge.csv")
     table = table[table.phase.str.startswith("Pre-Training")]
     for row in table.itertuples():
         name = str(row.model).partition(" (")[0]
@@ -271,7 +270,7 @@ _MLPERF_CONFIG = re.compile(
 
 def mlperf(data: Path) -> Iterator[Case]:
     """mlperf_training: GPT-3 and Llama 3.1 405B in 8 bits, of which the configuration is told."""
-    table = pd.read_csv(data / "mlperf_training" / "systems.csv")
+    table = read_table(data / "mlperf_training" / "systems.csv")
     for row in table[table.benchmark.isin(list(_MLPERF))].itertuples():
         found = _MLPERF_CONFIG.search(str(row.config))
         if found is None or row.accelerator not in _MLPERF_CLUSTERS:

@@ -38,6 +38,7 @@ from benchmarks.memory.peft import judged as peft_rows
 from benchmarks.memory.sam import GPU as SAM_GPU
 from benchmarks.memory.sam import judged as sam_rows
 from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
+from benchmarks.sources.tables import read_table
 from rooflinekit.errors import RooflinekitError
 
 PAGE = Path(__file__).parents[2] / "docs" / "execution.md"
@@ -103,7 +104,7 @@ class Perceptron(nn.Sequential):
 
 def perceptrons(data: Path, most: int) -> Iterator[dict[str, Any]]:
     """Whole GPUs' memory while a perceptron trains."""
-    table = pd.read_parquet(data / "gpumemnet" / "mlp.parquet")
+    table = read_table(data / "gpumemnet" / "mlp.parquet")
     for row in table.iloc[:: max(1, len(table) // most) if most else 1].itertuples():
         with torch.device("meta"):
             network = Perceptron(row)

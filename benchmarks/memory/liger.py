@@ -32,6 +32,7 @@ from torch import nn
 import rooflinekit as rk
 from benchmarks.networks.liger import _CASES, _REFERENCES, _WITH_GRADIENT, HeadAndLoss, settings_of
 from benchmarks.sources.operators import gpu_name
+from benchmarks.sources.tables import read_table
 from rooflinekit.distributed.saving import accumulated
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.ir.op import Phase
@@ -122,7 +123,7 @@ def again(graph: rk.Graph) -> rk.Graph:
 
 def judged(file: Path) -> pd.DataFrame:
     """One line a module, its sizes and a GPU."""
-    table = pd.read_parquet(file)
+    table = read_table(file)
     chosen = table[
         table["metric_name"].eq("memory") & table["kernel_provider"].isin(_REFERENCES)
         & table["kernel_name"].isin(set(_CASES) - set(_WITHOUT)) & table["kernel_operation_mode"].eq("full")

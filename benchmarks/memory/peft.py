@@ -27,6 +27,7 @@ import pandas as pd
 import torch
 
 import rooflinekit as rk
+from benchmarks.sources.tables import read_table
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.published.models import published
 
@@ -80,8 +81,8 @@ def traced(row: Any) -> rk.Graph:
 def chosen(data: Path) -> pd.DataFrame:
     """The newest run of each method, and what it had allocated, in the order of a hash of its name."""
     folder = data / "peft"
-    runs = pd.read_csv(folder / "runs.csv")
-    means = pd.read_parquet(folder / "intervals.parquet").groupby(["path", "created"], as_index=False)
+    runs = read_table(folder / "runs.csv")
+    means = read_table(folder / "intervals.parquet").groupby(["path", "created"], as_index=False)
     runs = runs.merge(means["mem_allocated_avg"].mean(), on=["path", "created"])
     runs = runs[runs.task.eq("MetaMathQA") & runs.max_sequence.eq(_MOST) & runs.optimizer.eq("AdamW")]
     runs = runs[~runs.gradient_checkpointing.astype(str).eq("True") & runs.experiment.ne(_STATED)]

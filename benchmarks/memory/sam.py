@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 
 import rooflinekit as rk
+from benchmarks.sources.tables import read_table
 
 _SIZES = {
     "vit_b": {},
@@ -54,7 +55,7 @@ def judged(data: Path) -> pd.DataFrame:
 
 
 def _judged(data: Path) -> pd.DataFrame:
-    table = pd.read_csv(data / "segment_anything_fast" / "results.csv")
+    table = read_table(data / "segment_anything_fast" / "results.csv")
     table = table[table.technique.isin(list(_DTYPES)) & (table.batch_size > 0)]
     rows = table.groupby(["sam_model_type", "technique", "batch_size"])["memory(MiB)"].median().reset_index()
     found = []

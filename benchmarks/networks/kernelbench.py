@@ -32,6 +32,7 @@ from benchmarks.networks.kernelbench_graphs import Problem, readable
 from benchmarks.networks.kernelbench_page import known_hosts_tables, steady_tables, tables, worst, write_page
 from benchmarks.sources.halves import in_first_half
 from benchmarks.sources.operators import gpu_name
+from benchmarks.sources.tables import read_table
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
@@ -72,7 +73,7 @@ def measured(file: Path, *, each: bool) -> pd.DataFrame:
 
     And `scatter`, the standard deviation of the trials of the one that is taken, of their mean.
     """
-    table = pd.read_parquet(file)
+    table = read_table(file)
     spelt = table["hardware"].fillna(table["collection"].map(_UNNAMED))
     names = {name: gpu_name(name) for name in spelt.dropna().unique()}
     table = table.assign(

@@ -32,6 +32,7 @@ from torch.nn import functional
 import rooflinekit as rk
 from benchmarks.sources.operators import gpu_name
 from benchmarks.sources.pairs import options_of, show
+from benchmarks.sources.tables import read_table
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.ir.op import Op
 from rooflinekit.model.kernel import Kernel
@@ -256,7 +257,7 @@ def settings_of(row: pd.Series) -> str:
 
 def judged(file: Path) -> pd.DataFrame:
     """A line a measurement of a module that can be predicted."""
-    table = pd.read_parquet(file)
+    table = read_table(file)
     chosen = table[
         table["metric_name"].eq("speed")
         & table["kernel_provider"].isin(_REFERENCES)

@@ -23,6 +23,7 @@ import torch
 
 import rooflinekit as rk
 from benchmarks.sources.pairs import options_of, show
+from benchmarks.sources.tables import read_table
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import RooflinekitError
 
@@ -81,7 +82,7 @@ def graph_of(name: str, dims: str, types: str, concrete: str) -> rk.Graph:
 
 def judged(file: Path) -> pd.DataFrame:
     """A line an operator."""
-    table = pd.read_parquet(file)
+    table = read_table(file)
     chosen = table[table["source_file"].str.contains(_FOLDER) & table["name"].str.fullmatch(r"aten::\w+")]
     chosen = chosen[~chosen["name"].isin(_COPIES)]
     chosen = chosen[chosen["Kernel Time (µs)_median"] > 0]

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.sources.page_tables import markdown_lines
+from benchmarks.sources.tables import read_table
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.specs import load_device
@@ -57,7 +58,7 @@ def backend(row: pd.Series) -> str:
 
 def read(data: Path, *, judge: bool) -> pd.DataFrame:
     """The rows that can be predicted."""
-    rows = pd.read_csv(data / "attention" / "attention.csv")
+    rows = read_table(data / "attention" / "attention.csv")
     rows = rows[rows["gpu"].isin(GPUS) & rows["library"].isin(LIBRARIES) & rows["dtype"].isin(_DTYPES)]
     rows = rows[rows["window"].isna() & (rows["dropout"].fillna(0) == 0) & ~rows["deterministic"].eq(True)]
     rows = rows[(rows["seq_q"] == rows["seq_k"]) & rows["ms_derived"].notna()]

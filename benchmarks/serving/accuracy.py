@@ -26,6 +26,7 @@ from benchmarks.serving.products import products
 from benchmarks.serving.static import SOURCES
 from benchmarks.serving.static import judged as static_rows
 from benchmarks.serving.tables import closed_tables, other_tables
+from benchmarks.sources.tables import read_table
 from rooflinekit.files import write_text
 from rooflinekit.serving.settings import HOST_SEQUENCE_S, HOST_SHARED_S, HOST_STEP_S
 
@@ -35,7 +36,7 @@ OTHERS = ("blis", "llmservingsim", "ml_energy", *SOURCES)
 
 def host_line(data: Path) -> str:
     """The CPU's seconds a step, fitted again on vidur's table."""
-    table = pd.read_parquet(data / "vidur" / "cpu_overheads.parquet")
+    table = read_table(data / "vidur" / "cpu_overheads.parquet")
     table = table[table["source"].str.contains("bf106186") & (table["gpu"] == "a100")]
     alone = table["tensor_parallel_degree"] == 1
     parts = ("schedule", "sampler_launch", "prepare_inputs_launch", "model_execution_launch", "process_model_outputs")

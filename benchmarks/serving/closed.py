@@ -40,6 +40,7 @@ import pandas as pd
 
 import rooflinekit as rk
 from benchmarks.serving.models import DECODERS
+from benchmarks.sources.tables import read_table
 from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.serving.served import serve_on
@@ -107,7 +108,7 @@ def is_inferencex(row: Mapping[str, Any]) -> bool:
 def rows_of(data: Path, gpu: str, models: Mapping[str, str]) -> pd.DataFrame:
     """The rows that are judged, and how many of which kind are not."""
     (file,) = (data / "aiconfigurator").glob(f"e2e_serving_{gpu}_sxm*.parquet")
-    table = pd.read_parquet(file)
+    table = read_table(file)
     other = ~table["model_path"].isin(models) | (table["gemm_quant_mode"] == "nvfp4")
     apart = ~other & (table["mode"] != "agg")
     routed = ~other & ~apart & table["silicon_data_source"].str.contains(DYNAMO)
@@ -126,7 +127,7 @@ def rows_of(data: Path, gpu: str, models: Mapping[str, str]) -> pd.DataFrame:
 
 def all_reduce_times(data: Path, gpu: str) -> Any:
     """Seconds of an all-reduce by bytes and number of GPUs, as measured."""
-    table = pd.read_parquet(data / "aiconfigurator" / f"collectives_{gpu}_sxm.parquet")
+    table = read_table(data / "aiconfigurator" / f"collectives_{gpu}_sxm.parquet")
     table = table[table["collective"].isin(["all_reduce", "allreduce"]) & (table["mode"] != "eager")]
     known: Mapping[int, pd.Series] = {
         int(gpus): part.groupby("message_bytes")["latency_us"].min().sort_index()
@@ -224,7 +225,7 @@ def ml_energy(data: Path) -> pd.DataFrame:
     H100 (an eighth of 454 GB of experts, 16 GB of all else) before any cache, and it ran 228 chats.
     """
     (machine,), host = machines_of([GPU]), load_host(DEFAULT_HOST)
-    table = pd.read_csv(data / "ml_energy" / "leaderboard_v3.csv")
+    table = read_table(data / "ml_energy" / "leaderboard_v3.csv")
     table = table[(table["task"] == "lm-arena-chat") & table["model_id"].isin(DECODERS) & (table["data_parallel"] == 1)]
     known: dict[Any, StepTimes] = {}
     lines = []

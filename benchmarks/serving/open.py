@@ -31,6 +31,7 @@ import pandas as pd
 import rooflinekit as rk
 from benchmarks.serving.models import DECODERS
 from benchmarks.serving.static import PLACES, step_times
+from benchmarks.sources.tables import read_table
 from rooflinekit.api.predict import host_of
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.serving.engine import Setup
@@ -53,7 +54,7 @@ _REQUESTS = 600
 
 def stages(data: Path) -> pd.DataFrame:
     """A line a stage that is judged."""
-    table = pd.read_csv(data / "blis" / "vllm_measured.csv")
+    table = read_table(data / "blis" / "vllm_measured.csv")
     keys = ["experiment", "model", "workload", "stage_index", "hardware", "tp", "max_num_batched_tokens"]
     table = table.pivot_table(index=keys, columns="metric_name", values="actual").reset_index()
     lite = table["experiment"].str.contains("lite") & ~table["workload"].str.contains("lite")
@@ -115,7 +116,7 @@ def blis(data: Path, cached: int | None) -> pd.DataFrame:
 
 def llmservingsim(data: Path) -> pd.DataFrame:
     """The log, replayed: medians and means of waiting, first token, time per token, whole answer."""
-    log = pd.read_csv(data / "llmservingsim" / "vllm_requests.csv").sort_values("queued_ts")
+    log = read_table(data / "llmservingsim" / "vllm_requests.csv").sort_values("queued_ts")
     start = log["queued_ts"].min()
     traffic = rk.Traffic.of(
         rk.Request(arrival_s=row.queued_ts - start, input=row.input_toks, output=row.output_toks)

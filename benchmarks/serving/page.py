@@ -15,6 +15,7 @@ from benchmarks.serving.static import judged as static_rows
 from benchmarks.serving.tables import closed_tables, other_tables
 from benchmarks.serving.targets import targets
 from benchmarks.sources.page_tables import markdown_lines
+from benchmarks.sources.tables import read_table
 from rooflinekit.files import write_text
 
 HEAD = """# Serving: how good it is
@@ -73,7 +74,7 @@ def page(data: Path, keep: Path | None) -> str:
 def _kept(keep: Path | None, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     file = None if keep is None else keep / f"{name}.csv"
     if file is not None and file.exists():
-        return pd.read_csv(file, keep_default_na=False, na_values=[""])
+        return read_table(file, keep_default_na=False, na_values=[""])
     rows = make()
     if file is not None:
         write_text(rows.to_csv(index=False), file)

@@ -19,6 +19,7 @@ import pandas as pd
 from scipy.optimize import minimize_scalar
 
 from benchmarks.sources.operators import split_hash
+from benchmarks.sources.tables import read_table
 from rooflinekit.api.predict import machines_of
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.op import DType, TensorSpec
@@ -50,7 +51,7 @@ def products(data: Path, sample: int = 600) -> pd.DataFrame:
     lines = []
     for gpu, (file, names) in _TABLES.items():
         (machine,) = machines_of([gpu])
-        table = pd.read_parquet(data / "aiconfigurator" / f"{file}.parquet")
+        table = read_table(data / "aiconfigurator" / f"{file}.parquet")
         table = table[table["dtype"].isin(names) & (table[["n", "k"]] >= 1024).all(axis=1)]
         for (dtype, library), part in table.groupby(["dtype", "framework"]):
             if (library, dtype) in _LEFT_OUT:
@@ -84,7 +85,7 @@ def _grouped(data: Path) -> Iterator[dict[str, object]]:
     """Of experts: a line for steps that decode and one for those that read prompts."""
     gpu, weights = "nvidia-h800-sxm5-80gb", "fp8-block"
     (machine,) = machines_of([gpu])
-    table = pd.read_csv(data / "infersim" / "kernels_h20_h800.csv", low_memory=False)
+    table = read_table(data / "infersim" / "kernels_h20_h800.csv", low_memory=False)
     table = table[table["op"].str.startswith("grouped_gemm/") & (table["tokens_per_expert"] >= 4)]
     for op, part in table.groupby("op"):
         ratios = []

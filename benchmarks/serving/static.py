@@ -16,6 +16,7 @@ import pandas as pd
 import rooflinekit as rk
 from benchmarks.serving.models import DECODERS
 from benchmarks.serving.static_steps import Batch, Place
+from benchmarks.sources.tables import read_table
 from rooflinekit.serving.settings import HOST_SHARED_S
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.step.bounds import widened
@@ -61,7 +62,7 @@ def step_times(model: str, place: str, weights: str, kv: str, tp: int) -> StepTi
 
 def tensorrt_llm(data: Path) -> Iterator[dict[str, Any]]:
     """TensorRT-LLM 0.5 to 0.9: tokens of answers a second (and GPU), seconds to the first token."""
-    table = pd.read_csv(data / "tensorrt_llm" / "static_batch.csv")
+    table = read_table(data / "tensorrt_llm" / "static_batch.csv")
     table["first"] = table["metric"].str.contains("1st token")
     keys = ["version", "gpu", "dtype", "model", "batch", "tp", "input", "output", "first", "value"]
     for row in table.drop_duplicates(keys).to_dict("records"):
@@ -86,7 +87,7 @@ def tensorrt_llm(data: Path) -> Iterator[dict[str, Any]]:
 
 def llm_inference_bench(data: Path) -> Iterator[dict[str, Any]]:
     """vLLM, TensorRT-LLM and DeepSpeed-MII on A100s of 40 GB, vLLM on a GCD of an MI250: input + output a second."""
-    table = pd.read_parquet(data / "llm_inference_bench" / "all.parquet")
+    table = read_table(data / "llm_inference_bench" / "all.parquet")
     table = table[table["source_file"] == "Plots/All_results.csv"]
     for row in table.to_dict("records"):
         place = "MI250" if "MI250" in row["gpu"] else row["gpu"]
@@ -133,7 +134,7 @@ def _engine_of_2024(framework: str, decoder: rk.Decoder, place: str, tp: int) ->
 
 def splitwise(data: Path) -> Iterator[dict[str, Any]]:
     """vLLM of 2023 on DGX A100 and capped H100: seconds to the first token and between tokens (medians of five)."""
-    table = pd.read_csv(data / "splitwise" / "perf_model.csv")
+    table = read_table(data / "splitwise" / "perf_model.csv")
     keys = ["model", "hardware", "tensor_parallel", "prompt_size", "batch_size", "token_size"]
     for key, part in table[table["hardware"].isin(PLACES)].groupby(keys):
         row: Mapping[str, Any] = dict(zip(keys, key, strict=True))

@@ -12,6 +12,7 @@ import pandas as pd
 
 import rooflinekit as rk
 from benchmarks.sources.operators import gpu_name
+from benchmarks.sources.tables import read_table
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import Phase
 
@@ -36,7 +37,7 @@ def transformer_steps(data: Path) -> Iterator[Step]:
     files = [file for part in ("", "more") if (file := data / "neusight" / part / "models.csv").is_file()]
     if not files:
         return
-    table = pd.concat(map(pd.read_csv, files))
+    table = pd.concat(map(read_table, files))
     table = table[(table["fused"].astype(str) == "False") & (table["dist"] == "none")]
     for row in table.itertuples():
         gpu = gpu_name(str(row.gpu))
@@ -69,7 +70,7 @@ def timm_steps(data: Path) -> Iterator[Step]:
     file = data / "timm" / "benchmarks.parquet"
     if not file.is_file():
         return
-    table = pd.read_parquet(file)
+    table = read_table(file)
     for row in table.itertuples():
         gpu = _TIMM_DEVICES.get(str(row.device)) or gpu_name(str(row.device))
         if gpu is None:

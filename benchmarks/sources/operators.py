@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.sources.tables import read_table
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.hardware.specs import load_device
@@ -131,7 +132,7 @@ _NEUSIGHT_SIZES: dict[str, dict[str, str]] = {
 def _neusight(data: Path) -> Iterator[Campaign]:
     for family, sizes in _NEUSIGHT_SIZES.items():
         for file in (*data.glob(f"neusight/ops_{family}.parquet"), *data.glob(f"neusight/more/ops_{family}.parquet")):
-            table = pd.read_parquet(file)
+            table = read_table(file)
             rows = _numbers(table, sizes).assign(
                 gpu=table["gpu"],
                 op="conv_fwd" if family == "conv" else table["op"],
@@ -146,7 +147,7 @@ def _neusight(data: Path) -> Iterator[Campaign]:
 
 def _gemm_consensus(data: Path) -> Iterator[Campaign]:
     for file in sorted(data.glob("aiconfigurator/gemm_bf16_consensus_*.parquet")):
-        table = pd.read_parquet(file)
+        table = read_table(file)
         table = table[table["n_collections"] >= 2]
         rows = _numbers(table, {"m": "m", "n": "n", "k": "k"}).assign(
             gpu=table["gpu"], op="mm", dtype="bf16", copies=WEIGHTS, seconds=table["median_us"] * 1e-6
@@ -161,7 +162,7 @@ def _gemm_files(data: Path) -> list[Path]:
 def _gemm_pooled(data: Path, dtype: str, op: str, stored: str, ending: str) -> Iterator[Campaign]:
     """Products that two collections or more timed: the median of theirs."""
     for file in _gemm_files(data):
-        table = pd.read_parquet(file)
+        table = read_table(file)
         table = table[table["dtype"] == dtype]
         pooled = table.groupby(["gpu", "m", "n", "k"], as_index=False)["latency_us"].agg(["median", "count"])
         pooled = pooled[pooled["count"] >= 2]
@@ -186,7 +187,7 @@ _PACKED = {"int8_wo": "mm_int8", "int4_wo": "mm_int4"}
 
 def _gemm_packed(data: Path) -> Iterator[Campaign]:
     for file in _gemm_files(data):
-        table = pd.read_parquet(file)
+        table = read_table(file)
         table = table[table["dtype"].isin(_PACKED)]
         rows = _numbers(table, {"m": "m", "n": "n", "k": "k"}).assign(
             gpu=table["gpu"], op=table["dtype"].map(_PACKED), dtype="fp16", seconds=table["latency_us"] * 1e-6
@@ -199,7 +200,7 @@ _ATTENTION_FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
 
 def _attention(data: Path) -> Iterator[Campaign]:
     for file in sorted(data.glob("aiconfigurator/attention_*.parquet")):
-        table = pd.read_parquet(file)
+        table = read_table(file)
         if "window_size" in table:
             table = table[table["window_size"] == 0]
         if "kv_cache_dtype" in table:
@@ -230,7 +231,7 @@ def _attention(data: Path) -> Iterator[Campaign]:
 def _quantize(data: Path) -> Iterator[Campaign]:
     """By vLLM's kernel: SGLang's are four, and TensorRT-LLM's takes 2.7 µs on L40S however little there is to do."""
     for file in sorted(data.glob("aiconfigurator/quantize_*.parquet")):
-        table = pd.read_parquet(file, filters=[("framework", "==", "vllm")])
+        table = read_table(file, filters=[("framework", "==", "vllm")])
         pooled = table.groupby(["gpu", "m", "k"], as_index=False)["latency_us"].median()
         rows = _numbers(pooled, {"rows": "m", "cols": "k"}).assign(
             gpu=pooled["gpu"], op="quantize", dtype="bf16", copies=1.0, seconds=pooled["latency_us"] * 1e-6
@@ -243,7 +244,7 @@ _VIDUR_PRODUCTS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_p
 
 def _vidur(data: Path) -> Iterator[Campaign]:
     for file in sorted(data.glob("vidur/mlp_*.parquet")):
-        table = pd.read_parquet(file)
+        table = read_table(file)
         source = VIDUR_FORK if "fork" in file.stem else VIDUR
         products = table[table["op"].isin(_VIDUR_PRODUCTS)].dropna(subset=["m", "n", "k"])
         rows = _numbers(products, {"m": "m", "n": "n", "k": "k"}).assign(gpu=products["gpu"], op="mm")
@@ -288,7 +289,7 @@ _DEEPBENCH_TIMINGS = {"fp32": "profiler", "fp16": "rested"}
 
 def _deepbench(data: Path) -> Iterator[Campaign]:
     for file in sorted(data.glob("cnn/deepbench_conv*.parquet")):
-        table = pd.read_parquet(file)
+        table = read_table(file)
         table = table[table["dtype"].isin(_DEEPBENCH_FORMATS)].copy()
         sizes = {
             "b": "N", "c_in": "C", "c_out": "K", "h": "H", "w": "W", "r": "R", "s": "S",
@@ -312,7 +313,7 @@ _AITER_FORMATS = {"a8w8_blockscale": "fp8", "bf16": "bf16"}
 
 def _aiter(data: Path) -> Iterator[Campaign]:
     for file in sorted(data.glob("aiter/gemm.parquet")):
-        table = pd.read_parquet(file)
+        table = read_table(file)
         table = table[table["kind"].isin(_AITER_FORMATS) & table["cu_num"].eq(304)]
         for kind, part in table.groupby("kind", sort=True):
             rows = _numbers(part, {"m": "M", "n": "N", "k": "K"}).assign(
@@ -325,7 +326,7 @@ def _aiter(data: Path) -> Iterator[Campaign]:
 
 def _apex_plus(data: Path) -> Iterator[Campaign]:
     for file in sorted(data.glob("apex_plus/gemm_*.parquet")):
-        table = pd.read_parquet(file)
+        table = read_table(file)
         whole = (table[["n", "k"]] % 8 == 0).all(axis=1) & (table["k"] >= 64)  # others have no tensor cores on a V100
         table = table[whole & (table["time(us)"] >= 20)]  # whole microseconds
         rows = _numbers(table, {"m": "m", "n": "n", "k": "k"}).assign(
@@ -342,7 +343,7 @@ BENCH_KINETO_CALLS = "30"
 
 def _infersim(data: Path) -> Iterator[Campaign]:
     for file in sorted(data.glob("infersim/*.csv")):
-        table = pd.read_csv(file)
+        table = read_table(file)
         products = table[table["op"].eq("gemm")]
         rows = _numbers(products, {"m": "m", "n": "n", "k": "k"}).assign(
             gpu=products["gpu"], op="mm", dtype="fp8", seconds=products["latency_us"] * 1e-6
@@ -377,7 +378,7 @@ _WIDTHS = {"act_fn": ("llm_act", 14336), "layernorm": ("llm_norm", 4096), "final
 
 def _llmservingsim(data: Path) -> Iterator[Campaign]:
     for file in sorted(data.glob("llmservingsim/layers_v*.parquet")):
-        table = pd.read_parquet(file).rename(
+        table = read_table(file).rename(
             columns={"layer_name": "layer", "input": "tokens", "latency_us": "time_us", "tp_size": "tp"}
         )
         table = table.dropna(subset=["tokens"])
@@ -415,7 +416,7 @@ def read_solvers(data: Path) -> Iterator[Campaign]:
     best of any. Early tables have no naive solver, so that one may have been all there was.
     """
     for file in sorted(data.glob("miopen/find_db.parquet")):
-        table = pd.read_parquet(file)
+        table = read_table(file)
         named = table["best_solver"].astype(str)
         early = set(table.loc[named.str.startswith(_WITHDRAWN), "arch"])
         asked = named.str.contains("Mlir") | (named.str.startswith("Gemm") & ~table["arch"].isin(early))
@@ -469,7 +470,7 @@ def _kernelbench(data: Path) -> Iterator[Campaign]:
         return
     with gzip.open(files[0], "rt") as stream:
         problems = {one["blob"]: one for one in map(json.loads, stream) if _is_convolution(one) or _is_stream(one)}
-    times = pd.read_parquet(files[1])
+    times = read_table(files[1])
     times = times[(times["config"] == "torch") & times["problem_blob"].isin(problems)]
     times = times[times["hardware"] != "NVIDIA GeForce RTX 3090 Ti"]  # a shared machine
     least = times.groupby(["hardware", "problem_blob"], observed=True)["mean_ms"].min().reset_index()

@@ -14,9 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 import rooflinekit as rk
+from benchmarks.sources.tables import read_table
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.formats import Options
 from rooflinekit.serving.steps import step_graph
@@ -63,7 +62,7 @@ def cases(data: Path) -> Iterator[Case]:
 
 
 def _zeus(file: Path) -> Iterator[Case]:
-    table = pd.read_csv(file)
+    table = read_table(file)
     table = table[table["dataset"] != "sentiment140"]  # how long its sentences are, no file says
     full = {gpu: part["power_limit"].max() for gpu, part in table.groupby("gpu")}
     for row in table.itertuples():
@@ -110,7 +109,7 @@ def _phase(name: str, tp: int, step: str, times: float = 1.0, **sizes: int) -> P
 
 def _splitwise(file: Path) -> Iterator[Case]:
     """Mean power is that of the answer's tokens, a share of the board's 400 W; rows without it say 0."""
-    table = pd.read_csv(file)
+    table = read_table(file)
     table = table[(table["average_power"] > 0) & (table["prompt_size"] < 4096)]  # above, the mean holds the prompt
     by = ["model", "tensor_parallel", "prompt_size", "batch_size", "token_size"]
     for (model, tp, prompt, batch, tokens), part in table.groupby(by):
@@ -139,7 +138,7 @@ _BENCHED = {
 
 def _inference_bench(file: Path) -> Iterator[Case]:
     """Rows in milliwatts; those of another figure lie above the board's limit, so nobody knows what they are."""
-    table = pd.read_parquet(file)
+    table = read_table(file)
     table = table[(table["avg_power"] > 1e4) & table["model"].isin(_BENCHED) & table["gpu"].str.contains("A100")]
     for row in table.itertuples():
         name, batch, length = _BENCHED[row.model], int(row.batch), int(row.input_output)
@@ -171,7 +170,7 @@ _PROMPT = 200  # tokens of a question, about
 
 def _ml_energy(file: Path) -> Iterator[Case]:
     """Dense decoders in bf16; the batch is what ran on average, and a step takes batch / tokens a second."""
-    table = pd.read_csv(file)
+    table = read_table(file)
     table = table[table["model_id"].isin(_LEADERS) & (table["weight_precision"] == "bfloat16")]
     for row in table.itertuples():
         name, tp, batch = _LEADERS[row.model_id], int(row.tensor_parallel), max(1, round(row.avg_batch_size))

@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 import rooflinekit as rk
 from benchmarks.sources.networks import Step
 from benchmarks.sources.operators import gpu_name
+from benchmarks.sources.tables import read_table
 
 #: "PyTorch 1.x", not recorded for a row; models of that time.
 _LIKE = "1.8"
@@ -42,7 +41,7 @@ def torchvision_steps(data: Path) -> Iterator[Step]:
     file = data / "cnn" / "torchvision_e2e.parquet"
     if not file.is_file():
         return
-    table = pd.read_parquet(file)
+    table = read_table(file)
     table = table[(table["num_gpus"] == 1) & table["dtype"].isin(list(_DTYPES))]
     for row in table.itertuples():
         gpu = gpu_name(str(row.gpu))

@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
+from benchmarks.sources.tables import read_table
 from benchmarks.transfer.operators import SOURCES as OPERATORS
 from benchmarks.transfer.sources import SOURCES as STEPS
 from benchmarks.transfer.sources import Measured, pairs
@@ -115,7 +116,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.ERROR)
     if given.rows:
-        rows = pd.concat([pd.read_csv(file) for file in given.rows], ignore_index=True)
+        rows = pd.concat([read_table(file) for file in given.rows], ignore_index=True)
     else:
         rows = all_judged(given.data, given.sources.split(","), given.share)
     if given.out:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 import rooflinekit as rk
 from benchmarks.sources.operators import gpu_name
+from benchmarks.sources.tables import read_table
 from benchmarks.transfer.sources import Measured, host_of, machine_of
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import RooflinekitError
@@ -156,7 +157,7 @@ def nodes(data: Path, share: float, *, estimate: bool) -> Iterator[list[Measured
     """NeuSight's nodes of one layer of a network, forward, each timed alone: summed, on all GPUs that ran it."""
     del share
     files = [data / "neusight" / "model_nodes.parquet", data / "neusight" / "more" / "model_nodes.parquet"]
-    table = pd.concat([pd.read_parquet(file) for file in files if file.is_file()])
+    table = pd.concat([read_table(file) for file in files if file.is_file()])
     table = table[table["suspect"].isna() | (table["suspect"] == "")]
     for (model, mode, batch, seq), part in table.groupby(["model", "mode", "batch", "seq"], observed=True):
         if not estimate:

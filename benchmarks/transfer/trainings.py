@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pandas as pd
-
 import rooflinekit as rk
 from benchmarks.clusters.scaling import graph as scaling_graph
+from benchmarks.sources.tables import read_table
 from benchmarks.transfer.sources import Measured, host_of, machine_of
 from rooflinekit.ir.graph import traced_with
 from rooflinekit.step.prediction import predict_graph
@@ -53,7 +52,7 @@ def lambdas(data: Path, share: float, *, estimate: bool) -> Iterator[list[Measur
     """lambda: NVIDIA's ResNet-50 and BERT on SQuAD, in containers whose PyTorch allows tf32 everywhere. The batch fills
     the memory of each, so the steps differ in it."""
     del share
-    table = pd.read_csv(data / "lambda" / "training.csv")
+    table = read_table(data / "lambda" / "training.csv")
     table = table[(table.gpus == 1) & table.task.isin({task for task, _ in _PER_GB}) & table.gpu.isin(list(_LAMBDA))]
     for (collection, task, precision), part in table.groupby(["collection", "task", "precision"]):
         found = []
@@ -69,7 +68,7 @@ def lambdas(data: Path, share: float, *, estimate: bool) -> Iterator[list[Measur
 def gavel(data: Path, share: float, *, estimate: bool) -> Iterator[list[Measured]]:
     """gavel: ResNet-18 for CIFAR and ResNet-50, K80 and P100."""
     del share
-    table = pd.read_csv(data / "gavel" / "isolated.csv")
+    table = read_table(data / "gavel" / "isolated.csv")
     names = {"ResNet-18": "cifar10", "ResNet-50": "imagenet"}
     gpus = {"K80": "nvidia-k80", "P100": "nvidia-p100-pcie-16gb", "V100": "nvidia-v100-sxm2-16gb"}
     table = table[(table.gpus == 1) & table.model.isin(list(names)) & table.gpu.isin(list(gpus)) & (table.step_s > 0)]
@@ -85,7 +84,7 @@ def sia(data: Path, share: float, *, estimate: bool) -> Iterator[list[Measured]]
     """sia: ResNet-50 and a ResNet-18 for CIFAR on T4 and A100, less the wait for gradients of two GPUs of a node (one
     works statistics out in another way)."""
     del share
-    table = pd.read_parquet(data / "sia" / "ddp_steps.parquet")
+    table = read_table(data / "sia" / "ddp_steps.parquet")
     gpus = {"aws": "nvidia-t4", "dgx": "nvidia-a100-sxm4-40gb"}
     table = table[table.app.isin(["imagenet", "cifar10"]) & table.cluster.isin(list(gpus))]
     table = table[table.per_node.astype(str) == "2"].assign(own_s=lambda rows: rows.step_s - rows.sync_s)

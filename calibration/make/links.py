@@ -15,6 +15,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
+from benchmarks.sources.tables import read_table
 from rooflinekit.calibrate.links.fitting import COLUMNS, LinkCampaign, write_link_campaign
 
 FOLDER = Path(__file__).parents[2] / "calibration" / "campaigns" / "links"
@@ -44,7 +45,7 @@ def nccl_tests(data: Path, tests: Mapping[str, str] = MappingProxyType(TESTS)) -
     """aiconfigurator's tables of nccl-tests, every version of NCCL. tests: the cluster of each table."""
     found = []
     for name, cluster in tests.items():
-        table = pd.read_parquet(data / "aiconfigurator" / f"collectives_{name}.parquet")
+        table = read_table(data / "aiconfigurator" / f"collectives_{name}.parquet")
         table = table[table["impl"] == "nccl-tests"]
         rows = pd.DataFrame(
             {
@@ -71,7 +72,7 @@ def nccl_tests(data: Path, tests: Mapping[str, str] = MappingProxyType(TESTS)) -
 
 def profiled(data: Path, sizes: int = SIZES) -> list[LinkCampaign]:
     """vidur's tables, of one node each; sizes: how many of each kind, 0 for all."""
-    table = pd.read_parquet(data / "vidur" / "collectives.parquet")
+    table = read_table(data / "vidur" / "collectives.parquet")
     found = []
     for node, (cluster, without) in NODES.items():
         table = table[table["collective"] == "all_reduce"]
