@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "\n".join(lines).rstrip() + "\n"
     if options.page:
         before = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
-        kept = "".join(before.partition(SCALING)[1:])  # made by clusters_scaling.py and those after it
+        kept = "".join(before.partition(SCALING)[1:])  # made by benchmarks/clusters/scaling.py and those after it
         PAGE.write_text(text + ("\n" + kept if kept else ""), encoding="utf-8")
     print(text)
 

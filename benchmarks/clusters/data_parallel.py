@@ -3,10 +3,10 @@
     python -m benchmarks.clusters.data_parallel DATA [--models 8]
 
 torchvision: RTX 2080 Ti and TITAN Xp, one to four GPUs, 12 images each, copied from ordinary memory within the step,
-training without an optimizer. Hosts are unknown: as in small_batches.py those of a grid that suit rows of one GPU
-best, of half of the models (`--hosts` finds them); the other half is judged. Nothing is fitted on rows of several GPUs.
-GPUs help where they raise throughput, images a second. Whether they do is told by two predictions, of several and of
-one, which is all that somebody has who owns none of them; and beside it by the measured row of one.
+training without an optimizer. Hosts are unknown: as in benchmarks/sources/small_batches.py those of a grid that suit
+rows of one GPU best, of half of the models (`--hosts` finds them); the other half is judged. Nothing is fitted on rows
+of several GPUs. GPUs help where they raise throughput, images a second. Whether they do is told by two predictions, of
+several and of one, which is all that somebody has who owns none of them; and beside it by the measured row of one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """gloo's collectives between processes that torchrun starts, measured beside their prediction.
 
-    torchrun --standalone --nproc-per-node 4 benchmarks/clusters/gloo_torchrun.py [--spec SPEC] [--sizes 4KiB,1MiB] [--rounds 20]
+    torchrun --standalone --nproc-per-node 4 benchmarks/clusters/gloo_torchrun.py [--spec SPEC] [--sizes 4KiB,1MiB]
+             [--rounds 20]
 
 SPEC: the CPU's specification, by default a generic one with its vector units; as many cores are counted as this process
-may use. Constants are the shipped ones, which are stated defaults: `benchmarks/operators/gloo.py` fits them. The fastest
-round counts, for what else runs on the machine only adds. The process of rank 0 prints.
+may use. Constants are the shipped ones, which are stated defaults: `benchmarks/operators/gloo.py` fits them. The
+fastest round counts, for what else runs on the machine only adds. The process of rank 0 prints.
 """
 
 from __future__ import annotations

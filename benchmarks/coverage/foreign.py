@@ -5,9 +5,9 @@
 Networks of public packages in small configurations, and small ones that do what networks do only now and then. Of each:
 whether it is traced with fixed sizes, with open ones, as a training step, at a size of 1 as traced there, and whether
 its products are those that torch's own counter sees when it is really run (on the CPU, attention unfused); those of
-operators that the counter does not know are left out of the comparison, and named. `benchmarks/coverage/further.py` has more
-models. Packages that are not installed are passed over: `pip install --no-deps --target FOLDER diffusers monai …` makes
-them known to this harness alone.
+operators that the counter does not know are left out of the comparison, and named. `benchmarks/coverage/further.py` has
+more models. Packages that are not installed are passed over: `pip install --no-deps --target FOLDER diffusers monai …`
+makes them known to this harness alone.
 """
 
 from __future__ import annotations

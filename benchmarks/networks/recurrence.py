@@ -2,9 +2,9 @@
 
     python -m benchmarks.networks.recurrence DATA [--mode eager]
 
-DATA/kernelbench is read as benchmarks/networks/kernelbench.py reads it. `HANDOVER`, what a step of chains side by side costs the
-CPU beyond its launches, is told by no op: it is fitted on half of the families (by a hash of their names) and judged on
-the other half, and fitted without each GPU and judged on it.
+DATA/kernelbench is read as benchmarks/networks/kernelbench.py reads it. `HANDOVER`, what a step of chains side by side
+costs the CPU beyond its launches, is told by no op: it is fitted on half of the families (by a hash of their names) and
+judged on the other half, and fitted without each GPU and judged on it.
 """
 
 from __future__ import annotations

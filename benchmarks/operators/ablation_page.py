@@ -2,7 +2,7 @@
 
     python -m benchmarks.operators.ablation_page DATA --page docs/model.md [--rows 20]
 
-All other constants stay as shipped (`ablation.py --held`), so that it can follow every fit.
+All other constants stay as shipped (`benchmarks/operators/ablation.py --held`), so that it can follow every fit.
 """
 
 from __future__ import annotations

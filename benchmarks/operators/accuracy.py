@@ -2,7 +2,8 @@
 
     python -m benchmarks.operators.accuracy DATA [--networks] [--out docs/accuracy.md]
 
-DATA is a folder of tables as `measured.py` and `networks.py` read them. Two modes:
+DATA is a folder of tables as `benchmarks/sources/operators.py` and `benchmarks/sources/networks.py` read them. Two
+modes:
 
 calibrated  constants fitted on one half of all shapes of each GPU, judged on the other half
 unseen      constants fitted on all other GPUs (those of its architecture among them), judged on the same half: what the

@@ -1,4 +1,4 @@
-"""docs/accuracy.md and its figures, from what `accuracy.py` found."""
+"""docs/accuracy.md and its figures, from what `benchmarks/operators/accuracy.py` found."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ predicted 90 % interval. *roofline*: the longer of FLOP at the datasheet's peak 
 |predicted / measured - 1|.
 
 Two collections of the same matrix product on one GPU differ by 4.4 to 5 % (standard deviation). MIOpen's table repeats
-itself within 16 to 35 % (median): boards of one chip, told from each other (`python -m benchmarks.operators.twins DATA`).
+itself within 16 to 35 % (median): boards of one chip, told from each other (`python -m benchmarks.operators.twins
+DATA`).
 
-Rows that are not judged (`measured.py` has the reasons): of MIOpen's, those of runs that timed one solver's kernels
-alone, MLIR's or the library of products', so that they are the best of none; of quantization, TensorRT-LLM's kernel,
-which takes 2.7 µs on L40S however little there is to do, and SGLang's, which is four: what is judged is vLLM's.
+Rows that are not judged (`benchmarks/sources/operators.py` has the reasons): of MIOpen's, those of runs that timed one
+solver's kernels alone, MLIR's or the library of products', so that they are the best of none; of quantization,
+TensorRT-LLM's kernel, which takes 2.7 µs on L40S however little there is to do, and SGLang's, which is four: what is
+judged is vLLM's.
 """
 
 #: Sets of whole steps as a reader knows them: what they are, and how their names begin and end.
@@ -65,7 +67,7 @@ half of timm's families, and are judged on the other half. The host is `generic-
 are unknown, its costs times a factor that is taken from half of the models, and the other half is judged. Of timm a
 share of the models is taken, by a hash of the name (`--share`, here 0.03), traced as the release that it was measured
 with. TResNets and models named `iabn` that PyTorch 1 ran are left out: they called the package inplace_abn, not the
-module that is traced today (`network_accuracy.py: normalized_by_another`).
+module that is traced today (`benchmarks/networks/accuracy.py: normalized_by_another`).
 """
 
 

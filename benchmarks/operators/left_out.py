@@ -4,9 +4,9 @@
 
 The stages of a library's convolutions (by default MIOpen's), or of products, are fitted on the rows that the shipped
 fits rest on, with all earlier constants as shipped: once on all GPUs, and once more without each GPU (or without its
-architecture). Judged are shapes that no fit has seen. `benchmarks/operators/accuracy.py` does the same with all stages, and on
-ten times the rows. One format takes some minutes of a core, cuDNN's and products some seconds; ends of fits differ by
-half a per cent, so that smaller differences say nothing.
+architecture). Judged are shapes that no fit has seen. `benchmarks/operators/accuracy.py` does the same with all stages,
+and on ten times the rows. One format takes some minutes of a core, cuDNN's and products some seconds; ends of fits
+differ by half a per cent, so that smaller differences say nothing.
 """
 
 from __future__ import annotations

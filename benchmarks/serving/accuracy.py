@@ -6,9 +6,9 @@
     python -m benchmarks.serving.accuracy DATA --source tensorrt_llm   (or llm_inference_bench, splitwise)
     python -m benchmarks.serving.accuracy DATA --page docs/serving_accuracy.md
 
-What each source tells, and what is assumed where it does not, is in serving_closed.py (clients that ask one request
-after the other), serving_open.py (requests at a rate) and serving_static.py (batches that start together). `--page`
-writes the tables of all of them.
+What each source tells, and what is assumed where it does not, is in benchmarks/serving/closed.py (clients that ask one
+request after the other), benchmarks/serving/open.py (requests at a rate) and benchmarks/serving/static.py (batches that
+start together). `--page` writes the tables of all of them.
 """
 
 from __future__ import annotations

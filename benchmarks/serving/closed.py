@@ -1,4 +1,4 @@
-"""Closed loops of clients, against measured ones. Called by serving_accuracy.py, by default or --source ml_energy.
+"""Closed loops of clients, against measured ones. Called by accuracy.py beside it, by default or --source ml_energy.
 
 DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, two
 numbers are by half of its first tokens, `REQUEST_S` and `INPUT_TOKEN_S`). Judged are rows of

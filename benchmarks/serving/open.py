@@ -1,4 +1,4 @@
-"""Requests that come at a rate, against measured ones. Called by serving_accuracy.py --source blis or llmservingsim.
+"""Requests that come at a rate, against measured ones. Called by accuracy.py beside it, --source blis or llmservingsim.
 
 blis: vLLM on H100, A100 and L40S under inference-perf, by stages of one rate each. What the table does not say:
 

@@ -1,4 +1,4 @@
-"""The page of all served sources. Called by serving_accuracy.py --page FILE [--keep FOLDER]."""
+"""The page of all served sources. Called by benchmarks/serving/accuracy.py --page FILE [--keep FOLDER]."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from rooflinekit.files import write_text
 HEAD = """# Serving: how good it is
 
 Made by `python -m benchmarks.serving.accuracy DATA --page docs/serving_accuracy.md`, DATA with the tables that
-benchmarks/serving/closed.py, serving_open.py and serving_static.py name, which also say what was assumed. Errors are
-medians and 90th percentiles of |predicted / measured - 1|; bias is the median of predicted / measured; "in 90 %" is the
-share of rows within the stated interval. What it means is in [Serving language models](serving.md#how-good-it-is).
+benchmarks/serving/closed.py, benchmarks/serving/open.py and benchmarks/serving/static.py name, which also say what was
+assumed. Errors are medians and 90th percentiles of |predicted / measured - 1|; bias is the median of predicted /
+measured; "in 90 %" is the share of rows within the stated interval. What it means is in [Serving language
+models](serving.md#how-good-it-is).
 
 """
 

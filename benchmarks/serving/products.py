@@ -1,8 +1,9 @@
-"""Products in fewer bits against measured ones. Called by serving_accuracy.py --products.
+"""Products in fewer bits against measured ones. Called by benchmarks/serving/accuracy.py --products.
 
-Judged are shapes that no fit may see (make_campaigns.py), as a decoder's graph has them. TensorRT's profiler, by which
-the tables of A100 were made, adds to each layer what is found on the other half of the shapes; the other tables are of
-CUDA graphs with up to six weights in turn, of which only those are taken that do not stay in the cache.
+Judged are shapes that no fit may see (calibration/make/operators.py), as a decoder's graph has them. TensorRT's
+profiler, by which the tables of A100 were made, adds to each layer what is found on the other half of the shapes; the
+other tables are of CUDA graphs with up to six weights in turn, of which only those are taken that do not stay in the
+cache.
 
 The grouped products of experts are InferSim's, of DeepGEMM on H800 for DeepSeek V3's layers, of which nothing is
 fitted: each expert of a GPU has as many tokens as the table says, 4 or more, as with fewer it says not how many experts

@@ -1,7 +1,7 @@
 """Batches that start together, against measured ones: prompts are read in one step, then all sequences go on.
 
-Called by serving_accuracy.py --source tensorrt_llm, llm_inference_bench or splitwise. No time of a kernel is fitted on
-them; what is chosen by looking at some of the rows says so.
+Called by benchmarks/serving/accuracy.py --source tensorrt_llm, llm_inference_bench or splitwise. No time of a kernel is
+fitted on them; what is chosen by looking at some of the rows says so.
 """
 
 from __future__ import annotations

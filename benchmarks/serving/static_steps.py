@@ -1,4 +1,4 @@
-"""Seconds of a batch that starts together, with intervals, on some GPUs in some engine. Called by serving_static.py."""
+"""Seconds of a batch that starts together, with intervals, on some GPUs in some engine. Called by static.py."""
 
 from __future__ import annotations
 

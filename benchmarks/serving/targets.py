@@ -1,4 +1,4 @@
-"""Serving's targets beside what was found. Called by serving_page.py: the table at the top of the page."""
+"""Serving's targets beside what was found. Called by benchmarks/serving/page.py: the table at the top of the page."""
 
 from __future__ import annotations
 

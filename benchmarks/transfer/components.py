@@ -5,10 +5,10 @@ correlation of ln(measured / predicted) of equal shapes about the mean of each G
 chips are, which `study/errors/components.py` states as KERNEL. Ops alone: no whole step is looked at.
 
 With `--estimate` it prints what that file states of whole steps, of one half of the networks of timm and KernelBench;
-all that transfer_accuracy.py judges is of the other half. What all steps of a source on a GPU are off by, in the
-median, less what its GPUs are off by in the mean, is the GPU's own: how that goes together on GPUs of two chips gives
-their SHARED (at least 0; both of few GPUs, so together), and where the host decides OTHER_HOST. All else are the most
-likely values for pairs of steps, each source and way of execution with equal weight.
+all that benchmarks/transfer/accuracy.py judges is of the other half. What all steps of a source on a GPU are off by, in
+the median, less what its GPUs are off by in the mean, is the GPU's own: how that goes together on GPUs of two chips
+gives their SHARED (at least 0; both of few GPUs, so together), and where the host decides OTHER_HOST. All else are the
+most likely values for pairs of steps, each source and way of execution with equal weight.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def estimated_half(data: Path, shares: Mapping[str, float]) -> pd.DataFrame:
 def main() -> None:
     """Prints correlations of ops, or what whole steps tell."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="folder of published measurements, see measured.py")
+    parser.add_argument("data", type=Path, help="folder of published measurements, see benchmarks/sources/operators.py")
     parser.add_argument("--estimate", action="store_true")
     parser.add_argument("--share", type=float, default=0.04, help="of timm's networks; of KernelBench's all are taken")
     given = parser.parse_args()

@@ -24,7 +24,7 @@ _LAMBDA = {
     "A4000": "nvidia-rtx-a4000", "A40": "nvidia-a40", "A100_80GB_PCIe": "nvidia-a100-pcie-80gb",
     "A100_SXM4": "nvidia-a100-sxm4-40gb", "V100": "nvidia-v100-sxm2-32gb",
 }  # fmt: skip
-#: Samples a GB: see clusters_scaling_sources.py.
+#: Samples a GB: see benchmarks/clusters/scaling_sources.py.
 _PER_GB = {
     ("resnet50", "fp16"): 16.0, ("resnet50", "fp32"): 8.0, ("bert_base_squad", "fp16"): 4.0,
     ("bert_base_squad", "fp32"): 2.15, ("bert_large_squad", "fp16"): 1.4, ("bert_large_squad", "fp32"): 0.8,
@@ -35,7 +35,7 @@ _HOST = "generic-server"
 
 @cache
 def _graph(network: str, dtype: str, like: str | None = None, *, tf32: bool = False) -> rk.Graph:
-    """As clusters_scaling.py traces them; by a release of PyTorch, and with tf32 everywhere."""
+    """As benchmarks/clusters/scaling.py traces them; by a release of PyTorch, and with tf32 everywhere."""
     declare_torchvision_operators()
     graph = scaling_graph(network, dtype)
     return graph if like is None else traced_with(graph, like=like, tf32=tf32)

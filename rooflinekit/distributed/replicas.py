@@ -279,9 +279,9 @@ def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Ins
 
 
 #: CPU time of entering one more compiled graph, in guards of the host (30 µs for those of a step: dynamo's guards, the
-#: wrapper's checks of its inputs). benchmarks/speed/graph_entry.py, torch 2.13 on a CPU with other work: modules compiled one
-#: by one 27 to 29 µs forward, taken as one guards, and 15 to 16 µs backward; pieces of DDPOptimizer, called through
-#: modules, 39 to 82 µs and 34 to 70 µs, the least with nothing else to do. Uncertain to a factor of 1.5.
+#: wrapper's checks of its inputs). benchmarks/speed/graph_entry.py, torch 2.13 on a CPU with other work: modules
+#: compiled one by one 27 to 29 µs forward, taken as one guards, and 15 to 16 µs backward; pieces of DDPOptimizer,
+#: called through modules, 39 to 82 µs and 34 to 70 µs, the least with nothing else to do. Uncertain to a factor of 1.5.
 _MODULE = {Phase.FORWARD: 1.0, Phase.BACKWARD: 0.6}
 _PIECE = {Phase.FORWARD: 2.0, Phase.BACKWARD: 1.6}
 

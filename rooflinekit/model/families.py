@@ -81,8 +81,8 @@ OF_THE_DAY = 0.05
 
 #: Kernels of which no op was measured alone, and what they are off together beside their families, standard deviations
 #: of the logarithm: what inductor makes; convolutions that are transposed; sums by few blocks, columns and windows.
-#: Found on the steps of half of KernelBench's problems that the GPU decides (benchmarks/networks/kernelbench.py). Products whose
-#: rows begin off a boundary (model.alignment) count with the sums, for they load single elements too.
+#: Found on the steps of half of KernelBench's problems that the GPU decides (benchmarks/networks/kernelbench.py).
+#: Products whose rows begin off a boundary (model.alignment) count with the sums, for they load single elements too.
 UNMODELLED = {"compiled": 0.3, "transposed": 0.4, "sums": 0.3}
 #: The same of a step with a backward pass, beside what is of the day: campaigns hold the gradients of convolutions and
 #: products, and no other operator's. The least at which 90 % of timm's training steps of half of the families are
