@@ -357,6 +357,8 @@ def main() -> None:
     if options.sources:
         print(apart(read_table(FILE)).to_string(index=False))
         return
+    if not any(options.only in name for name in SOURCES):
+        parser.error(f"--only {options.only}: no source has this word; there are {', '.join(SOURCES)}")
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     lines = judged(options.data, options.only)

@@ -7,11 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from rooflinekit.errors import InputError
-
 
 def read_table(file: Path, **options: Any) -> pd.DataFrame:
-    """A table in CSV or Parquet, by its ending; options are those of pandas. Raises InputError where there is none."""
+    """A table in CSV or Parquet, by its ending; options are those of pandas. Raises FileNotFoundError where there is none."""
     if not file.is_file():
         raise InputError(f"{file}: expected a table of measurements, found none; give the folder of the sources (DATA)")
     return pd.read_parquet(file, **options) if file.suffix == ".parquet" else pd.read_csv(file, **options)
