@@ -249,6 +249,8 @@ def judged(data: Path, only: str = "") -> pd.DataFrame:
         except FileNotFoundError as lacking:
             print(f"{name}: left out: {lacking}", file=sys.stderr)
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
+    if not rows:
+        raise SystemExit(f"{data}: has none of the tables that are judged here")
     return summary(pd.DataFrame(rows))
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 
 def read_table(file: Path, **options: Any) -> pd.DataFrame:
-    """A table in CSV or Parquet, by its ending; options are those of pandas. Raises FileNotFoundError where there is none."""
+    """A table in CSV or Parquet, by its ending; options are those of pandas. Raises FileNotFoundError."""
     if not file.is_file():
-        raise InputError(f"{file}: expected a table of measurements, found none; give the folder of the sources (DATA)")
+        raise FileNotFoundError(f"{file}: expected a table of measurements; give the folder of the sources as DATA")
     return pd.read_parquet(file, **options) if file.suffix == ".parquet" else pd.read_csv(file, **options)
