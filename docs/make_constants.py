@@ -1,4 +1,4 @@
-"""Writes the tables of constants in model.md from the fit of an unmeasured GPU, and what the first ones are worth.
+"""Writes the tables of constants in model.md: of an unmeasured GPU, what the first ones are worth, and stated numbers.
 
     python docs/make_constants.py [--check]
 
@@ -10,14 +10,16 @@ from __future__ import annotations
 from page import FOLDER, run_all
 
 from rooflinekit.calibrate.fitting.files import load_constants
+from rooflinekit.model.stated import NUMBERS, SPREADS
 
 #: The constants that carry most, with the term of the table of terms that says what each is worth; "" where it is a
 #: scale, without which there is no prediction.
 FIRST = {
-    "matrix_share": "", "simt_share": "", "memory_share": "", "overlap": "smooth overlap (sharp maximum instead)",
+    "issue_share": "", "memory_share": "", "overlap": "smooth overlap (sharp maximum instead)",
     "matrix_tile_loss": "tile loss, tensor core", "product_ramp_cycles": "ramp of product kernels",
     "matrix_energy": "power of the board", "cache_share": "what a call finds of itself in the cache",
     "l2_bytes_per_clock": "bandwidth of the cache (32 bytes a clock)", "access_cycles": "single accesses",
+    "untuned_convolution": "volumes and wide windows",
 }  # fmt: skip
 
 
@@ -48,5 +50,15 @@ def table() -> str:
     return "\n".join([*lines, ""])
 
 
+def stated() -> str:
+    """One stated number a row: of kernels first, then what answers are off together."""
+    lines = ["", "| number | value | ± | unit | meaning | from |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, one in {**NUMBERS, **SPREADS}.items():
+        lines.append(
+            f"| {name} | {one.value:g} | {100 * one.error:.0f} % | {one.unit} | {one.meaning} | {one.source} |"
+        )
+    return "\n".join([*lines, ""])
+
+
 if __name__ == "__main__":
-    run_all("model.md", {"ten": first, "constants": table}, __file__)
+    run_all("model.md", {"ten": first, "constants": table, "stated": stated}, __file__)

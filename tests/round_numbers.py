@@ -8,9 +8,9 @@ from rooflinekit.model.machine import Calibration, Constant, Spread
 
 #: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
 _IDEAL = {
-    **dict.fromkeys(("matrix_share", "simt_share", "vector_share", "memory_share", "product_memory_share"), 1.0),
+    **dict.fromkeys(("issue_share", "memory_share", "product_memory_share"), 1.0),
     **dict.fromkeys(("simt_convolution", "simt_weight"), 1.0),
-    **dict.fromkeys(("untuned_convolution", "simt_few_weight"), 1.0),
+    "untuned_convolution": 1.0,
     **dict.fromkeys(("emulated_half", "untuned_bf16", "miopen_half"), 1.0),
     **dict.fromkeys(("miopen_simt", "miopen_simt_weight"), 1.0),
     **dict.fromkeys(("miopen_latency_cycles", "repeat_gap"), 0.0),
@@ -30,19 +30,17 @@ _IDEAL = {
     "energy_size_exponent": 0.0,
     "power_window": 0.0,
     **dict.fromkeys(("kernel_ramp_cycles", "product_ramp_cycles", "kernel_gap", "kernel_gap_graph"), 0.0),
-    "special_rate": 16.0,
     "softmax_flop": 0.0,
     "early_memory": 1.0,
-    **dict.fromkeys(("window_cycles", "shared_window_cycles"), 0.0),
-    **dict.fromkeys(("tap_cycles", "shared_tap_cycles", "loop_tap_cycles"), 1.0),
-    **dict.fromkeys(("single_tap_cycles", "channel_tap_cycles"), 1.0),
+    "window_cycles": 0.0,
+    **dict.fromkeys(("tap_cycles", "loop_tap_cycles"), 1.0),
+    "channel_tap_cycles": 1.0,
     "l2_bytes_per_clock": 32.0,
     "cache_share": 1.0,
-    **dict.fromkeys(("barrier_cycles", "power_cycles", "ocml_power_cycles"), 0.0),
+    "ocml_power_cycles": 0.0,
     "overlap": 1000.0,
     "energy_node_exponent": 1.0,
     "simt_node_exponent": 1.0,
-    "idle_share": 0.0,
 }
 FAMILIES = sorted(ALL)
 

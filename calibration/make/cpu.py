@@ -34,7 +34,7 @@ from rooflinekit.hardware.specs import load_host
 from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.step.prediction import predict_graph
 
-NAMES = ("simt_share", "simt_convolution")
+NAMES = ("issue_share", "simt_convolution")
 _LINES = 2 / 3  # of a CPU's traffic that is counted: stores read their lines of the cache first
 _WIDTH = 0.5  # standard deviation of each constant's logarithm about a GPU's: nothing is known of CPUs
 _NOISE = 0.4  # of a step: 0.18 that these constants do not describe, and five steps of one family tell as much as one

@@ -28,7 +28,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.step.capacity import fits_on
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import as_run, input_pipeline_of
-from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.prediction import Prediction, launched_by
 
 
 def split_evenly(batch: int, parts: int) -> list[int]:
@@ -156,7 +156,7 @@ def share_of(
         terms["correction"] = (stretch - 1) * own
     return Share(
         numbers=numbers, batch=batch, prediction=p, run=run, terms=MappingProxyType(terms), memory=p.memory,
-        kernels_j=drawn_by((span.timing for span in run.spans), p.machine),
+        kernels_j=drawn_by((span.timing for span in run.spans), launched_by(p.execution, p.machine)),
     )  # fmt: skip
 
 

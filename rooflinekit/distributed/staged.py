@@ -47,7 +47,7 @@ from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.memory import USABLE_SHARE, MemoryUse
-from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.prediction import Prediction, launched_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ def _share(
         numbers=numbers, prediction=p, run=replace(run, spans=(), cpu=(), slots=named), terms=MappingProxyType(terms),
         batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, slots, plan.pieces),
         further=tuple(chunk.prediction for chunk in own[1:]),
-        kernels_j=drawn_by((span.timing for span in run.spans), p.machine),
+        kernels_j=drawn_by((span.timing for span in run.spans), launched_by(p.execution, p.machine)),
     )  # fmt: skip
 
 

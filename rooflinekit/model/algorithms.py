@@ -71,10 +71,10 @@ class Algorithm:
     # how fast it is
     shape: Shape = "tiles"
     rate: ByUnit[str] = ByUnit("", "")  # constant, of a product's rate; "" for that rate itself
+    cycles: str = ""  # constant: of a CUDA core for a multiply-add, in place of `rate`; "" for none
     half_rate: str = ""  # constant: a further share in formats of more than the reference rate; "" for none
     latency: str = "latency_cycles"  # constant: least cycles of a step in k
     prologue: ByUnit[str] = ByUnit("", "matrix_prologue")  # constant: steps in k beyond the product's; "" for none
-    prologue_share: float = 1.0  # of that constant
     tiles: ByUnit[Tiles] = ByUnit("every", "every")
     splits: ByUnit[bool] = ByUnit(True, True)  # whether k may be shared by several blocks
     fills: ByUnit[bool] = ByUnit(False, True)  # whether channels that are filled up are computed as well
@@ -94,6 +94,7 @@ class Algorithm:
     window_divisions: int = 0  # of integers beside
     tap_cycles: str = ""  # constant: cycles for each tap of that window
     tap_divisions: int = 0
+    sharers: float = 1.0  # threads that share what the windows of each ask for, and so the cycles
     sums_channels: bool = False  # whether such a thread goes through all channels, and not its own alone
 
     def __repr__(self) -> str:
@@ -106,6 +107,8 @@ class Algorithm:
 
     def share(self, values: Mapping[str, float], tensor_core: bool) -> float:
         """Its rate on that unit, as a share of a matrix product's rate there."""
+        if self.cycles:
+            return 1 / (values[self.cycles] * values["issue_share"])
         name = self.rate.of(tensor_core)
         return values[name] if name else 1.0
 

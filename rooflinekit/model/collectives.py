@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import stdev
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.cluster import Cluster
@@ -36,9 +37,10 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-t
 UNSEEN = "unseen"
 
 _SHARP_GENERATION = 4  # of NVLink, from which on switches add numbers up
-#: How far what passes between sockets may be off, in log units: NCCL takes 10 GB/s for Intel's Skylake, 16 for AMD, 22
-#: for Sapphire Rapids (src/graph/topo.h, SKL_QPI_BW, AMD_BW, SRP_QPI_BW), and a server's is seldom known.
-_BETWEEN_SOCKETS = 0.35
+#: GB/s that NCCL takes what passes between sockets for: Intel's Skylake, AMD, Sapphire Rapids (src/graph/topo.h,
+#: SKL_QPI_BW, AMD_BW, SRP_QPI_BW). Which a server has is seldom known, so they are how far it may be off.
+_SOCKETS = (10, 16, 22)
+_BETWEEN_SOCKETS = stdev(map(math.log, _SOCKETS))
 _SHARP_LEAST = 3  # ranks; NCCL does not use it for two
 
 

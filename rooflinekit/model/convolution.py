@@ -27,12 +27,13 @@ from rooflinekit.model.algorithms import (
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
 from rooflinekit.model.kernel import Chain, Kernel, passing
 from rooflinekit.model.libraries import every_library
+from rooflinekit.model.stated import NUMBERS
 
 #: Channels a group, in and out alike, of which cuDNN has tiled gradients with channels last (timm's training rows).
 _TILED_GROUPS = (4, 8, 16, 32)
 _OF_AN_IMAGE = 4  # sizes of its tensors
 _GROUPS_TILE = 32  # channels of a tile of such groups, which holds whole ones
-_MOST_SUMMED = 64  # channels a group beyond which its other kernels take no longer, as far as the same rows tell
+_MOST_SUMMED = int(NUMBERS["summed channels"].value)
 
 
 def is_convolution(op: Op) -> bool:

@@ -62,14 +62,14 @@ WIDE_WINDOW = Algorithm(name="wide window", library=CUDNN, rate=ByUnit.both("unt
 FEW_CHANNELS = Algorithm(
     name="few channels", library=CUDNN, rate=ByUnit.both("untuned_convolution"), cuda_cores_only=True
 )
-#: The same of the gradient of a weight, whose sums are in 32 bits.
-FEW_IN_HALF = replace(FEW_CHANNELS, name="few channels in 16 bits", rate=ByUnit.both("simt_few_weight"))
+#: The same of the gradient of a weight in 16 bits: a multiply-add takes what it does in an unrolled window.
+FEW_IN_HALF = replace(FEW_CHANNELS, name="few channels in 16 bits", cycles="tap_cycles")
 
 _FEWER_FLOP = Algorithm(library=CUDNN, formats=SINGLE, cuda_cores_only=True, instead_of_tensor_cores=True)
 #: F(2×2) in one kernel, which transforms what it reads and writes.
 FUSED_WINOGRAD = replace(
     _FEWER_FLOP, name=WINOGRAD, rate=ByUnit.both("simt_convolution"), prologue=ByUnit.both("matrix_prologue"),
-    prologue_share=1 / 4, tiles=ByUnit("square", "every"), splits=ByUnit.both(False),
+    tiles=ByUnit("square", "every"), splits=ByUnit.both(False),
 )  # fmt: skip
 WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("simt_convolution"))
 

@@ -13,19 +13,18 @@ from dataclasses import replace
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.sizes import Size
 from rooflinekit.model.algorithms import ATEN, Algorithm, ByUnit
+from rooflinekit.model.stated import NUMBERS
 
 _THREADS = Algorithm(library=ATEN, shape="threads", cuda_cores_only=True)
 #: Unrolled, in 16 bits.
 UNROLLED = replace(_THREADS, window_cycles="window_cycles", tap_cycles="tap_cycles")
 #: The compiler does not know the window's size.
 WINDOW_LOOP = replace(_THREADS, name="window loop", tap_cycles="loop_tap_cycles")
-#: PyTorch's in fp32, where cuDNN has none: without conversions, but four divisions for image, channel, row and column.
-SINGLE_WINDOW = replace(UNROLLED, name="unrolled window in fp32", window_divisions=4)
-SINGLE_LOOP = replace(SINGLE_WINDOW, name="window loop in fp32", tap_cycles="single_tap_cycles")
+#: PyTorch's in fp32, where cuDNN has none: four divisions for image, channel, row and column. In a loop a tap takes as
+#: long as in an unrolled window, for nothing is converted.
+SINGLE_WINDOW = replace(UNROLLED, name="window in fp32", window_divisions=4)
 #: Threads whose windows overlap fetch what they share once.
-SHARED_WINDOWS = replace(
-    _THREADS, name="shared windows", window_cycles="shared_window_cycles", tap_cycles="shared_tap_cycles"
-)
+SHARED_WINDOWS = replace(UNROLLED, name="shared windows", sharers=NUMBERS["window sharers"].value)
 #: Of a weight's gradient: for each of its numbers once over all pixels, each found anew.
 TAP_SUMS = replace(_THREADS, name="sums by tap", tap_cycles="loop_tap_cycles", tap_divisions=1)
 #: A thread a result, over the channels of its group too.
@@ -66,7 +65,7 @@ def depthwise_algorithm(
     unrolled = len(set(window)) == 1 and window[0] in _UNROLLED
     library = sixteen_bits and plain and _library_takes(window, stride, shape)
     if not sixteen_bits:
-        return SINGLE_WINDOW if unrolled else SINGLE_LOOP
+        return SINGLE_WINDOW
     return UNROLLED if unrolled or library else WINDOW_LOOP
 
 

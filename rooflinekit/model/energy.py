@@ -6,13 +6,12 @@ While a kernel runs at the share x of the full clock, its device draws
     clocks      sm_energy · SMs · clock · x · U²                         while SMs issue or fetch
     cache       cache_energy · U²                                        a byte through the last-level cache
     DRAM        dram_energy                                              a byte, by the kind of memory
-    arithmetic  energy of model.machine · U²                             a FLOP, by format and unit
+    arithmetic  energy of model.machine without idling's share · U²      a FLOP, by format and unit
 
 where switching falls with the process as in `model.machine`, and U = max(voltage_floor, 1 - voltage_slope · (1 - x)) is
-the voltage, of the highest: chips take what the clock needs. Products draw no less than model.machine has it,
-idle_share of the board's power + their energy a FLOP: those that it holds at the board's limit draw that limit. DRAM
-has a clock and a voltage of its own. Which clock kernels get is told below. Host, fans and power supply are not in
-these numbers.
+the voltage, of the highest: chips take what the clock needs. The energy of a FLOP in model.machine is all that a board
+at its limit draws; what that board draws idling is a share of it. DRAM has a clock and a voltage of its own. Which
+clock kernels get is told below. Host, fans and power supply are not in these numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from rooflinekit.units import format_quantity
 
 #: What a kernel's energy goes to, beside the idling board.
 PARTS = ("clocks", "cache", "dram", "arithmetic")
-_SPECIAL_FLOP = 4.0  # fp32 FLOP that a special function costs takes: its unit has a quarter of the CUDA cores' rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +41,6 @@ class PowerLaw:
     board_w: float  # its own limit
     held: float  # mean watts under a limit, of the limit
     idle_w: float
-    held_w: float  # beside products that hold the board at its limit, as model.machine has it, less `idle_w`
     clocks_w: float  # of all SMs, at the full clock
     cache_j: float  # a byte, at the full clock's voltage
     dram_j: float  # a byte
@@ -65,7 +62,6 @@ class PowerLaw:
             board_w=board_w,
             held=power.value("held_share"),
             idle_w=idle_w,
-            held_w=machine.values["idle_share"] * board_w - idle_w,
             clocks_w=power.value("sm_energy") * size * device.sm_count * machine.clock,
             cache_j=power.value("cache_energy") * size,
             dram_j=power.value(f"{kind}_energy"),
@@ -96,14 +92,14 @@ class Load(Columns):
     passing_s: Floats  # of traffic through the last-level cache at the full clock
     dram_bytes: Floats
     cache_bytes: Floats
-    arithmetic_j: Floats  # as model.machine has it
-    products_j: Floats  # of it that of products
+    arithmetic_j: Floats  # beside idling, at the full clock
     overlap: float
 
     @classmethod
     def of(cls, work: KernelBatch, machine: Machine, times: Any) -> Load:
         """The load of kernels; times: what has columns of their ideal_s and of SECONDS."""
-        products_j = _products_j(work, machine)
+        law = PowerLaw.of(machine)
+        share = 1.0 if law is None else 1 - law.idle_w / law.board_w
         dram, cache = passed_bytes(work, times.memory_s, machine) if len(work) else (np.zeros(0), np.zeros(0))
         return cls(
             **{name: getattr(times, name) for name in SECONDS},
@@ -112,8 +108,7 @@ class Load(Columns):
             passing_s=np.minimum(cache / machine.l2_bandwidth, times.memory_s),
             dram_bytes=dram,
             cache_bytes=cache,
-            arithmetic_j=products_j + _cuda_cores_j(work, machine),
-            products_j=products_j,
+            arithmetic_j=share * (_products_j(work, machine) + _cuda_cores_j(work, machine)),
             overlap=machine.values["overlap"],
         )
 
@@ -151,7 +146,7 @@ class Load(Columns):
 
 
 def _products_j(work: KernelBatch, machine: Machine) -> Floats:
-    """Joules of each kernel's products, as model.machine has them."""
+    """Joules of each kernel's products, as model.machine has them: with what idling draws."""
     p, device, values = work.products, machine.device, machine.values
     products = np.zeros(len(p.flop))
     key = 2 * work.arithmetic[p.kernel] + work.tensor_core[p.kernel]
@@ -164,23 +159,22 @@ def _products_j(work: KernelBatch, machine: Machine) -> Floats:
 
 
 def _cuda_cores_j(work: KernelBatch, machine: Machine) -> Floats:
-    """Joules of other arithmetic and special functions."""
-    flop = work.vector_flop + _SPECIAL_FLOP * work.special_flop
-    found: Floats = work.links * simt_energy(machine.device, machine.values) * flop
+    """The same of other arithmetic, and of special functions, as the arithmetic for which the CUDA cores have time."""
+    device = machine.device
+    flop = work.vector_flop + device.lanes_per_sm / device.exponentials_per_sm * work.special_flop
+    found: Floats = work.links * simt_energy(device, machine.values) * flop
     return found
 
 
 def joules(law: PowerLaw, load: Load, x: Any) -> dict[str, Any]:
     """What each kernel draws by part, without the idling board, at the share x of the full clock."""
     switching = law.switching(x)
-    found = {
+    return {
         "clocks": switching * x * law.clocks_w * load.active_s,
         "cache": switching * law.cache_j * load.cache_bytes,
         "dram": law.dram_j * load.dram_bytes,
+        "arithmetic": switching * load.arithmetic_j,
     }
-    beside = sum(found.values()) - switching * law.held_w * load.total_s
-    found["arithmetic"] = np.maximum(switching * load.arithmetic_j, switching * load.products_j - beside)
-    return found
 
 
 def watts(law: PowerLaw, load: Load, x: Any) -> Any:
@@ -308,25 +302,25 @@ def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
     return found
 
 
-def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Times, Load | None]:
-    """The times of kernels at the board's own limit, those under the machine's, and the load at the former.
+def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Times]:
+    """The times of kernels at the board's own limit, and those under the machine's.
 
-    What a limit adds to arithmetic counts as the first cause, "power". No load where no limit changes a time.
+    What a limit adds to arithmetic counts as the first cause, "power".
     """
     law = PowerLaw.of(machine)
     if law is None or not len(work) or not (machine.is_limited or held_back(law, machine)):
-        return times, times, None
+        return times, times
     load = Load.of(work, machine, times)
     if held_back(law, machine):
         plain = np.bincount(work.products.kernel, minlength=len(work)) == 0
         load = _held(law, load, machine, plain)
         times = replace(times, **load.seconds)
     if not machine.is_limited:
-        return times, times, load
+        return times, times
     own, found = clocks(law, load, machine)
     slowed = load.at(found / own)
     causes_s = np.concatenate((times.causes_s[:1] + slowed.compute_s - load.compute_s, times.causes_s[1:]))
-    return times, replace(times, **slowed.seconds, causes_s=causes_s), load
+    return times, replace(times, **slowed.seconds, causes_s=causes_s)
 
 
 def drawn_under_limit(law: PowerLaw, load: Load, machine: Machine) -> dict[str, Floats]:

@@ -21,6 +21,7 @@ from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine, Spread
+from rooflinekit.model.stated import SPREADS
 
 #: Families that are told apart by format.
 MULTIPLYING = (
@@ -75,19 +76,10 @@ _NEAREST = {
 
 ALL = (*(prefix + name for prefix in dict.fromkeys(_FORMATS.values()) for name in MULTIPLYING), *OTHERS)
 
-#: What all kernels of a step are off together, beside their families: libraries, drivers, clocks of the day. As far as
-#: two collections of the same products on one GPU lie apart (docs/accuracy.md); standard deviation of the logarithm.
-OF_THE_DAY = 0.05
-
-#: Kernels of which no op was measured alone, and what they are off together beside their families, standard deviations
-#: of the logarithm: what inductor makes; convolutions that are transposed; sums by few blocks, columns and windows.
-#: Found on the steps of half of KernelBench's problems that the GPU decides (benchmarks/networks/kernelbench.py).
-#: Products whose rows begin off a boundary (model.alignment) count with the sums, for they load single elements too.
-UNMODELLED = {"compiled": 0.3, "transposed": 0.4, "sums": 0.3}
-#: The same of a step with a backward pass, beside what is of the day: campaigns hold the gradients of convolutions and
-#: products, and no other operator's. The least at which 90 % of timm's training steps of half of the families are
-#: inside their intervals in both layouts; the other half is judged (docs/model.md).
-OF_A_BACKWARD_PASS = 0.15
+#: What all kernels of a step are off together, beside their families; with a backward pass by as much more.
+OF_THE_DAY, OF_A_BACKWARD_PASS = (SPREADS[name].value for name in ("day", "backward pass"))
+#: Kernels of which no op was measured alone, and what they are off together beside their families.
+UNMODELLED = {name: SPREADS[name].value for name in ("compiled", "transposed", "sums")}
 
 _FEW_BITS = ("quantized ", "four-bit ")
 _ON_TENSOR_CORES = (Math.FP16, Math.BF16, Math.TF32)  # what runs as fp32 where there is no unit for it

@@ -210,11 +210,6 @@ _SOFTMAXES = ("aten._softmax", "aten._log_softmax")
 _AT_ONCE = 8  # numbers of 16 bits in 16 bytes
 _LOADED_BYTES = 16  # at once
 _SHARED_BYTES = 48 * 1024  # of shared memory that a block gets unasked
-#: Loads of a single element that moving one number takes, through a register (± 30 %): scores of 96 × 3137² and
-#: 16 × 5185² in bf16 take an H100 0.42 to 0.58 cycles of an SM a number, written or read (profiles of TimeSformer and
-#: OWLv2, TraceLens), where `access_cycles` is 0.28: 1.3 to 1.9 of them with the traffic beside. The least is taken, as
-#: timm's written-out attention on an RTX 3090 asks for no more.
-_EACH = 1.3
 
 
 def unaligned_accesses(op: Op) -> int:
@@ -223,7 +218,7 @@ def unaligned_accesses(op: Op) -> int:
         return _of_a_softmax(op)
     if op.kind not in _PRODUCTS:
         return 0
-    return integer(_EACH * sum(_in_pieces(tensor) for tensor in (*op.inputs[-2:], *op.outputs[:1])))
+    return sum(_in_pieces(tensor) for tensor in (*op.inputs[-2:], *op.outputs[:1]))
 
 
 def _in_pieces(matrix: TensorSpec) -> int:

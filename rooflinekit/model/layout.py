@@ -14,6 +14,7 @@ from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import Size
 from rooflinekit.model.libraries import libraries_of
 from rooflinekit.model.loops import Loop
+from rooflinekit.model.stated import NUMBERS
 
 #: Time with channels last by that without, of each kind of convolution: measured by inductor's authors, in inference.
 _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
@@ -190,9 +191,7 @@ def _is_small(op: Op) -> bool:
 
 
 _SECTOR = 32  # bytes that are fetched from DRAM and L2 for a number
-#: Of a byte across in a pointwise loop's tile, what it costs beyond another; and of a byte of a loop over a
-#: concatenation. No op tells them: fitted on the steps that KernelBench times of half of its problems, ± 0.5 each.
-_TILED, _MASKED = 1.0, 0.75
+_TILED, _MASKED = (NUMBERS[name].value for name in ("tiled", "masked"))
 
 
 def streamed_share(

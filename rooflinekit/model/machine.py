@@ -109,6 +109,9 @@ _CODE_SHARE = 1 / 16
 
 _THREADS = 2048  # of an SM, as most have, where the specification is silent
 
+#: Of the vector peak, which counts a multiply-add as two FLOP: arithmetic outside products has few of them.
+UNFUSED = 0.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -208,13 +211,13 @@ class Machine:
 
     @property
     def special_rate(self) -> float:
-        """Special functions a second."""
-        return self.values["special_rate"] * self.sm_count * self.clock
+        """Special functions a second: as many units an SM as compute exponentials."""
+        return self.device.exponentials_per_sm * self.sm_count * self.clock
 
     @property
     def power_s(self) -> float:
-        """Seconds of all lanes for raising a number to a power, by the library of the vendor's compiler."""
-        cycles = self.values["ocml_power_cycles" if self.device.vendor == "AMD" else "power_cycles"]
+        """Seconds of all lanes for raising a number to a power, beside special functions: by AMD's library alone."""
+        cycles = self.values["ocml_power_cycles"] if self.device.vendor == "AMD" else 0.0
         return cycles / (self.sm_count * self.device.lanes_per_sm * self.clock)
 
     @property
@@ -254,7 +257,7 @@ class Machine:
 
     def _rate(self, math: Math, peak: float, *, on_tensor_core: bool) -> Rate:
         """What tiles without loss get: a share of the peak, unless the board's power ends it earlier."""
-        share = self.values["matrix_share" if on_tensor_core else "simt_share"]
+        share = self.values["issue_share"]
         if on_tensor_core and math is Math.FP4:
             share *= self.values["four_bit_share"]
         limit = float("inf") if self.burst else power_limit(self.device, self.values, math, tensor_core=on_tensor_core)
@@ -267,7 +270,7 @@ class Machine:
         key = math.value if math is Math.FP64 else Math.FP32.value
         if key not in vector:
             raise FormatError(f"{self.name} states no {key} vector peak; add vector_peak: {key} to its specification")
-        return Rate(peak=vector[key], share=self.values["vector_share"], on_tensor_core=False)
+        return Rate(peak=vector[key], share=UNFUSED, on_tensor_core=False)
 
 
 def _halved(device: Device) -> float:
@@ -312,7 +315,8 @@ def has_dot_products(device: Device) -> bool:
 
 # The clock that a board's power sustains.
 #
-# A board of P watts idles at idle_share·P. A FLOP costs energy that falls with the process node,
+# A board of P watts sustains at most P / energy, however many units it has. The energy of a FLOP is all that the board
+# draws meanwhile, its idling included, and falls with the process node,
 #
 #     energy = energy_16nm · (node / 16 nm) ^ energy_node_exponent, by number format and on the CUDA cores as on the
 #     tensor core with an exponent of its own,
@@ -322,8 +326,7 @@ def has_dot_products(device: Device) -> bool:
 #
 #     energy · (512 / multiply-adds a clock) ^ energy_size_exponent,
 #
-# so arithmetic sustains at most (1 - idle_share)·P / energy, however many units there are. Bursts that are shorter than
-# the board's thermal time constant (seconds) may escape it.
+# Bursts that are shorter than the board's thermal time constant (seconds) may escape it.
 
 
 #: Formats of a tensor core that halve 16 bits, and how often: by each halving a FLOP takes `eight_bit_energy` of the
@@ -353,7 +356,7 @@ def power_limit(device: Device, values: Mapping[str, float], math: Math, *, tens
     watts = board_share(device)
     if watts is None or device.process_nm is None:
         return float("inf")
-    return float((1 - values["idle_share"]) * watts / flop_energy(device, values, math, tensor_core=tensor_core))
+    return watts / flop_energy(device, values, math, tensor_core=tensor_core)
 
 
 def held_s(free_s: Any, limited_s: Any, *, window_s: float, calls: float, before: float) -> Any:
@@ -373,7 +376,7 @@ def board_share(device: Device) -> float | None:
 
 
 def flop_energy(device: Device, values: Mapping[str, float], math: Math, *, tensor_core: bool) -> float:
-    """Joules of a FLOP that sustained products cost a board at its limit, all that comes with them included."""
+    """Joules of a FLOP that sustained products cost a board at its limit: all that it draws, its idling included."""
     if tensor_core and (math in _HALVED or math in _WIDER):
         of_16_bits = values["eight_bit_energy"] ** _HALVED[math] if math in _HALVED else _WIDER[math]
         energy = values["matrix_energy"] * of_16_bits

@@ -24,23 +24,18 @@ from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.rows import SUM_THREADS, WARP
+from rooflinekit.model.stated import NUMBERS
 
-# Rows of the blocks on an SM, relative to its L1: all hit below the first, and the second further on none does.
-_L1_HELD = 0.5
-_L1_FADING = 0.7
 _SMALL_L1 = 24 * 1024.0  # bytes, where the specification is silent: the smallest of any GPU since 2014
 
 _PER_LOAD = 4  # elements that a thread of a block loads at once
 
-# How wide the edge is between a working set that stays in the cache and one that does not, relative to what stays: it
-# is sharper where addresses are in one partition (L40S), wider where in two (H100).
-_EDGE = 0.15
+_EDGE = NUMBERS["cache edge"].value
 
 # A CPU's allocator gives results of more than this back to the system, which has to find and clear their pages anew at
-# the next step: glibc's largest threshold (DEFAULT_MMAP_THRESHOLD_MAX), and the time of a fault beside the others of
-# all threads. That is stated: 0.5 to 1 µs alone, of which threads share what does not hold the lock of the pages.
+# the next step: glibc's largest threshold (DEFAULT_MMAP_THRESHOLD_MAX).
 _GIVEN_BACK_BYTES = 32 * 2**20
-_PAGE_BYTES, _FAULT_S = 4096, 0.25e-6
+_PAGE_BYTES, _FAULT_S = 4096, NUMBERS["page fault"].value
 
 
 def combined(compute_s: Floats, memory_s: Floats, p: float) -> Floats:
@@ -153,10 +148,13 @@ def _kept(filled: Floats, passing: Floats, machine: Machine) -> Floats:
 
 
 def _missed(work: KernelBatch, machine: Machine) -> Floats:
-    """Share of a row that is gone from the L1 when its block comes back to it."""
+    """Share of a row that is gone from the L1 when its block comes back to it.
+
+    None is while the rows of all blocks fill less than half of it, as results pass it too; all is where they fill it.
+    """
     blocks = np.minimum(machine.threads_per_sm / work.threads, np.ceil(work.rows / machine.sm_count))
     filled = blocks * work.row_bytes / (machine.device.l1_capacity_per_sm or _SMALL_L1)
-    return np.clip((filled - _L1_HELD) / _L1_FADING, 0.0, 1.0)
+    return np.clip(2 * filled - 1, 0.0, 1.0)
 
 
 def rows_s(work: KernelBatch, machine: Machine) -> Floats:

@@ -43,6 +43,7 @@ from rooflinekit.ir.points import Number, integer
 from rooflinekit.model.algorithms import PERSISTENT, PRODUCT
 from rooflinekit.model.kernel import Chain, Kernel, Reuse
 from rooflinekit.model.libraries import capability_of, libraries_of
+from rooflinekit.model.stated import NUMBERS
 
 RECURRENT = (*FORWARD, *BACKWARD)
 
@@ -50,9 +51,7 @@ RECURRENT = (*FORWARD, *BACKWARD)
 AT_ONCE = "at_once"
 
 _KERNELS = 2  # of a step: the product, the gates
-#: Of the CPU for each step of chains side by side, in launches: an event is recorded in one stream and waited for in
-#: another. KernelBench's stacks of six layers tell it (docs/model.md).
-HANDOVER = 0.4
+HANDOVER = NUMBERS["handover"].value
 #: Operators that a CPU dispatches for each step: a product and the gates one by one (aten/src/ATen/native/RNN.cpp).
 #: Backward, autograd takes each apart: two products and a gradient for every operator.
 _CPU_OPS = {RELU: 3, TANH: 3, LSTM: 0, GRU: 11}

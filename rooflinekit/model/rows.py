@@ -34,6 +34,7 @@ from rooflinekit.cost.rules.reduction import (
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
+from rooflinekit.model.stated import NUMBERS
 
 _SOFTMAXES = frozenset((*SOFTMAXES, *SOFTMAX_GRADIENTS))
 _ROW_NORMS = frozenset((LAYER_NORM, RMS_NORM, LAYER_NORM_GRADIENT, RMS_NORM_GRADIENT))
@@ -49,9 +50,7 @@ NORM_PASSES = 2
 NORM_THREADS = 128
 MOST_THREADS = 1024
 _FP32_BYTES = 4
-#: Share of a normalization's time on an element that goes with the number, not with its bytes (± 30 %): vidur's layer
-#: norms in fp16 on A100 and A40 take three quarters of what fp32 takes on an element.
-_BY_NUMBERS = 0.5
+_BY_NUMBERS = NUMBERS["norm by numbers"].value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +183,7 @@ def blocks_of(op: Op, cost: Cost) -> Blocks:
     return Blocks(count=count, loads=loads, bytes=(passes + 1) * integer(x.bytes))
 
 
-#: What a thread of an average does to find its window's place and size, in loads of a single element (± 50 %): it
-#: divides whole numbers of 64 bits. A result of 1×8 takes H100, L40S and RTX A6000 3 to 4 cycles of an SM
-#: (KernelBench). A maximum's thread takes no longer than its taps: 2 cycles for 3×3 on V100 (a trace), 3 for 1×8 on
-#: H100.
-_PLACE = 4
+_PLACE = NUMBERS["average place"].value  # a maximum's thread takes no longer than its taps
 
 
 def window_accesses(op: Op) -> int:

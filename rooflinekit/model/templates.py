@@ -20,16 +20,15 @@ from rooflinekit.model.grouping import Group
 from rooflinekit.model.inlining import Dataflow
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.loops import Loop
+from rooflinekit.model.stated import NUMBERS
 
 FEWEST_SMS = 68
 #: Of a convolution: by the rate of cuDNN's, on whatever GPU.
 TEMPLATE = replace(cudnn.FORWARD, name="template", library="")
-#: Rate of a product's template on a tensor core, of the library's kernel's: stated, ± 10 %. On lanes there is none
-#: worth taking: of KernelBench's fp32 products in half of its problems none became faster by max-autotune on an L40S.
-_PRODUCT = 0.9
-#: That of a convolution's, ± 30 %: stated. Volumes keep the library's: of those in half of KernelBench's problems some
-#: took 0.7 of its time and some 1.7 times as long.
-_CONVOLUTION = 0.5
+#: Rates of templates, of the library's kernels. On CUDA cores there is no product's worth taking: of KernelBench's fp32
+#: products in half of its problems none became faster by max-autotune on an L40S. Volumes keep the library's
+#: convolution: some took 0.7 of its time there and some 1.7 times as long.
+_PRODUCT, _CONVOLUTION = (NUMBERS[name].value for name in ("template product", "template convolution"))
 _STEP = 16  # channels that a step of the template multiplies at least
 
 

@@ -20,6 +20,7 @@ from rooflinekit.model.algorithms import Algorithm
 from rooflinekit.model.kernel_batch import Columns, Floats, Products
 from rooflinekit.model.machine import Machine, held_s
 from rooflinekit.model.memory_system import combined
+from rooflinekit.model.stated import NUMBERS
 
 # What a tile of a matrix product takes, by its size and the algorithm that it belongs to.
 
@@ -44,8 +45,10 @@ class Rates(Columns):
 
 #: Tiles of the CUDA cores and of the tensor core, each as two columns [tiles, 1].
 SIDES = [np.array(tiles, dtype=float).T[:, :, None] for tiles in ((*TILES, *THIN), TILES)]
-SIMT_LOSS = 0.5  # of a tile's loss on the tensor core: fitted by itself it is 8 ± 4 elements, where that is 16
-_AT_ONCE = 4  # blocks of MIOpen's kernels that an SM's 64 KiB of shared memory hold; 2 and 8 predict as well
+SIMT_LOSS = NUMBERS["simt tile loss"].value
+#: Bytes of operands that a block of MIOpen's kernels stages: twice 128 + 128 numbers of fp32 for 8 steps in k.
+_STAGED_BYTES = 2 * 256 * 8 * 4
+_SHARED_BYTES = 64 * 1024  # of an SM, as AMD's have, where the specification is silent
 _TWICE = 2.5  # rates of 16 bits, above which a format is no longer one of 8
 _LEAST_SIDE = 16  # of a tile that is not thin
 _GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
@@ -115,7 +118,8 @@ def _step_s(p: Products, issued_s: Floats, latency_s: Floats, tensor_core: bool,
         return longer
     a, b = SIDES[tensor_core]
     on_sm = np.ceil(p.batch * np.ceil(p.m / a) * np.ceil(p.n / b) / machine.sm_count)
-    waiting = np.maximum(issued_s, (issued_s + latency_s) / np.minimum(on_sm, _AT_ONCE))
+    held = max(1, int(machine.device.shared_memory_per_sm or _SHARED_BYTES) // _STAGED_BYTES)
+    waiting = np.maximum(issued_s, (issued_s + latency_s) / np.minimum(on_sm, held))
     return np.where(waits, waiting, longer)
 
 
@@ -124,7 +128,7 @@ def prologues(p: Products, tensor_core: bool, machine: Machine) -> Floats:
 
     def told(one: Algorithm) -> float:
         name = one.prologue.of(tensor_core)
-        return one.prologue_share * machine.values[name] if name else 0.0
+        return machine.values[name] if name else 0.0
 
     return p.told(told)
 

@@ -117,7 +117,6 @@ class Timed:
     work: KernelBatch
     own: Times  # at the board's own limit
     times: Times  # under the machine's
-    load: Load | None  # at the board's own limit; None where no limit changes a time
     runs: NDArray[np.bool_]  # [candidates, points] which algorithm of each kernel runs
 
 
@@ -141,10 +140,10 @@ class Timeable:
             self._known[key] = candidates, owner, work_of(candidates, self._points)
         kernels, owner, work = self._known[key]
         free = time_work(work, machine, causes=causes)
-        own, times, load = limited_times(work, free, machine)
+        own, times = limited_times(work, free, machine)
         # libraries choose without regard to a limit of power
         runs = _fastest(free.total_s.reshape(len(owner), self._points), owner, len(self._kernels))
-        return Timed(kernels=kernels, owner=owner, work=work, own=own, times=times, load=load, runs=runs)
+        return Timed(kernels=kernels, owner=owner, work=work, own=own, times=times, runs=runs)
 
 
 def _fastest(total_s: Floats, owner: Sequence[int], count: int) -> NDArray[np.bool_]:
@@ -270,12 +269,8 @@ class PointKernels:
         candidates = [c for kernel in distinct for c in (kernel, *kernel.alternatives)]
         self._shape_of = dict(zip(map(id, candidates), self._grouped(candidates), strict=True))
 
-    def time(self, machine: Machine, board: Machine) -> PointTimes:
-        """Their times on a machine. Raises FormatError for arithmetic that it does not have.
-
-        board: the machine as it is before an execution changes the gap between kernels, by which the joules of a single
-        prediction are told.
-        """
+    def time(self, machine: Machine) -> PointTimes:
+        """Their times on a machine. Raises FormatError for arithmetic that it does not have."""
         timed = self._ready.on(machine, causes=1)
         times, owner, candidates = timed.times, timed.owner, timed.kernels
         exposed = exposed_share(times.compute_s, times.busy_s - times.alone_s, machine.values["overlap"])
@@ -288,7 +283,8 @@ class PointKernels:
         total_s, weight = run(times.total_s), self._counts[owner]
         joules, law = None, PowerLaw.of(machine)
         if law is not None:
-            joules = weight @ run(self._drawn_j(law, timed, board if self._points.count == 1 else machine))
+            drawn = drawn_under_limit(law, Load.of(timed.work, machine, timed.own), machine)
+            joules = weight @ run(sum(drawn.values(), np.zeros(len(timed.work))))
         belongs = np.zeros((len(self._heads), len(owner)))
         belongs[[self._shape_of[id(kernel)] for kernel in candidates], np.arange(len(owner))] = weight
         shapes = zip(
@@ -307,11 +303,6 @@ class PointKernels:
             candidates=candidates,
             runs=weight[:, None] * (total_s > 0),
         )  # fmt: skip
-
-    def _drawn_j(self, law: PowerLaw, timed: Timed, machine: Machine) -> Floats:
-        load = None if self._points.count == 1 else timed.load  # see `rooflinekit.step.energy.kernels_j_of`
-        load = Load.of(timed.work, machine, timed.own) if load is None else load
-        return sum(drawn_under_limit(law, load, machine).values(), np.zeros(load.busy_s.size))
 
     # --- which are alike -------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     by_warps = value["warp_mma_flop"] * machine.sm_count * machine.clock
     single = rates.on_tensor_core & p.told(lambda one: one.warp_level)
     peak = np.where(single, np.minimum(rates.peak, by_warps), rates.peak)
-    share = np.minimum(rates.issued / rates.peak, value["matrix_share"]) * value["attention_share"]
+    share = np.minimum(rates.issued / rates.peak, value["issue_share"]) * value["attention_share"]
     share = share * p.told(lambda one: one.share(value, True))
     share = share * p.told(lambda one: value["attention_gradient"] if one.gradient else 1.0)
     lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * np.maximum(1 / share - 1, 0.0)
@@ -156,7 +156,9 @@ def _in_threads(p: Products, rates: Rates, machine: Machine) -> Fill:
     outputs = p.batch * p.m * p.n * p.k / taps
     window = p.told(lambda one: value.get(one.window_cycles, 0.0) + one.window_divisions * _DIVISION)
     cycles = window + p.told(lambda one: value.get(one.tap_cycles, 0.0) + one.tap_divisions * _DIVISION) * taps
-    cycles = cycles * np.where(p.told(lambda one: one.fills.cuda_cores), p.padded, 1.0)
+    cycles = (
+        cycles * np.where(p.told(lambda one: one.fills.cuda_cores), p.padded, 1.0) / p.told(lambda one: one.sharers)
+    )
     lanes = machine.sm_count * machine.device.lanes_per_sm
     compute_s = np.where(all_channels, np.maximum(outputs, lanes), outputs) * cycles / lanes / machine.clock
     return Fill.unsplit(compute_s, compute_s)

@@ -14,6 +14,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.model.estimate import around, away
 from rooflinekit.model.families import residuals_of
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.stated import SPREADS
 from rooflinekit.model.timing import Timing
 
 _KIN = 3  # GPUs that a note names
@@ -96,10 +97,8 @@ def _owners(machine: Machine) -> str:
 # constant was fitted on any step (`python -m benchmarks.ledger DATA --sources` prints them, from docs/ledger.csv).
 
 
-#: Standard deviations of the logarithm. decoder training: of a decoder's training step by a recipe (Megatron-LM, NeMo,
-#: LLM Foundry on H100, A100 and B200). per token, first token: of engines that serve language models (vLLM of 2023 to
-#: 2025, TensorRT-LLM, SGLang, DeepSpeed-MII). several GPUs: of a traced step on several, beside that on one (gavel).
-SOURCES = {"decoder training": 0.14, "per token": 0.11, "first token": 0.21, "several GPUs": 0.025}
+#: Standard deviations of the logarithm.
+SOURCES = {name: SPREADS[name].value for name in ("decoder training", "per token", "first token", "several GPUs")}
 
 
 def widened(bounds: tuple[float, float], middle: float, what: str, deviations: float) -> tuple[float, float]:

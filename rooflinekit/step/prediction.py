@@ -247,7 +247,7 @@ class Prediction(Draws):
     @cached_property
     def energy(self) -> StepEnergy | None:
         """Joules and watts of the GPU, by part; None where its specification states no power or no process."""
-        return energy_of(self.spans, self.total_s, self.machine)
+        return energy_of(self.spans, self.total_s, launched_by(self.execution, self.machine))
 
     # --- tables ------------------------------------------------------------------------------------------------
 

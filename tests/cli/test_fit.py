@@ -94,8 +94,8 @@ def test_writes_prints_and_removes(run: Run, campaigns: Path, tmp_path: Path) ->
     for gpu, (_, share) in SHARES.items():
         assert constants(fits / f"{gpu}.yaml")["memory_share"] == pytest.approx(share, rel=0.01)
     # No measurement is of products: their constants are those from which the fit starts.
-    assert "matrix_share" not in constants(fits / "nvidia-rtx-4090.yaml")
-    assert constants(fits / "priors.yaml")["matrix_share"] == 0.9
+    assert "issue_share" not in constants(fits / "nvidia-rtx-4090.yaml")
+    assert constants(fits / "priors.yaml")["issue_share"] == 0.9
 
     assert result.out.splitlines()[0] == "200 measurements on 2 GPUs: nvidia-a100-sxm4-80gb, nvidia-rtx-4090"
     unmeasured, *own = row(result.out, "memory_share")
@@ -104,7 +104,7 @@ def test_writes_prints_and_removes(run: Run, campaigns: Path, tmp_path: Path) ->
         *_, one = (one for one in own if one[-1] == gpu)  # after that of its architecture
         assert float(one[1]) == pytest.approx(share, rel=0.01)
         assert (one[2], one[5]) == ("±", "1")
-    assert " ".join(row(result.out, "matrix_share")[0][6:]) == "starting point of the fit; no measurement tells it"
+    assert " ".join(row(result.out, "issue_share")[0][6:]) == "starting point of the fit; no measurement tells it"
     # Noise-free; what all kernels are off together is never taken for less than 3 %.
     assert row(result.out, "elementwise")[0][-6:] == ["0%", "/", "3%", "0%", "/", "3%"]
     assert result.out.splitlines()[-2:] == [

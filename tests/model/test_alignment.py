@@ -28,7 +28,7 @@ def product(m: int, n: int, k: int, dtype: DType = DType.FLOAT16, stride: tuple[
     ],
 )
 def test_numbers_that_rows_off_a_boundary_move_alone(op: Op, pieces: int) -> None:
-    assert unaligned_accesses(op) == int(1.3 * pieces)
+    assert unaligned_accesses(op) == pieces
 
 
 def softmax(rows: int, length: int, dtype: DType = DType.BFLOAT16, dim: int = -1) -> Op:

@@ -34,21 +34,19 @@ from rooflinekit.model.roofline import time_work
 
 #: A law of round numbers: 100 W idle of 300, 50 W of clocks, 10 pJ a byte of cache, 40 of DRAM; U falls with the clock.
 LAW = PowerLaw(
-    board_w=300.0, held=1.0, idle_w=100.0, clocks_w=50.0, cache_j=10e-12, dram_j=40e-12, held_w=0.0,
+    board_w=300.0, held=1.0, idle_w=100.0, clocks_w=50.0, cache_j=10e-12, dram_j=40e-12,
     voltage_floor=0.6, voltage_slope=0.8, clock_floor=0.1,
 )  # fmt: skip
 
 
 def load(
-    *, compute_s: float = 0.0, memory_s: float = 0.0, launch_s: float = 0.0, moved: float = 0.0, flop_j: float = 0.0,
-    products_j: float = 0.0,
+    *, compute_s: float = 0.0, memory_s: float = 0.0, launch_s: float = 0.0, moved: float = 0.0, flop_j: float = 0.0
 ) -> Load:  # fmt: skip
     """A kernel whose shorter part is hidden whole."""
     column = {name: np.array([value]) for name, value in (
         ("compute_s", compute_s), ("memory_s", memory_s), ("busy_s", max(compute_s, memory_s)), ("launch_s", launch_s),
         ("active_s", max(compute_s, memory_s)), ("clocked_s", launch_s), ("passing_s", memory_s / 2),
         ("dram_bytes", moved), ("cache_bytes", moved), ("arithmetic_j", flop_j),
-        ("products_j", products_j),
     )}  # fmt: skip
     return Load(**column, overlap=1000.0)
 
@@ -68,13 +66,18 @@ def test_parts_by_hand() -> None:
     )
 
 
-def test_products_that_hold_the_board_draw_its_limit() -> None:
-    # a limit of 300 W, of which 0.2 are no arithmetic's: products hold it at 240 W of their own. Idling takes 40 W and
-    # clocks 50; that leaves 210 W. At half of these FLOP a second it is 60 + 120 W, of which 90 are idling and clocks.
-    law = replace(LAW, idle_w=40.0, held_w=0.2 * 300 - 40)
-    for products_w, drawn_w in ((240.0, 300.0), (120.0, 180.0)):
-        kernel = load(compute_s=1.0, flop_j=products_w / 2, products_j=products_w)
-        assert watts(law, kernel, 1.0)[0] == pytest.approx(drawn_w)
+def test_products_that_hold_the_board_draw_its_limit(machine: Machine) -> None:
+    # large products whose operands stay in the cache run at the board's watts over the energy of a FLOP: what that
+    # leaves beside idling is theirs, and the controller sees no more than its limit
+    law, device = PowerLaw.of(machine), machine.device
+    assert law is not None
+    work = KernelBatch.of(1, math=Math.BF16, products=Products.of([0], m=16384, n=16384, k=16384))
+    times = time_work(work, machine)
+    held = Load.of(work, machine, times)
+    assert device.board_power is not None
+    flop_j = device.board_power / machine.matrix_rate(Math.BF16).limit
+    assert held.arithmetic_j[0] == pytest.approx(2 * 16384**3 * flop_j * (1 - law.idle_w / law.board_w))
+    assert law.idle_w + held.arithmetic_j[0] / times.total_s[0] == pytest.approx(law.board_w, rel=0.01)
 
 
 def test_times_at_a_lower_clock() -> None:
@@ -155,7 +158,7 @@ def test_a_board_below_its_chips_usual_power_streams_no_faster() -> None:
     for board_w in (200.0, 300.0, 600.0, 2000.0):
         board = Machine.of(device.replace(board_power=board_w), constants_for(device))
         free = time_work(work, board)
-        _, held, _ = limited_times(work, free, board)
+        _, held = limited_times(work, free, board)
         seconds.append(held.total_s)
         assert (held.total_s >= free.total_s * (1 - 1e-12)).all()
         assert held.total_s[2] == pytest.approx(free.total_s[2], rel=1e-12)  # of products model.power has it

@@ -368,7 +368,7 @@ def test_without_calibration_of_its_own_the_prediction_is_that_of_its_architectu
     ampere = device.replace(compute_capability="8.0")
     found, other = (Machine.of(ampere, constants_for(ampere.replace(name=name))) for name in ("random-gpu", "other"))
     assert np.array_equal(time_work(work, found).total_s, time_work(work, other).total_s)
-    assert found.values["simt_share"] != load_constants().value("simt_share")
+    assert found.values["issue_share"] != load_constants().value("issue_share")
     assert found.constants.measured == frozenset()
 
 

@@ -16,10 +16,9 @@ from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Machine, power_limit
 from rooflinekit.model.roofline import time_work
 
-#: 10 pJ a FLOP on the CUDA cores, 2 pJ on the tensor core, in 16 nm; a fifth of the board idles.
+#: 12.5 pJ a FLOP on the CUDA cores, 2.5 pJ on the tensor core, in 16 nm: of all that the board draws.
 VALUES = {
-    "simt_energy": 10e-12, "matrix_energy": 2e-12, "eight_bit_energy": 0.5,
-    "idle_share": 0.2,
+    "simt_energy": 12.5e-12, "matrix_energy": 2.5e-12, "eight_bit_energy": 0.5,
     "energy_node_exponent": 1.0, "simt_node_exponent": 1.0, "energy_size_exponent": 0.0,
 }  # fmt: skip
 
@@ -32,8 +31,8 @@ def limit(device: Device, arithmetic: Math = Math.FP32, *, tensor_core: bool = F
 @pytest.mark.parametrize(
     ("board", "tflops"),
     [
-        ({}, 20.0),  # 0.8 · 250 W / 10 pJ
-        ({"board_power": 70}, 5.6),  # 0.8 · 70 W / 10 pJ
+        ({}, 20.0),  # 250 W / 12.5 pJ
+        ({"board_power": 70}, 5.6),  # 70 W / 12.5 pJ
         ({"devices_per_board": 2}, 10.0),  # 125 W each
         ({"process_nm": 5}, 64.0),  # 5/16 of the energy
     ],
@@ -45,7 +44,7 @@ def test_the_limit_of_the_lanes(device: Device, board: dict[str, object], tflops
 @pytest.mark.parametrize(
     ("arithmetic", "tensor_core", "tflops"),
     [
-        (Math.FP16, True, 100.0),  # 200 W / 2 pJ
+        (Math.FP16, True, 100.0),  # 250 W / 2.5 pJ
         (Math.BF16, True, 100.0),
         (Math.TF32, True, 100 / 1.39),  # 39 % more energy
         (Math.FP8, True, 200.0),  # half
@@ -81,11 +80,10 @@ def test_what_is_not_stated_limits_nothing(device: Device, silent: str) -> None:
 def test_a_board_of_70_watts_beside_one_of_250(device: Device) -> None:
     # 3.2768 GFLOP in 2 full waves: at 10 TFLOP/s 327.68 µs; 70 W sustain 5.6 TFLOP/s, 585.143 µs
     work = KernelBatch.of(1, products=Products.of([0], m=1280, n=1280, k=1000))
-    energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
     found = {
         watts: time_work(
             work,
-            Machine.of(device.replace(board_power=watts, process_nm=16), constants(idle_share=0.2, **energies)),
+            Machine.of(device.replace(board_power=watts, process_nm=16), constants(**VALUES)),
         ).total_s[0]
         for watts in (70, 250)
     }
@@ -103,9 +101,8 @@ def test_a_board_of_70_watts_beside_one_of_250(device: Device) -> None:
 def test_a_held_board_has_its_clock_for_implicit_products_too(
     device: Device, by: Algorithm, microseconds: float
 ) -> None:
-    energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
     shares = {"simt_weight": 0.5, "simt_convolution": 0.5}
-    machine = Machine.of(device.replace(board_power=70, process_nm=16), constants(idle_share=0.2, **energies, **shares))
+    machine = Machine.of(device.replace(board_power=70, process_nm=16), constants(**VALUES, **shares))
     work = KernelBatch.of(1, products=Products.of([0], m=1280, n=1280, k=1000, algorithm=by))
     assert time_work(work, machine).total_s[0] == pytest.approx(microseconds * 1e-6)
 
@@ -124,9 +121,8 @@ def test_a_held_board_has_its_clock_for_implicit_products_too(
 def test_a_few_calls_are_over_before_the_clock_is_lowered(
     device: Device, calls: float, before: float, microseconds: float
 ) -> None:
-    energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
     board = device.replace(board_power=70, process_nm=16)
-    machine = Machine.of(board, constants(idle_share=0.2, power_window=0.01, **energies))
+    machine = Machine.of(board, constants(power_window=0.01, **VALUES))
     work = KernelBatch.of(1, products=Products.of([0], m=1280, n=1280, k=1000))
     few = replace(machine, calls=calls, warm_calls=before)
     assert time_work(work, few).total_s[0] == pytest.approx(microseconds * 1e-6)
@@ -153,16 +149,16 @@ def test_the_limit_and_quantization_do_not_add_up(device: Device) -> None:
     # board stays below its power.
     machine = Machine.of(
         device.replace(board_power=70, process_nm=16),
-        constants(simt_energy=10e-12, idle_share=0.2, latency_cycles=500, kernel_gap=1e-3),
+        constants(simt_energy=12.5e-12, latency_cycles=500, kernel_gap=1e-3),
     )
     work = KernelBatch.of(2, products=Products.of([0, 1], m=[12_800, 12_801], n=128, k=1000))
     assert time_work(work, machine).compute_s == pytest.approx([585.142857e-6, 800e-6])
 
 
 def test_arithmetic_outside_products_is_not_limited(device: Device) -> None:
-    # 10 MFLOP at 10 TFLOP/s are 1 µs, also on a board of 1 W
+    # 5 MFLOP at 5 TFLOP/s, half of the peak, are 1 µs, also on a board of 1 W
     machine = Machine.of(device.replace(board_power=1, process_nm=16), constants(simt_energy=10e-12))
-    assert time_work(KernelBatch.of(1, vector_flop=10e6), machine).compute_s[0] == pytest.approx(1e-6)
+    assert time_work(KernelBatch.of(1, vector_flop=5e6), machine).compute_s[0] == pytest.approx(1e-6)
 
 
 def test_a_burst_is_over_before_the_power_counts() -> None:

@@ -104,9 +104,11 @@ def test_the_latency_of_a_step_is_a_floor_not_an_addition(device: Device) -> Non
 
 
 def test_blocks_of_miopen_wait_unless_others_are_beside_them(device: Device) -> None:
-    # 5.12 ns of a 16×32 tile and 400 ns for operands: 405.12 ns a step, as long as an SM has up to 4 blocks. 8 blocks
-    # come as twice 4. Where sums are split, blocks are never alone: the longer counts.
-    machine = Machine.of(device.replace(vendor="AMD"), constants(miopen_latency_cycles=500, **UNSPLIT))
+    # 5.12 ns of a 16×32 tile and 400 ns for operands: 405.12 ns a step, as long as an SM of 64 KiB has up to 4 blocks of
+    # 16 KiB. 8 blocks come as twice 4. Where sums are split, blocks are never alone: the longer counts.
+    machine = Machine.of(
+        device.replace(vendor="AMD", shared_memory_per_sm=64 * 1024), constants(miopen_latency_cycles=500, **UNSPLIT)
+    )
     took = {
         n: compute_us(machine, batch=50 * n, m=16, n=32, k=1000, algorithm=miopen.IMPLICIT["forward"])
         for n in (1, 4, 8)
@@ -431,7 +433,7 @@ def test_waves_and_tiles_share_what_one_row_more_costs(device: Device) -> None:
 
 def test_a_prologue_and_a_lower_rate_are_what_is_left(device: Device) -> None:
     # half of the rate doubles 16.384 µs; as many steps in k again for the prologue double it once more
-    machine = Machine.of(device, constants(matrix_share=0.5, matrix_prologue=1000, **UNSPLIT))
+    machine = Machine.of(device, constants(issue_share=0.5, matrix_prologue=1000, **UNSPLIT))
     found = times(machine, Math.FP16, m=6400, n=128, k=1000)
     assert causes_us(found) == pytest.approx((0, 0, 0, 3 * 16.384))
 

@@ -40,8 +40,8 @@ _FITTED = "starting point of the fit"
 _d = Description
 
 CONSTANTS: dict[str, Description] = {
-    # --- arithmetic on the tensor core
-    "matrix_share": _d("1", "issue rate of the tensor core in a kernel's inner loop, of the dense peak",
+    # --- products, on the tensor core and the CUDA cores
+    "issue_share": _d("1", "issue rate of products in a kernel's inner loop, of the unit's dense peak",
                        0.90, 0.4, 1.0, 0.2, 0.10, _FITTED),
     "matrix_tile_loss": _d("element",
                            "a tile a×b of the tensor core takes 1 + loss·(1/a + 1/b) of a large one's time; of CUDA "
@@ -52,8 +52,8 @@ CONSTANTS: dict[str, Description] = {
                           120, 1, 800, 1.0, 0.3, _FITTED),
     "latency_cycles": _d("cycle", "least time of one step in k, however small the tile, on either unit",
                                 3, 0.05, 40, 1.0, 0.4, _FITTED),
-    "matrix_energy": _d("J/flop", "energy of a 16-bit FLOP on the tensor core in a 16 nm process",
-                        2.5e-12, 0.3e-12, 8e-12, 0.3, 0.0, _FITTED),
+    "matrix_energy": _d("J/flop", "what a board at its limit draws for a 16-bit FLOP on the tensor core, in 16 nm",
+                        3.05e-12, 0.4e-12, 10e-12, 0.3, 0.0, _FITTED),
     "single_tensor_core_share": _d("1", "issue rate of the tensor core in plain fp32 products, of that in 16 bits, "
                               "each of its own peak", 0.85, 0.3, 1.2, 0.2, 0.0, _FITTED),
     "eight_bit_energy": _d("1", "energy of an 8-bit FLOP on the tensor core, of a 16-bit one's",
@@ -61,8 +61,6 @@ CONSTANTS: dict[str, Description] = {
     "four_bit_share": _d("1", "issue rate of the tensor core in 4 bits, of that in 16, each of its own peak",
                          0.8, 0.2, 1.3, 0.2, 0.10, _FITTED),
     # --- products on the CUDA cores
-    "simt_share": _d("1", "issue rate of products on the CUDA cores, of the peak",
-                      0.88, 0.4, 1.0, 0.2, 0.10, _FITTED),
     "simt_convolution": _d("1", "rate of an implicit-product convolution on the CUDA cores, of a product's",
                             0.80, 0.2, 1.3, 0.3, 0.15, _FITTED),
     "simt_weight": _d("1", "the same of the gradient of a convolution's weight", 0.70, 0.2, 1.3, 0.3, 0.15, _FITTED),
@@ -70,9 +68,6 @@ CONSTANTS: dict[str, Description] = {
                               "nothing is unrolled, on either unit", 0.4, 0.03, 1.3, 0.4, 0.4,
                               "3-D, 5×9 and 11×11 convolutions take 1.3 to 8 times what others would (T4, A6000, L40S, "
                               "H100)"),
-    "simt_few_weight": _d("1", "the same of the gradient of a weight in 16 bits", 0.14, 0.02, 1.3, 0.4, 0.4,
-                           "5×20 windows of 1 channel reach 5 to 7 % of the CUDA cores' fp32, 3×3 of 3 channels 8 to "
-                           "35 % (V100, T4)"),
     # MIOpen's rates: times of one solver differ between GPUs as their peaks do, within a fifth; which solvers a GPU's
     # MIOpen has, and has tuned, differs more among those of a weight. Wider ones would fit the way of timing instead.
     "miopen_simt": _d("1", "rate of MIOpen's implicit products on the CUDA cores, of a product's",
@@ -88,13 +83,13 @@ CONSTANTS: dict[str, Description] = {
                         0.05, 1.0, 0.4, 0.2, _FITTED),
     "untuned_bf16": _d("1", "the same of an image's gradient of sizes that AMD's library of products has not tuned, of "
                        "emulated_half", 0.05, 0.005, 1.0, 0.6, 0.3, _FITTED),
-    "simt_energy": _d("J/flop", "energy of an fp32 FLOP on the CUDA cores in a 16 nm process",
-                       15e-12, 6e-12, 40e-12, 0.2, 0.1, _FITTED),
+    "simt_energy": _d("J/flop", "what a board at its limit draws for an fp32 FLOP on the CUDA cores, in 16 nm",
+                       18.3e-12, 7e-12, 50e-12, 0.2, 0.1, _FITTED),
     "energy_node_exponent": _d("1", "energy falls with this power of the process node", 0.65, 0.2, 1.5, 0.2, 0.0,
                                _FITTED),
     "simt_node_exponent": _d("1", "the same of FLOP on the CUDA cores", 0.75, 0.2, 1.5, 0.1, 0.0,
                               "fp32 products of 4096 in KernelBench, held by power: T4 4.1 TFLOP/s at 70 W, A6000 23.6 "
-                              "at 300 W, L40S 47.7 at 350 W: 14, 10.4 and 6.0 pJ, of boards of 16, 12 and 5 nm"),
+                              "at 300 W, L40S 47.7 at 350 W: 17, 12.7 and 7.3 pJ, of boards of 16, 12 and 5 nm"),
     "boost_headroom": _d("1", "clock of boards with halved units (GeForce), of the stated boost", 1.08, 0.8, 1.2, 0.03,
                          0.05, "reviews see RTX 2080 Ti, 3070, 3090, 4080 and 4090 4 to 12 % above it under load"),
     "energy_size_exponent": _d("1", "energy of matrix products falls with this power of an SM's multiply-adds a clock",
@@ -102,37 +97,23 @@ CONSTANTS: dict[str, Description] = {
                                "instruction's size; bf16 products on V100, L40S, A100, H100, B200"),
     "power_window": _d("s", "a board runs above its power limit for so long before the clock is lowered",
                        0.05, 0.003, 1.0, 0.7, 0.0, "bf16 products of 2 to 20 ms on L40S, 54 in a row"),
-    "idle_share": _d("1", "share of the board's power that does no arithmetic: memory, leakage, regulators",
-                     0.18, 0.05, 0.5, 0.3, 0.0, _STATED),
     "window_cycles": _d("cycle", "of a lane for each output of a depthwise convolution, beside its taps",
                         120, 5, 1000, 0.4, 0.0, "depthwise 3×3 takes 2-3 times its traffic time (RTX 3090, 4090)"),
     "tap_cycles": _d("cycle", "of a lane for each multiply-add of a depthwise convolution",
                      7.5, 0.5, 60, 0.4, 0.0, "depthwise 7×7 takes 5-15 times its FLOP at the fp32 peak"),
-    "shared_window_cycles": _d("cycle", "as window_cycles, forward with channels last", 40, 5, 1000, 0.5, 0.0,
-                               "depthwise 7×7 takes its traffic time on RTX 4090, 3 to 4 times that on RTX 3090"),
-    "shared_tap_cycles": _d("cycle", "as tap_cycles, forward with channels last", 5, 0.5, 60, 0.5, 0.0,
-                            "a conversion, a multiply-add, and loads that neighbours share"),
     "loop_tap_cycles": _d("cycle", "the same where the window's size is not known to the compiler",
                           29, 5, 150, 0.4, 0.0, "conv_depthwise2d_forward_kernel: 2 loads of 4 cycles each, 2 "
                           "conversions, 8 integer operations of 2 each, a multiply-add; training of eca_nfnet_l0 and "
                           "_l2, whose groups take each multiply-add by itself, says 24 and 22 (RTX 3090)"),
-    "single_tap_cycles": _d("cycle", "as loop_tap_cycles in fp32, which converts nothing", 13, 1, 100, 0.4, 0.0,
-                            "what 21 taps take beyond 3 (H100, A6000)"),
     "channel_tap_cycles": _d("cycle", "the same where a library multiplies a channel at a time",
                              100, 10, 400, 0.4, 0.0, "ConvMixer's 9×9 windows with channels last take 2 to 3 times "
                              "those with channels first (RTX 3090, 4090)"),
     "naive_cycles": _d("cycle", "the same of a library's last resort, for each multiply-add", 60, 2, 2000, 1.0, 0.2,
                        _FITTED),
     # --- other arithmetic
-    "vector_share": _d("1", "of the vector peak outside products, where few operations are fused multiply-adds",
-                       0.50, 0.1, 1.0, 0.3, 0.0, "a chain without multiply-adds issues 1 FLOP where the peak counts 2"),
-    "special_rate": _d("1/clock/SM", "special functions (exp, rsqrt ...) per clock and SM", 16, 4, 64, 0.3, 0.0,
-                       "CUDA C++ Programming Guide, throughput of native arithmetic instructions"),
-    "power_cycles": _d("cycle", "of a lane for raising a number to a power, beside its special function",
-                       40, 10, 200, 0.4, 0.0, "NeuSight's pow with a scalar takes 1.1 times as long as its division on "
-                       "A100 and P100, and as long on V100 and T4, whose memory is slower than this"),
-    "ocml_power_cycles": _d("cycle", "the same by AMD's library of mathematics", 170, 40, 400, 0.3, 0.0,
-                            "NeuSight's pow takes 1.3 times as long as its division on MI100, with a scalar 1.7 times"),
+    "ocml_power_cycles": _d("cycle", "of a lane for raising a number to a power by AMD's library, beside its special "
+                            "functions", 170, 40, 400, 0.3, 0.0, "NeuSight's pow takes 1.3 times as long as its "
+                            "division on MI100, with a scalar 1.7 times"),
     # --- memory
     "memory_share": _d("1", "DRAM bandwidth that streaming kernels sustain, of the datasheet's",
                        0.90, 0.5, 1.0, 0.2, 0.07, _FITTED),
@@ -181,10 +162,6 @@ CONSTANTS: dict[str, Description] = {
     "kernel_ramp_cycles": _d("cycle", "from a kernel's first to its last instruction where there is hardly any work",
                              2400, 200, 12000, 0.5, 0.2, _FITTED),
     "product_ramp_cycles": _d("cycle", "the same for a product kernel", 4000, 200, 20000, 0.5, 0.2, _FITTED),
-    "barrier_cycles": _d("cycle", "all SMs waiting for each other inside a kernel, as between steps of a persistent "
-                         "recurrent layer", 2000, 500, 8000, 0.3, 0.0, "a grid-wide barrier takes 1.4 µs or more on "
-                         "V100 (Zhang et al.: A Study of Single and Multi-device Synchronization Methods in NVIDIA "
-                         "GPUs, 2020)"),
     "kernel_gap": _d("s", "from one kernel's end to the next one's start in a stream", 1.0e-6, 1e-7, 5e-6, 0.3, 0.0,
                      "kernel to kernel in one stream 2.6 µs (A100), 1.9 µs (A40), 1.6 µs (L40), less the ramp"),
     "kernel_gap_graph": _d("s", "the same between the kernels of a CUDA graph", 0.4e-6, 1e-7, 5e-6, 0.3, 0.0,
@@ -311,8 +288,7 @@ STAGES = (
         ops=_ELEMENTWISE | {"llm_norm", "llm_act", "llm_gelu", "llm_rope"},
         dtypes=_HALF | _SINGLE,
         constants=(
-            "memory_share", "early_memory", "kernel_ramp_cycles", "special_rate", "vector_share", "l2_bytes_per_clock",
-            "cache_share", "access_cycles",
+            "memory_share", "early_memory", "kernel_ramp_cycles", "l2_bytes_per_clock", "cache_share", "access_cycles",
         ),
     ),
     Stage(
@@ -320,7 +296,7 @@ STAGES = (
         ops=frozenset({"mm", "linear", "bmm"}),
         dtypes=_HALF,
         constants=(
-            "matrix_share", "matrix_tile_loss", "matrix_prologue", "latency_cycles", "matrix_energy",
+            "issue_share", "matrix_tile_loss", "matrix_prologue", "latency_cycles", "matrix_energy",
             "energy_size_exponent", "energy_node_exponent", "product_memory_share", "product_ramp_cycles", "overlap",
             "power_window",
         ),
@@ -353,11 +329,8 @@ STAGES = (
         name="products on the CUDA cores",
         ops=frozenset({"mm", "linear", "bmm"}),
         dtypes=_SINGLE,
-        constants=(
-            "simt_share", "simt_energy",
-            "single_tensor_core_share",
-        ),
-        own=("product_memory_share",),
+        constants=("simt_energy", "single_tensor_core_share"),
+        own=("product_memory_share", "issue_share"),
     ),
     Stage(
         name="convolutions on the CUDA cores",
@@ -372,9 +345,7 @@ STAGES = (
         name="convolutions on the tensor core",
         ops=_CONVOLUTIONS,
         dtypes=_HALF | {"tf32"},
-        constants=(
-            "untuned_convolution", "simt_few_weight",
-        ),
+        constants=("untuned_convolution",),
         library=CUDNN,
     ),
     Stage(

@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import t as student
 
+from rooflinekit.model.estimate import deviations
 from rooflinekit.model.families import OF_THE_DAY, wider
 from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Spread
 
-_NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution
-_LEAST_SYSTEMATIC = 0.03  # two collections of one GPU's product times differ by 4 to 5 %
+NINETY = deviations(0.9)  # standard deviations of a normal distribution
+LEAST_SYSTEMATIC = 0.03  # two collections of one GPU's product times differ by 4 to 5 %
 _FEWEST_GPUS = 2
 _KNOWN_CASES = 20  # cases that what is known of a family from elsewhere is worth: a stated choice
 _SHORT_S = np.geomspace(1e-7, 1e-5, 21)  # from what timers resolve to what launches are off by, in steps of a quarter
@@ -36,17 +37,17 @@ def spread_of(parts: Sequence[Floats], times: Sequence[Floats] = ()) -> Spread:
     times = times or [np.ones_like(errors) for errors in parts]
     short_s = _short_s(parts, times)
     both = _deviation(parts, times, short_s)
-    weights = [1 / np.hypot(max(both, _LEAST_SYSTEMATIC), short_s / seconds) for seconds in times]
+    weights = [1 / np.hypot(max(both, LEAST_SYSTEMATIC), short_s / seconds) for seconds in times]
     biases = [_median(errors, weight) for errors, weight in zip(parts, weights, strict=True)]
     systematic = float(np.sqrt(np.mean(np.square(biases))))
     random = _deviation([errors - bias for errors, bias in zip(parts, biases, strict=True)], times, short_s)
     rest = max(both**2 - systematic**2, (random / 2) ** 2)
-    return Spread(random=float(np.sqrt(rest)), systematic=max(systematic, _LEAST_SYSTEMATIC), short_s=short_s)
+    return Spread(random=float(np.sqrt(rest)), systematic=max(systematic, LEAST_SYSTEMATIC), short_s=short_s)
 
 
 def _deviation(parts: Sequence[Floats], times: Sequence[Floats], short_s: float) -> float:
     """The s with which normal distributions of √(s² + (short_s / time)²) hold 90 % of these errors, each part alike."""
-    size, seconds = np.concatenate(parts) / _NINETY, np.concatenate(times)
+    size, seconds = np.concatenate(parts) / NINETY, np.concatenate(times)
     needed = np.sqrt(np.maximum(size**2 - (short_s / seconds) ** 2, 0.0))
     order = np.argsort(needed)
     counted = np.cumsum(_alike(parts)[order])
@@ -85,7 +86,7 @@ def _best(parts: Sequence[Floats], times: Sequence[Floats]) -> float:
 def _loss(parts: Sequence[Floats], times: Sequence[Floats], short_s: float, random: float) -> float:
     """That of a quantile (Koenker and Bassett 1978), which is least where 90 % are held at every time."""
     size, seconds = np.abs(np.concatenate(parts)), np.concatenate(times)
-    beyond = size - _NINETY * np.hypot(max(random, _LEAST_SYSTEMATIC), short_s / seconds)
+    beyond = size - NINETY * np.hypot(max(random, LEAST_SYSTEMATIC), short_s / seconds)
     return float(np.average(np.where(beyond > 0, 0.9 * beyond, -0.1 * beyond), weights=_alike(parts)))
 
 
@@ -124,8 +125,8 @@ def of_another_gpu(parts: Sequence[Floats], elsewhere: float = 0.0, times: Seque
     count by itself, of the day and of kernels' starts.
     """
     found = spread_of(parts, times)
-    systematic = found.systematic * float(student.ppf(0.95, max(len(parts), _FEWEST_GPUS))) / _NINETY
-    return replace(found, systematic=max(float(np.sqrt(max(systematic**2 - elsewhere, 0.0))), _LEAST_SYSTEMATIC))
+    systematic = found.systematic * float(student.ppf(0.95, max(len(parts), _FEWEST_GPUS))) / NINETY
+    return replace(found, systematic=max(float(np.sqrt(max(systematic**2 - elsewhere, 0.0))), LEAST_SYSTEMATIC))
 
 
 def of_left_out(unseen: Errors, starts: Starts, start_error: float, times: Times | None = None) -> dict[str, Spread]:

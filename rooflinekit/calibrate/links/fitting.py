@@ -28,6 +28,7 @@ from rooflinekit.calibrate.fitting.constants import (
     between,
 )
 from rooflinekit.calibrate.fitting.hierarchical_fit import estimate, robust
+from rooflinekit.calibrate.fitting.spreads import LEAST_SYSTEMATIC, NINETY
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_text, write_text
 from rooflinekit.hardware.cluster import Cluster, Members
@@ -48,11 +49,9 @@ from rooflinekit.model.machine import Constant, Spread
 
 _WEIGHT = 40.0  # measurements that a group counts as, however many it has
 _WAIT = (1e-5, 1.5)  # s, and how far it may be off in log units
-_LEAST_SYSTEMATIC = 0.03
 _UNSEEN = {
     UNSEEN: Spread(random=0.15, systematic=0.4)
 }  # a stated default: networks, links through hosts of other kinds
-_NINETY = 1.645
 #: How far a machine may be from the only one on which such links were measured: stated, widest with a host between.
 _ALONE = {"pcie-peer": 0.12, "pcie-host": 0.4, "pcie-sockets": 0.5, "loopback": 0.03}
 
@@ -223,8 +222,8 @@ def _with_spreads(fit: LinkFit, base: LinkConstants | None) -> LinkConstants:
     for name, parts in by_link.items():
         biases = np.array([float(np.median(errors)) for errors in parts])
         alone = np.concatenate([errors - bias for errors, bias in zip(parts, biases, strict=True)])
-        systematic = max(float(np.sqrt(np.mean(np.square(biases)))), _ALONE.get(name, _LEAST_SYSTEMATIC))
-        found[name] = Spread(random=float(np.quantile(np.abs(alone), 0.9)) / _NINETY, systematic=systematic)
+        systematic = max(float(np.sqrt(np.mean(np.square(biases)))), _ALONE.get(name, LEAST_SYSTEMATIC))
+        found[name] = Spread(random=float(np.quantile(np.abs(alone), 0.9)) / NINETY, systematic=systematic)
     return LinkConstants(constants=fit.constants.constants, spreads=MappingProxyType(found))
 
 
@@ -242,7 +241,7 @@ def refit_links(campaigns: Sequence[LinkCampaign]) -> LinkFit:
             alone.append(errors - biases[-1])
     spreads = dict(fit.constants.spreads)
     if biases:
-        kernel = float(np.quantile(np.abs(np.concatenate(alone)), 0.9)) / _NINETY
+        kernel = float(np.quantile(np.abs(np.concatenate(alone)), 0.9)) / NINETY
         spreads["nvlink"] = Spread(random=kernel, systematic=float(np.sqrt(np.mean(np.square(biases)))))
     constants = LinkConstants(constants=fit.constants.constants, spreads=MappingProxyType(spreads))
     return LinkFit(groups=fit.groups, constants=constants, waits=fit.waits)

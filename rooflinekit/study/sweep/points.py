@@ -213,7 +213,7 @@ class _Step:
         machine, execution = setting.machine, as_run(self.graph, setting.execution)
         key = id(machine), execution
         if key not in self.timed:  # hosts share it
-            self.timed[key] = self.kernels.time(launched_by(execution, machine), machine)
+            self.timed[key] = self.kernels.time(launched_by(execution, machine))
         times = self.timed[key]
         timeline = self._timeline(times, setting)
         gpu_s = self._column(times.gpu.seconds)

@@ -150,7 +150,7 @@ def test_calibrate_finds_what_the_timer_was_made_of(plan: Plan, tmp_path: Path) 
     assert 0.871 / 1.005 < share.value < 0.90
     assert share.stderr < 0.07
     # nothing tells it: that of other GPUs of the architecture stands
-    assert found.fit.calibration.constants["matrix_share"].source != "rooflinekit calibrate"
+    assert found.fit.calibration.constants["issue_share"].source != "rooflinekit calibrate"
     assert set(found.fit.errors) == {"elementwise"}
     assert np.abs(found.fit.errors["elementwise"]).max() < 0.04 < np.abs(found.fit.errors_before["elementwise"]).min()
     assert {miss.name for miss in found.fit.worst} == {case.key for case in plan.cases}

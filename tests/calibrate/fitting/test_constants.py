@@ -29,7 +29,7 @@ def test_it_starts_within_its_range(name: str) -> None:
 
 
 def test_shares_of_the_datasheet_end_at_one() -> None:
-    shares = {"matrix_share", "simt_share", "vector_share", "memory_share", "product_memory_share"}
+    shares = {"issue_share", "memory_share", "product_memory_share"}
     assert {name: CONSTANTS[name].high for name in shares} == dict.fromkeys(shares, 1.0)
 
 

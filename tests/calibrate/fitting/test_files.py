@@ -63,7 +63,7 @@ def test_a_measured_gpu_has_its_own_constants_over_those_of_any(folder: Path) ->
     assert found.constants["memory_share"] == Constant(
         value=0.75, stderr=0.01, unit="1", meaning=about.meaning, source="calibration/campaigns/gpu-a"
     )
-    assert found.constants["matrix_share"].source == "all"
+    assert found.constants["issue_share"].source == "all"
     assert found.spreads["softmax"] == Spread(random=0.05, systematic=0.03)
     # what was measured on no GPU has the spread of the nearest: of all formats, that of products
     assert set(found.spreads) == set(ALL)
@@ -276,7 +276,7 @@ def test_a_cpu_has_constants_of_its_own_and_wide_intervals() -> None:
     cpu = constants_for(load_device("intel-core-i9-10940x"))
     priors = load_constants()
     own = {name for name, constant in priors.constants.items() if cpu.constants[name] != constant}
-    assert own == {"simt_share", "simt_convolution", "memory_share"}
-    assert all(cpu.constants[name].value < priors.constants[name].value for name in ("simt_share", "memory_share"))
+    assert own == {"issue_share", "simt_convolution", "memory_share"}
+    assert all(cpu.constants[name].value < priors.constants[name].value for name in ("issue_share", "memory_share"))
     assert all(spread.systematic >= 0.3 for spread in cpu.spreads.values())
     assert all(cpu.spreads[family].random == spread.random for family, spread in priors.spreads.items())

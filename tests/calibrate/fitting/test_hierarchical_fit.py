@@ -119,14 +119,14 @@ def test_products_tell_rate_and_power() -> None:
         name="products",
         ops=frozenset({"mm"}),
         dtypes=frozenset({"fp32"}),
-        constants=("simt_share", "matrix_tile_loss", "simt_energy"),
+        constants=("issue_share", "matrix_tile_loss", "simt_energy"),
     )
     boards = {
         "ample": machine("ample", board_power=300, process_nm=16),
         "small": machine("small", board_power=70, process_nm=16),
     }
     truth = {name: about.start for name, about in CONSTANTS.items()}
-    truth |= {"simt_share": 0.8, "matrix_tile_loss": 15.0, "simt_energy": 12e-12}
+    truth |= {"issue_share": 0.8, "matrix_tile_loss": 15.0, "simt_energy": 12e-12}
     random = np.random.default_rng(3)
     found = []
     for name, board in boards.items():
@@ -138,7 +138,7 @@ def test_products_tell_rate_and_power() -> None:
         found.append(observe(name, f"{name} lab", "mm", "profiler", table.assign(seconds=seconds)))
     solution = fit(found, boards, [stage])
     ample, small = (solution.values(name) for name in boards)
-    assert log_ratio(ample["simt_share"], 0.8) < 0.01
+    assert log_ratio(ample["issue_share"], 0.8) < 0.01
     assert log_ratio(ample["matrix_tile_loss"], 15) < 0.1
     assert log_ratio(small["simt_energy"], 12e-12) < 0.02
 
@@ -191,17 +191,19 @@ def test_an_unknown_host_is_the_mean_of_the_known_ones() -> None:
 
 # --- what the data does not tell ------------------------------------------------------------------------------------
 
-BLIND = replace(STREAMS, constants=(*STREAMS.constants, "special_rate"))  # additions take no special function
+BLIND = replace(STREAMS, constants=(*STREAMS.constants, "ocml_power_cycles"))  # additions raise nothing to a power
 
 
 def test_what_the_data_does_not_tell_stays_where_it_was() -> None:
     solution = fit(ALL, MACHINES, [BLIND])
-    assert solution.values("gpu-a")["special_rate"] == pytest.approx(CONSTANTS["special_rate"].start, rel=1e-6)
+    assert solution.values("gpu-a")["ocml_power_cycles"] == pytest.approx(
+        CONSTANTS["ocml_power_cycles"].start, rel=1e-6
+    )
 
 
 def test_its_error_is_that_of_the_prior() -> None:
-    error = fit(ALL, MACHINES, [BLIND]).estimates["", "special_rate"].stderr
-    assert error == pytest.approx(CONSTANTS["special_rate"].spread, rel=0.1)
+    error = fit(ALL, MACHINES, [BLIND]).estimates["", "ocml_power_cycles"].stderr
+    assert error == pytest.approx(CONSTANTS["ocml_power_cycles"].spread, rel=0.1)
 
 
 def test_a_gpu_deviates_where_it_is_known_well_or_farther_off_than_it_is_uncertain() -> None:
@@ -292,13 +294,13 @@ def test_the_same_fit_twice_is_the_same_to_the_last_bit() -> None:
 def test_a_later_stage_keeps_what_an_earlier_one_found() -> None:
     first = replace(STREAMS, ops=frozenset({"add"}))
     second = Stage(
-        name="later", ops=frozenset({"mul"}), dtypes=frozenset({"fp32"}), constants=("vector_share",), own=()
+        name="later", ops=frozenset({"mul"}), dtypes=frozenset({"fp32"}), constants=("ocml_power_cycles",), own=()
     )
     # multiplications at a tenth of the bandwidth: in a fit of both together they would count
     slow = streamed("gpu-a", "mul", share=0.08)
     alone, both = (fit([*ALL, slow], MACHINES, stages) for stages in ([first], [first, second]))
     assert {key: both.estimates[key] for key in alone.estimates} == alone.estimates
-    assert ("", "vector_share") in both.estimates
+    assert ("", "ocml_power_cycles") in both.estimates
 
 
 def test_a_stage_may_find_own_values_of_a_constant_that_is_known_for_all() -> None:
@@ -328,7 +330,7 @@ def test_what_a_gpu_does_not_tell_its_relatives_do() -> None:
     # its own measurements count alone, and without relatives there is the shared value
     assert solution.deviation("memory_share", "gpu-a", relatives) == 0.2
     assert solution.deviation("memory_share", "gpu-c") == 0.0
-    assert solution.deviation("matrix_share", "gpu-c", relatives) == 0.0
+    assert solution.deviation("issue_share", "gpu-c", relatives) == 0.0
 
 
 def test_values_are_kept_within_their_range() -> None:

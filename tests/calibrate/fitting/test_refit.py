@@ -69,7 +69,7 @@ def test_an_unmeasured_gpu_gets_all_constants(found: Refit) -> None:
 
 
 def test_constants_without_measurements_say_so(found: Refit) -> None:
-    for name in ("matrix_share", "l2_bytes_per_clock", "overlap"):
+    for name in ("issue_share", "l2_bytes_per_clock", "overlap"):
         about, constant = CONSTANTS[name], found.priors.constants[name]
         assert constant.value == pytest.approx(about.start)
         assert constant.stderr == pytest.approx(math.hypot(about.spread, about.between))
@@ -77,8 +77,8 @@ def test_constants_without_measurements_say_so(found: Refit) -> None:
 
 
 def test_constants_that_measurements_do_not_tell_say_so_too(found: Refit) -> None:
-    # no addition and no rectification takes a special function
-    assert found.priors.constants["special_rate"].source.endswith("no measurement tells it")
+    # no addition and no rectification loads single elements
+    assert found.priors.constants["access_cycles"].source.endswith("no measurement tells it")
 
 
 def test_spreads_are_those_of_the_measured_families(found: Refit) -> None:
@@ -118,8 +118,8 @@ def test_what_a_family_is_a_part_of_stands_there_too() -> None:
 def test_each_gpu_counts_as_much_as_another() -> None:
     # 900 kernels that are off by 0.01 and 100 by 0.3: of one GPU's nine tenths the first, of two GPUs' half the others
     small, large = np.array([-0.01, 0.01] * 450), np.array([-0.3, 0.3] * 50)
-    assert spread_of([np.concatenate([small, large])]).random == pytest.approx(0.01 / 1.645)
-    assert spread_of([small, large]).random == pytest.approx(0.3 / 1.645)
+    assert spread_of([np.concatenate([small, large])]).random == pytest.approx(0.01 / 1.6448536)
+    assert spread_of([small, large]).random == pytest.approx(0.3 / 1.6448536)
 
 
 def test_errors_are_of_all_measurements(found: Refit) -> None:
@@ -238,10 +238,10 @@ def test_errors_are_logarithms_of_measured_over_predicted() -> None:
 
 def test_spread_of_one_gpu() -> None:
     # median 0.04; beside it every error is 0.0329 = 1.645 · 0.02 off, so that 90 % are within 0.0729
-    errors = 0.04 + 0.0329 * np.array([-1.0, 1.0] * 50 + [0.0])
+    errors = 0.04 + 1.6448536 * 0.02 * np.array([-1.0, 1.0] * 50 + [0.0])
     spread = spread_of([errors])
     assert spread.systematic == pytest.approx(0.04)
-    assert spread.random**2 == pytest.approx((0.0729 / 1.645) ** 2 - 0.04**2)
+    assert spread.random**2 == pytest.approx((0.04 / 1.6448536 + 0.02) ** 2 - 0.04**2)
     # a median of 0.4 is more than a normal distribution would have within 0.4329: half of 0.02 is left
     assert spread_of([errors + 0.36]).random == pytest.approx(0.01)
 

@@ -89,7 +89,7 @@ def test_a_matrix_product_stands_where_its_shape_says() -> None:
 
 def test_roofs_of_a_prediction_are_those_of_its_arithmetic() -> None:
     prediction = linear(dtype="float16")
-    memory, matrix = (prediction.machine.values[name] for name in ("memory_share", "matrix_share"))
+    memory, matrix = (prediction.machine.values[name] for name in ("memory_share", "issue_share"))
     roofs = roofline_figure(prediction).roofs
     assert [(roof.name, roof.provenance, roof.value) for roof in roofs] == [
         ("HBM2e", "datasheet", 2.039e12),
@@ -105,7 +105,7 @@ def test_roofs_of_a_prediction_are_those_of_its_arithmetic() -> None:
 
 def test_ridges() -> None:
     prediction = linear(dtype="float16")
-    memory, matrix = (prediction.machine.values[name] for name in ("memory_share", "matrix_share"))
+    memory, matrix = (prediction.machine.values[name] for name in ("memory_share", "issue_share"))
     figure = roofline_figure(prediction)
     datasheet, sustained = figure.roofs[2:]
     assert figure.ridge(datasheet) == pytest.approx(152.97, abs=0.01)  # 311.9 / 2.039
@@ -245,8 +245,8 @@ def test_a_machine_has_the_shares_of_every_roof(predictions: dict[str, Predictio
     shares = {(roof.name.split()[-1], roof.share) for roof in figure.roofs if roof.provenance != "datasheet"}
     value = machine.values
     assert shares == {
-        ("HBM2e", value["memory_share"]), ("matrix", value["matrix_share"]),
-        ("vector", max(value["simt_share"], value["vector_share"])),
+        ("HBM2e", value["memory_share"]), ("matrix", value["issue_share"]),
+        ("vector", max(value["issue_share"], 0.5)),
     }  # fmt: skip
 
 

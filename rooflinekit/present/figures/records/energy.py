@@ -90,7 +90,8 @@ def energy_roof(law: PowerLaw, machine: Machine, math: Math, intensity: NDArray[
     seconds = np.maximum(1 / min(rate.peak, rate.limit), 1 / (intensity * machine.bandwidth))  # of a FLOP
     joules = (
         (law.idle_w + law.clocks_w) * seconds
-        + flop_energy(machine.device, machine.values, math, tensor_core=rate.on_tensor_core)
+        + (1 - law.idle_w / law.board_w)
+        * flop_energy(machine.device, machine.values, math, tensor_core=rate.on_tensor_core)
         + (law.dram_j + law.cache_j) / intensity
     )
     joules = np.minimum(joules, law.kept(law.board_w) * seconds)  # what the controller sees, and the law does not

@@ -10,7 +10,7 @@ from statistics import median
 from rooflinekit.hardware.device import FORMATS, Device
 from rooflinekit.ir.op import Math
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import UNFUSED, Machine
 from rooflinekit.model.memory_system import levels
 from rooflinekit.model.timing import Timing
 from rooflinekit.present.figures.records.figure import L2, DeviceFacts, Figure, Floor, Point, Provenance, Roof, Stop
@@ -72,7 +72,7 @@ def _sustained(machine: Machine, roof: Roof) -> float:
     math, _, unit = roof.name.partition(" ")
     if unit == "matrix":
         return machine.matrix_rate(Math(math)).share
-    return max(machine.constants.value("vector_share"), machine.constants.value("simt_share"))
+    return max(UNFUSED, machine.constants.value("issue_share"))
 
 
 def facts_of(part: Prediction | Machine | Device) -> DeviceFacts:
