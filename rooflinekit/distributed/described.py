@@ -78,9 +78,13 @@ class Planner:
             found["tensor"] = self._tensor_s(phase, rounds)
         if lay.context > 1:
             found["context"] = self._context_s(phase)
-        if self.decoder.experts and lay.expert > 1:
-            tokens = 2.0 * self.decoder.hidden * self.decoder.experts_per_token * self.part.rows
-            found["expert"] = (2 + 2 * again) * self.groups.seconds("expert", "all-to-all", tokens)
+        if self.decoder.experts:
+            # the fullest GPU gets its tokens from all, and the group that shares an expert those of all of its GPUs
+            size = 2.0 * self.decoder.hidden * self.decoder.experts_per_token * self.part.rows * lay.imbalance
+            found["expert"] = (2 + 2 * again) * self.groups.seconds("expert", "all-to-all", size)
+            apart = lay.sequence or lay.tensor == 1  # else GPUs that share an expert have the same tokens
+            for what in ("all-gather", "reduce-scatter") if apart else ():
+                found["expert"] += (1 + again) * self.groups.seconds("expert tensor", what, size * lay.expert_tensor)
         return found
 
     def _tensor_s(self, phase: Phase, rounds: int) -> float:
@@ -95,8 +99,8 @@ class Planner:
         each = groups.seconds("tensor", "all-gather", size) + groups.seconds("tensor", "reduce-scatter", size)
         if self.recipe.tensor_overlap:  # piece by piece beside a product: the first piece, and what is longer than it
             each = max(each / self.layout.tensor, each - (layer.gpu_s - layer.attention_s) / 2)
-        if self.decoder.experts and self.layout.expert_tensor == 1:
-            rounds //= 2  # the mixture keeps its own tokens
+        if self.decoder.experts:
+            rounds //= 2  # the mixture sends its own tokens
         return rounds * each
 
     def progress(self, group: str, what: str, size_bytes: float) -> float:
@@ -210,6 +214,11 @@ class Planner:
         """GPUs with the same weights: copies, and the parts of a sequence."""
         return self.layout.copies(self.place.gpus) * self.layout.context
 
+    @property
+    def sharers(self) -> list[int]:
+        """GPUs that share out the optimizer's state: of weights, and of experts."""
+        return [max(1, len(self.groups.members[name]) // self.layout.instances) for name in ("data", "expert data")]
+
     # --- the step --------------------------------------------------------------------------------------------
 
     def bound_s(self) -> float:
@@ -285,8 +294,8 @@ class Planner:
     def updated(self) -> float:
         """Numbers that a GPU's optimizer has of the weights."""
         dense, experts = self.numbers()
-        parts = max(1, self.replicas // self.layout.instances) if self.layout.sharding != "ddp" else 1
-        return dense / parts + experts / max(1, parts // self.layout.expert)
+        parts, few = self.sharers if self.layout.sharding != "ddp" else (1, 1)
+        return dense / parts + experts / few
 
     def _energy(self, total_s: float) -> TeamEnergy | None:
         """All GPUs over the step: each has layers / pipeline of the layers, one of `pipeline` GPUs the embedding, one
@@ -315,7 +324,7 @@ class Planner:
         lay, pieces, recipe, device = self.layout, self.pieces, self.recipe, self.place.machines[0].device
         first, last = k == 0, k == lay.pipeline - 1
         dense, experts, ends, layers = self._held(k)
-        whole, few = dense + experts, max(1, self.replicas // lay.expert)
+        whole, (parts, few) = dense + experts, self.sharers
         stated = recipe.dtype.itemsize
         state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
         gradient = 4 if recipe.main_gradients else stated
@@ -328,7 +337,6 @@ class Planner:
             gradients, optimizer, buffers = 4 * cut, state * cut, float(stated * largest)
         else:
             weights, gradients = float(stated * whole), float(gradient * whole)
-            parts, few = (max(1, number // lay.instances) for number in (self.replicas, few))
             optimizer = state * (whole if lay.sharding == "ddp" else dense / parts + experts / few)
         saved = pieces.saved_bytes
         micro_batches = max(under_way, lay.chunks) / lay.chunks

@@ -121,7 +121,7 @@ def groups_of(
         "tensor": numbers[:tensor], "context": sequence,
         "ring": (sequence[0], sequence[-1]),  # the longest way: what closes the ring
         "data": numbers[:plane:tensor],  # copies, and the parts of a sequence, have the same weights
-        "expert": numbers[: expert * expert_tensor : expert_tensor],
+        "expert": numbers[: expert * expert_tensor : expert_tensor], "expert tensor": numbers[:expert_tensor],
         "expert data": numbers[: plane : expert * expert_tensor],
         "pipe": numbers[::plane][:2], "node": numbers[: min(plane, per_node) : tensor],
         "across": numbers[:plane:per_node], "pair": numbers[:2],

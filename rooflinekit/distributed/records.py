@@ -100,11 +100,7 @@ class Mesh:
         check_counts("Mesh", self, "tensor", "context", "expert", "pipeline", "chunks")
         if self.sequence and self.tensor == 1:
             raise InputError("Mesh sequence: tokens are cut within a tensor group; expected tensor of 2 or more; got 1")
-        if not isinstance(self.imbalance, int | float) or not 1 <= self.imbalance <= self.expert:
-            raise InputError(
-                f"Mesh imbalance: expected a number from 1 (as many tokens everywhere) to expert={self.expert} (all on "
-                f"one device); got {self.imbalance!r}"
-            )
+        check_imbalance("Mesh", self.imbalance, self.expert)
         if self.microbatches is not None:
             check_counts("Mesh", self, "microbatches")
         check_word("Mesh schedule", self.schedule, SCHEDULES)
@@ -217,6 +213,15 @@ def check_count(name: str, value: object, least: int = 1, what: str = "an intege
         raise InputError(f"{name}: expected {what} {least} or more; got {value!r}")
 
 
+def check_imbalance(whose: str, value: object, expert: int) -> None:
+    """Raises InputError for tokens of the fullest device, over the mean of `expert` devices, that cannot be."""
+    if not isinstance(value, int | float) or not 1 <= value <= expert:
+        raise InputError(
+            f"{whose} imbalance: expected a number from 1 (as many tokens everywhere) to expert={expert} (all on one "
+            f"device); got {value!r}"
+        )
+
+
 def check_word(name: str, word: object, known: Collection[str], between: str = ", ") -> None:
     """Raises InputError for a word that is none of the known ones."""
     if word not in known:
@@ -236,7 +241,8 @@ class Layout:
 
     Numbers of GPUs go as Megatron's do: tensor, then context, then copies, then stages. `sequence`: norms, dropout and
     residuals on 1/tensor of the tokens. `chunks`: virtual stages of a GPU (interleaved 1F1B). `expert`: GPUs, of the
-    copies, that share out the experts; `expert_tensor` that share each of them. `micro_batch`: sequences at once.
+    copies, that share out the experts; `expert_tensor` that share each of them; `imbalance` as of a `Mesh`.
+    `micro_batch`: sequences at once.
 
     `sharding` of the copies: "ddp" has all on each; "zero-1" shares out the optimizer's state (Megatron's distributed
     optimizer); "grad-op" gradients too, weights kept from forward to backward (FSDP's SHARD_GRAD_OP); "fsdp" weights
@@ -254,6 +260,7 @@ class Layout:
     chunks: int = 1
     expert: int = 1
     expert_tensor: int = 1
+    imbalance: float = 1.0
     micro_batch: int = 1
     sharding: str = "zero-1"
     overlap: bool = True
@@ -264,6 +271,7 @@ class Layout:
             "layout", self, "tensor", "context", "pipeline", "chunks", "expert", "expert_tensor", "micro_batch",
             "instances",
         )  # fmt: skip
+        check_imbalance("layout", self.imbalance, self.expert)
         check_word("layout sharding", self.sharding, SHARDINGS)
         if self.gathers and self.pipeline > 1:
             raise InputError(f"layout: {self.sharding} gathers weights layer by layer; expected pipeline=1")
@@ -310,6 +318,7 @@ class Layout:
             if getattr(self, field) > 1
         ]  # fmt: skip
         words += ["SP"] if self.sequence else []
+        words += [f"imbalance {self.imbalance:g}"] if self.imbalance != 1 else []
         return ", ".join([*words, self.sharding, f"micro-batch {self.micro_batch}"])
 
 
@@ -440,16 +449,16 @@ RECIPES = {
         name="llm-foundry", attention="flash-1", autocast=True, master=True, progress=FSDP_PROGRESS
     ),
     "megatron": Recipe(
-        name="megatron", kernels="fused", main_gradients=True, master=True, optimizer="fused",
+        name="megatron", kernels="fused", turned=True, main_gradients=True, master=True, optimizer="fused",
         issue=MEGATRON_ISSUE,
     ),
     "nemo": Recipe(
-        name="nemo", kernels="fused", main_gradients=False, master=True, optimizer="fused", issue=MEGATRON_ISSUE,
-        tensor_overlap=True,
+        name="nemo", kernels="fused", turned=True, main_gradients=False, master=True, optimizer="fused",
+        issue=MEGATRON_ISSUE, tensor_overlap=True,
     ),
     "megatron-2023": Recipe(
-        name="megatron-2023", kernels="fused", attention="unfused", dtype=DType.FLOAT16, main_gradients=True,
-        master=True, dropout=True, recompute="full", optimizer="fused", issue=MEGATRON_ISSUE,
+        name="megatron-2023", kernels="fused", turned=True, attention="unfused", dtype=DType.FLOAT16,
+        main_gradients=True, master=True, dropout=True, recompute="full", optimizer="fused", issue=MEGATRON_ISSUE,
     ),
 }  # fmt: skip
 

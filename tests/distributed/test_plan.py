@@ -103,6 +103,39 @@ def test_shards_of_the_optimizer() -> None:
     assert twice.optimizer == pytest.approx(whole.optimizer / 4)
 
 
+def mixture(**layout: object) -> rk.TrainingStep:
+    decoder = LLAMA.with_changes(experts=8, experts_per_token=2)
+    chosen = rk.Layout(tensor=2, sequence=True, **layout)  # type: ignore[arg-type]
+    return rk.train(decoder, cluster=CLUSTER, gpus=8, batch=64, seq=2048, layout=chosen)
+
+
+def test_experts_are_shared_by_the_gpus_that_have_the_same_ones() -> None:
+    # 8 GPUs: 4 copies of tensor groups of 2, and 8 / 4 GPUs that have the same 8 / 4 whole experts.
+    found = mixture(expert=4)
+    experts = 8 * 2 * 3 * 2048 * 8192
+    dense = found.memory.weights / 2 - experts  # weights have 2 bytes, the state of Adam 12
+    assert found.memory.optimizer == pytest.approx(12 * (dense / 4 + experts / 2))
+    # halves of 4 experts in 4 groups of two: each GPU has as many numbers, and so have 8 / (2 · 2) others
+    halves = mixture(expert=2, expert_tensor=2)
+    assert halves.memory.optimizer == pytest.approx(12 * (dense / 4 + 2 * experts / 2 / 2))
+
+
+def test_gpus_that_share_an_expert_send_each_other_its_tokens() -> None:
+    # Of one expert group of 8 the tokens go nowhere else, but to the other half of each expert.
+    assert mixture(expert=1, expert_tensor=2).terms["expert"] > 0
+    assert mixture(expert=1).terms["expert"] == 0
+
+
+def test_the_fullest_gpus_experts_set_the_pace() -> None:
+    even, uneven, more = (mixture(expert=4, imbalance=load) for load in (1.0, 1.25, 1.5))
+    assert even.total_s < uneven.total_s < more.total_s
+    assert uneven.memory.activations > even.memory.activations
+    assert uneven.memory.weights == even.memory.weights
+    # no more than if all that is not a weight grew as much
+    assert uneven.total_s < 1.25 * even.total_s
+    assert str(uneven.layout) == "TP 2, EP 4, SP, imbalance 1.25, zero-1, micro-batch 1"
+
+
 def test_more_bandwidth_is_never_slower() -> None:
     assert CLUSTER.network is not None
     network = CLUSTER.network.model_copy(update={"ports": 8})
@@ -144,6 +177,8 @@ def test_layouts_that_cannot_be() -> None:
         rk.Layout(sharding="fsdp", pipeline=2)
     with pytest.raises(InputError, match="layout instances: of the optimizer's state of zero-1; got sharding 'ddp'"):
         rk.Layout(sharding="ddp", instances=2)
+    with pytest.raises(InputError, match=r"layout imbalance: expected a number from 1 .* to expert=1 .*; got 1.5"):
+        rk.Layout(imbalance=1.5)
     with pytest.raises(InputError, match="llama: heads 16 cannot be cut into 3 equal parts"):
         rk.train(LLAMA, cluster=CLUSTER, gpus=3, batch=3, seq=64, layout=rk.Layout(tensor=3))
     with pytest.raises(InputError, match="expected a multiple of 16 GPUs; got 8"):
