@@ -169,6 +169,10 @@ class Groups:
             return 0.0
         return self.timing(group, what, size_bytes).total_s
 
+    def sent(self, what: str, sizes: Iterable[tuple[str, float]]) -> tuple[CollectiveTiming, ...]:
+        """A collective of groups, each with its bytes, where there is something to send."""
+        return tuple(self.timing(*one) for one in ((g, what, s) for g, s in sizes if self.seconds(g, what, s)))
+
     def slowdown(self, group: str, what: str, size_bytes: float) -> float:
         """How many times as long products take beside such a collective."""
         if len(self.members[group]) == 1 or size_bytes <= 0:
