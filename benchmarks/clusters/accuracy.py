@@ -2,7 +2,7 @@
 
     python -m benchmarks.clusters.accuracy DATA [--source NAME] [--rows] [--fit] [--page]
 
-DATA holds llm_foundry, vtrain, megatron_lm and megatron_bridge, one of which --source names. --rows prints the worst
+DATA holds llm_foundry, vtrain, megatron_lm, megatron_bridge and mlperf_training, one of which --source names. --rows prints the worst
 rows, --fit works out the constants that no op tells, on half of the models of a source (by hash of their names) and
 then on the other half. --page writes docs/clusters_accuracy.md.
 """
@@ -206,7 +206,7 @@ def report(source: str, rows: pd.DataFrame) -> list[str]:
         lines += [markdown(summary(timed)), ""]
         if source != "megatron_lm":
             unseen = timed[timed.model.map(half_of) == 1]
-            if source in ("llm_foundry", "vtrain") and len(unseen):
+            if source == "vtrain" and len(unseen):
                 middle, ninetieth = unseen.error.median(), unseen.error.quantile(0.9)
                 lines += [f"Models on which nothing is fitted: median {middle:.1%}, p90 {ninetieth:.1%}.", ""]
             for column in ("model", "strategy", "gpus"):
@@ -241,10 +241,11 @@ def report(source: str, rows: pd.DataFrame) -> list[str]:
 HEAD = """# Training on clusters, against measurements
 
 Made by `python -m benchmarks.clusters.accuracy DATA --page`. Rows are other people's; each source says what it is and
-what was assumed of it. Two numbers that no op tells are fitted on whole steps, each on half of the models of one
-source by the hash of their names (`--fit` prints both halves): how fast kernels go beside FSDP's collectives
-(`FSDP_PROGRESS`), and what Megatron's Python takes (`MEGATRON_ISSUE`), both in `rooflinekit/distributed/records.py`.
-Nothing else is.
+what was assumed of it. One number that no op tells is fitted on whole steps, on half of vtrain's models by the hash of
+their names (`--fit` prints both halves): what Megatron's Python takes (`MEGATRON_ISSUE` in
+`rooflinekit/distributed/records.py`). Rows of megatron_bridge, of which it knows nothing, are 10.0 % off with it and
+13.5 % without it. That kernels of FSDP 1 in 2023 stand still beside collectives was chosen by the models of one half,
+of which `--fit` prints the paces too.
 """
 
 
@@ -260,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bench = Bench()
     if options.fit:
         fit("vtrain", options.data, "MEGATRON_ISSUE", _recipe(field="issue"), (4.3, 7.5))
-        fit("llm_foundry", options.data, "FSDP_PROGRESS", _recipe(field="progress"), (0.05, 0.85))
+        fit("llm_foundry", options.data, "progress", _recipe(field="progress"), (0.0, 0.8))
         return
     lines = [HEAD]
     for source in options.source or SOURCES:

@@ -227,7 +227,7 @@ def least_s(stages: Sequence[Stage], pieces: int, chunks: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A layer or a bucket of them, and what is sent for it: its weights before it, its gradients behind its backward."""
+    """A layer or a bucket of them, and what is sent for it: weights before it, gradients behind its backward."""
 
     stage: Stage
     gather: tuple[CollectiveTiming, ...] = ()

@@ -16,7 +16,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.model.collectives import CollectiveTiming, time_copy
-from rooflinekit.model.memory_system import Slowdown, slowdown_of
+from rooflinekit.model.memory_system import slowdown_of
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.entry import entry_of, is_captured, issue_cost_s, issues_for, reads_a_number
 from rooflinekit.step.prediction import Prediction
@@ -131,7 +131,7 @@ class DeviceQueues:
         self.idle = self.exposed = self.straggling = self.contention = self.offload = 0.0
         self.spans: list[KernelSpan] = []
         self.work: list[tuple[str, float, float]] = []
-        self.messages: list[tuple[Message, Slowdown]] = []  # that are not over yet
+        self.messages: list[tuple[Message, tuple[float, float]]] = []  # that are not over yet, see `_progress`
         self.waits: list[tuple[float, float]] = []
         self.ends: dict[str, float] = {}
         self.engines = {True: 0.0, False: 0.0}  # when they are free, into the device and out of it
@@ -149,17 +149,19 @@ class DeviceQueues:
 
     def receive(self, message: Message, sent: Transmission) -> None:
         """The collective is going to run from here to there."""
-        self.messages.append((message, self._slowed_by(sent)))
+        self.messages.append((message, self._progress(sent)))
         self.ends[message.key] = message.end_s
         if sent.blocking:
             self.barrier = max(self.barrier, message.end_s)
 
-    def _slowed_by(self, sent: Transmission) -> Slowdown:
+    def _progress(self, sent: Transmission) -> tuple[float, float]:
+        """Of kernels beside it that arithmetic limits, and of those that memory does, over what they do alone."""
         if sent.on_host:
-            return Slowdown(compute=1.0, memory=1.0)
+            return 1.0, 1.0
         if self.pace.progress is not None:
-            return Slowdown(compute=1 / self.pace.progress, memory=1 / self.pace.progress)
-        return slowdown_of(sent.timing, self.pace.device)
+            return self.pace.progress, self.pace.progress
+        slower = slowdown_of(sent.timing, self.pace.device)
+        return 1 / slower.compute, 1 / slower.memory
 
     def hold(self, until_s: float) -> None:
         """The device computes nothing before that."""
@@ -257,15 +259,16 @@ class DeviceQueues:
     def _compute(self, seconds: float, arithmetic: float) -> None:
         """Kernels that take so long alone; arithmetic limits this share of it."""
         now, left, extra = self.gpu, self.pace.stretch * seconds, 0.0
-        for message, slowdown in self.messages:
+        for message, (computing, reading) in self.messages:
             if left <= 0 or message.end_s <= now:
                 continue
             if message.start_s > now:  # undisturbed until then
                 free = min(left, message.start_s - now)
                 now, left = now + free, left - free
-            factor = arithmetic * slowdown.compute + (1 - arithmetic) * slowdown.memory
-            done = min(left, (message.end_s - now) / factor)
-            now, left, extra = now + done * factor, left - done, extra + done * (factor - 1)
+            beside, rate = message.end_s - now, arithmetic * computing + (1 - arithmetic) * reading
+            done = min(left, beside * rate)
+            spent = beside if done < left else left / rate
+            now, left, extra = now + spent, left - done, extra + spent - done
         self.gpu = now + left
         self.contention += extra
 

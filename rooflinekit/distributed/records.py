@@ -350,12 +350,12 @@ class Recipe:
     PyTorch's multi-tensor kernels, or as one.
 
     `issue`: CPU time of a layer's ops, the framework's own Python between them included, over that of the ops alone.
-    `progress`: how fast kernels go beside the collectives of copies, over what they do alone; None for what the SMs and
-    bandwidth that these take leave (model/memory_system.py). `tensor_overlap`: a tensor group sends in pieces beside
-    the products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product that gives a
-    weight's gradient adds it to the main gradient, where kernels are fused. `deterministic`: cuBLAS has the workspace
-    that PyTorch's deterministic algorithms ask for, CUBLAS_WORKSPACE_CONFIG=:4096:8. `offload`: so many first layers of
-    each GPU leave what they keep for backward in the host's memory meanwhile.
+    `progress`: how fast kernels go beside the collectives of copies, over what they do alone, from 0 to 1; None for
+    what the SMs and bandwidth that these take leave (model/memory_system.py). `tensor_overlap`: a tensor group sends in
+    pieces beside the products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product
+    that gives a weight's gradient adds it to the main gradient, where kernels are fused. `deterministic`: cuBLAS has
+    the workspace that PyTorch's deterministic algorithms ask for, CUBLAS_WORKSPACE_CONFIG=:4096:8. `offload`: so many
+    first layers of each GPU leave what they keep for backward in the host's memory meanwhile.
 
     Raises InputError for other words.
     """
@@ -389,6 +389,8 @@ class Recipe:
             check_word(f"recipe {name}", getattr(self, name), words, " or ")
         if not isinstance(self.issue, int | float) or not 0 < self.issue < 1000:
             raise InputError(f"recipe issue: expected a factor above 0, below 1000; got {self.issue!r}")
+        if self.progress is not None and not 0 <= self.progress <= 1:
+            raise InputError(f"recipe progress: expected None or a number from 0 to 1; got {self.progress!r}")
         check_count("recipe offload", self.offload, 0, "a number of layers,")
         if not self.dtype.is_floating:
             raise InputError(f"recipe dtype: expected a floating-point format; got {self.dtype}")
@@ -419,19 +421,15 @@ class Recipe:
 #: gives 5.9 too (the same command). Releases since are taken to be alike.
 MEGATRON_ISSUE = 5.9
 
-#: How fast kernels go beside the collectives of FSDP 1 as llm-foundry set it in 2023 (the next block's weights asked
-#: for after a block's backward, at most two gathered): whole steps on A100 take as long as their kernels and 0.9 to
-#: 1.15 of their collectives together, for every model, with and without checkpoints. Fitted on half of the models
-#: (benchmarks/clusters/accuracy.py --fit).
-FSDP_PROGRESS = 0.05
-
 #: By name. "pytorch": a plain module whose weights are all bf16, and AdamW. "huggingface": a model of transformers
 #: under its Trainer with bf16 weights. "torchtitan": fp32 weights of which FSDP gathers bf16, FlashAttention 2, as
 #: torch 2.2 to 2.10 choose it; "torchtitan-compiled": each layer by torch.compile. "nanotron": flash-attn's kernels,
-#: gradients summed up in fp32. "llm-foundry": MPT under FSDP of 2023. "megatron": Megatron Core with Transformer
-#: Engine. "nemo": the same as NeMo and Megatron Bridge tune it, with tensor groups that send beside products, and
-#: gradients summed in bf16: assumed, for logged peaks of Llama 3.1 405B leave little room for fp32's.
-#: "megatron-2023": Megatron-LM before flash attention, in fp16, with dropout and full recomputation.
+#: gradients summed up in fp32. "llm-foundry": MPT under FSDP 1 of 2023, whose kernels stand still beside collectives:
+#: steps on A100 and on H100 take as long as both one after another, for a reason that is not known (docs/training.md).
+#: "megatron": Megatron Core with Transformer Engine. "nemo": the same as NeMo and Megatron Bridge tune it, with tensor
+#: groups that send beside products, and gradients summed in bf16: assumed, for logged peaks of Llama 3.1 405B leave
+#: little room for fp32's. "megatron-2023": Megatron-LM before flash attention, in fp16, with dropout and full
+#: recomputation.
 _TITAN = Recipe(
     name="torchtitan", attention="flash-2", norms="composed", separate=True, autocast=True, master=True,
     optimizer="fused",
@@ -446,7 +444,7 @@ RECIPES = {
         optimizer="fused",
     ),
     "llm-foundry": Recipe(
-        name="llm-foundry", attention="flash-1", autocast=True, master=True, progress=FSDP_PROGRESS
+        name="llm-foundry", attention="flash-1", autocast=True, master=True, progress=0.0
     ),
     "megatron": Recipe(
         name="megatron", kernels="fused", turned=True, main_gradients=True, master=True, optimizer="fused",

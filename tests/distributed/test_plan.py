@@ -8,15 +8,38 @@ from hypothesis import strategies as st
 from overlaps import overlaps
 
 import rooflinekit as rk
-from rooflinekit.distributed.pipeline import Stage, gathered, least_s, pipelined
+from rooflinekit.distributed.pipeline import Layer, Stage, least_s, pipelined, sent_beside
+from rooflinekit.distributed.queues import Pace
 from rooflinekit.distributed.records import recipe_of
 from rooflinekit.errors import InputError
+from rooflinekit.hardware.specs import members_of
+from rooflinekit.model.collectives import CollectiveTiming, route_of
 from rooflinekit.step.memory import USABLE_SHARE
 
 LLAMA = rk.Decoder(
     name="llama", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000
 )  # fmt: skip
 CLUSTER = rk.load_cluster("a100-x8-hdr")
+A100 = rk.load_device("nvidia-a100-sxm4-80gb")
+
+
+def layer(forward: float = 4.0, backward: float = 8.0, *, gather: float = 0.0, reduce: float = 0.0) -> Layer:
+    """Seconds forward and backward, and of what is sent for it."""
+
+    def sent(what: str, seconds: float) -> tuple[CollectiveTiming, ...]:
+        route = route_of(CLUSTER, members_of(CLUSTER), 2)
+        time = CollectiveTiming(
+            collective=what, algorithm="ring", size_bytes=1.0, ranks=2, transfer_s=seconds, route=route
+        )
+        return (time,) if seconds else ()
+
+    stage = Stage(forward_s=forward, backward_s=backward)
+    return Layer(stage=stage, gather=sent("all-gather", gather), reduce=sent("reduce-scatter", reduce))
+
+
+def pace(progress: float) -> Pace:
+    """A CPU that is never late."""
+    return Pace(device=A100, latency_s=0.0, sync_s=0.0, steady=True, progress=progress)
 
 
 def step(**layout: object) -> rk.TrainingStep:
@@ -163,11 +186,33 @@ def test_virtual_stages_divide_the_bubble() -> None:
 
 
 def test_gathers_that_hide_cost_the_first_one_and_the_last_reduction() -> None:
-    blocks = [Stage(forward_s=4.0, backward_s=8.0)] * 3
-    run = gathered(blocks, [1.0] * 3, [2.0] * 3, pieces=1, progress=1.0, again=True)
+    layers = [layer(gather=1.0, reduce=2.0)] * 3
+    run = sent_beside(layers, pace(1.0), again=True)
     assert run.total_s == pytest.approx(3 * 12 + 1 + 2)
-    stalled = gathered(blocks, [1.0] * 3, [2.0] * 3, pieces=1, progress=0.0, again=True)
-    assert stalled.total_s > run.total_s
+    assert (run.exposed_s, run.contention_s) == (pytest.approx(3), pytest.approx(0))
+    # kernels that stand still: all collectives after one another, 3 + 2 gathers of 1 s and 3 reductions of 2 s
+    still = sent_beside(layers, pace(0.0), again=True)
+    assert still.total_s == pytest.approx(3 * 12 + 5 * 1 + 3 * 2)
+    assert still.exposed_s + still.contention_s == pytest.approx(5 + 6)
+    # at half the pace 1 s beside a collective does half a second of work
+    half = sent_beside(layers, pace(0.5), again=True)
+    assert half.contention_s == pytest.approx((2 + 2 + 2 * 2) / 2)  # 2 gathers each way, and 2 reductions, are hidden
+
+
+def test_micro_batches_that_are_alike_take_as_long_as_each_by_itself() -> None:
+    layers = [layer(gather=1.5, reduce=9.0)] * 2  # reductions that are not done when the next micro-batch begins
+    times = [sent_beside(layers, pace(0.5), pieces=n, again=True).total_s for n in (3, 4, 5, 9)]
+    assert times[2] - times[1] == pytest.approx(times[1] - times[0])
+    assert times[3] - times[2] == pytest.approx(4 * (times[1] - times[0]))
+
+
+def test_buckets_that_are_reduced_behind_backward_leave_the_last_one() -> None:
+    # four buckets of 2 s of backward and 1 s to send: what is left at the end is the last bucket's second
+    run = sent_beside([layer(1.0, 2.0, reduce=1.0)] * 4, pace(1.0), ahead=4)
+    assert run.total_s == pytest.approx(4 * 3 + 1)
+    # sent in 3 s each, they are a second late each from the first on
+    late = sent_beside([layer(1.0, 2.0, reduce=3.0)] * 4, pace(1.0), ahead=4)
+    assert late.total_s == pytest.approx(4 * 1 + 2 + 4 * 3)
 
 
 def test_layouts_that_cannot_be() -> None:
