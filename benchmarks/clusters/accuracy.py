@@ -2,9 +2,9 @@
 
     python -m benchmarks.clusters.accuracy DATA [--source NAME] [--rows] [--fit] [--page]
 
-DATA holds llm_foundry, vtrain, megatron_lm, megatron_bridge and mlperf_training, one of which --source names. --rows prints the worst
-rows, --fit works out the constants that no op tells, on half of the models of a source (by hash of their names) and
-then on the other half. --page writes docs/clusters_accuracy.md.
+DATA holds llm_foundry, vtrain, megatron_lm, megatron_bridge and mlperf_training, one of which --source names. --rows
+prints the worst rows, --fit works out the constants that no op tells, on half of the models of a source (by hash of
+their names) and then on the other half. --page writes docs/clusters_accuracy.md.
 """
 
 from __future__ import annotations

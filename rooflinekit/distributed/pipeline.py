@@ -252,7 +252,7 @@ def sent_beside(layers: Sequence[Layer], pace: Pace, *, pieces: int = 1, again: 
     again: weights are gathered once more for backward (FSDP's FULL_SHARD), but for the last layer's, which are kept.
     """
 
-    def run(count: int) -> tuple[float, float, float]:
+    def run(count: int) -> tuple[float, ...]:
         items = [item for piece in range(count) for item in _piece(layers, str(piece), again=again, ahead=ahead)]
         (device,) = run_devices([(items, pace)]).devices
         return device.end_s, device.exposed_s + device.straggling_s, device.contention_s
