@@ -191,6 +191,7 @@ class Laid(Options):
     pp: Annotated[int, "stages of a pipeline", ONE_OR_MORE] = 1
     vp: Annotated[int, "virtual stages of a GPU", ONE_OR_MORE] = 1
     ep: Annotated[int, "GPUs that share out the experts", ONE_OR_MORE] = 1
+    imbalance: Annotated[float, "tokens of the GPU with most, by the mean over GPUs (experts)"] = 1.0
     micro_batch: Annotated[int, "sequences at once", ONE_OR_MORE] = 1
     sharding: Annotated[str, "of copies: ddp, zero-1, grad-op, fsdp or hybrid"] = "zero-1"
 
@@ -198,7 +199,7 @@ class Laid(Options):
         """The record."""
         return rk.Layout(
             tensor=self.tp, sequence=self.tp > 1, context=self.cp, pipeline=self.pp, chunks=self.vp, expert=self.ep,
-            micro_batch=self.micro_batch, sharding=self.sharding,
+            imbalance=self.imbalance, micro_batch=self.micro_batch, sharding=self.sharding,
         )  # fmt: skip
 
 

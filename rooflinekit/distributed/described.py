@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -10,9 +11,10 @@ from typing import Any
 
 from rooflinekit.distributed.groups import Groups, Setting, groups_of
 from rooflinekit.distributed.pieces import Accounts, Offload, Pieces, pieces_at, update_j, update_s, workspace
-from rooflinekit.distributed.pipeline import Scheduled, Stage, gathered, least_s, pipelined
+from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
 from rooflinekit.distributed.prediction import TrainingStep, dense_peak
 from rooflinekit.distributed.products import Part
+from rooflinekit.distributed.queues import Pace
 from rooflinekit.distributed.records import RECOMPUTES, Layout, Recipe
 from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.ir.op import Phase
@@ -21,8 +23,7 @@ from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.energy import Member, TeamEnergy, energy_together
 from rooflinekit.units import format_quantity
 
-#: Share of a bucket's worth of gradients that is still to be sent when backward ends, of all: Megatron's buckets hold
-#: max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
+#: Megatron's buckets hold max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
 _BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
 
 
@@ -78,9 +79,13 @@ class Planner:
             found["tensor"] = self._tensor_s(phase, rounds)
         if lay.context > 1:
             found["context"] = self._context_s(phase)
-        if self.decoder.experts and lay.expert > 1:
-            tokens = 2.0 * self.decoder.hidden * self.decoder.experts_per_token * self.part.rows
-            found["expert"] = (2 + 2 * again) * self.groups.seconds("expert", "all-to-all", tokens)
+        if self.decoder.experts:
+            # the fullest GPU gets its tokens from all, and the group that shares an expert those of all of its GPUs
+            size = 2.0 * self.decoder.hidden * self.decoder.experts_per_token * self.part.rows * lay.imbalance
+            found["expert"] = (2 + 2 * again) * self.groups.seconds("expert", "all-to-all", size)
+            apart = lay.sequence or lay.tensor == 1  # else GPUs that share an expert have the same tokens
+            for what in ("all-gather", "reduce-scatter") if apart else ():
+                found["expert"] += (1 + again) * self.groups.seconds("expert tensor", what, size * lay.expert_tensor)
         return found
 
     def _tensor_s(self, phase: Phase, rounds: int) -> float:
@@ -90,20 +95,14 @@ class Planner:
             each, hidden = groups.seconds("tensor", "all-reduce", size), 0.0
             if phase is Phase.BACKWARD:
                 # Megatron reduces the gradient of a column layer's input beside its weight's gradient.
-                hidden = min(2 * each, layer.weight_gradient_s / 2) * self.progress("tensor", "all-reduce", size)
+                hidden = min(2 * each, layer.weight_gradient_s / 2) / groups.slowdown("tensor", "all-reduce", size)
             return rounds * each - hidden
         each = groups.seconds("tensor", "all-gather", size) + groups.seconds("tensor", "reduce-scatter", size)
         if self.recipe.tensor_overlap:  # piece by piece beside a product: the first piece, and what is longer than it
             each = max(each / self.layout.tensor, each - (layer.gpu_s - layer.attention_s) / 2)
-        if self.decoder.experts and self.layout.expert_tensor == 1:
-            rounds //= 2  # the mixture keeps its own tokens
+        if self.decoder.experts:
+            rounds //= 2  # the mixture sends its own tokens
         return rounds * each
-
-    def progress(self, group: str, what: str, size_bytes: float) -> float:
-        """How fast kernels go beside a collective, over what they do alone."""
-        if self.recipe.progress is not None:
-            return self.recipe.progress
-        return 1 / self.groups.slowdown(group, what, size_bytes)
 
     def _context_s(self, phase: Phase) -> float:
         """Keys and values around the ring beside attention; what is longer than that is waited for."""
@@ -112,28 +111,30 @@ class Planner:
         beside = self.pieces.part("layer", phase).attention_s
         return max(0.0, (2 if phase is Phase.BACKWARD else 1) * way - beside * (1 - 1 / lay.context))
 
-    def copies_s(self, forward_s: float, backward_s: float) -> float:
+    def copies_s(self, beside: Stage) -> float:
         """What the copies' gradients and weights make a step wait for.
 
-        forward_s, backward_s: of a micro-batch through the first stage, beside which they are sent.
+        beside: of a GPU, a micro-batch through all of its layers, beside which they are sent in buckets.
         """
-        dense, experts = self.numbers()
-        lay = self.layout
-        shared = lay.sharding != "ddp"
-        gradient = 4 if self.recipe.main_gradients else 2
-        what = "reduce-scatter" if shared else "all-reduce"
-        reduce_s, gather_s = 0.0, 0.0
-        for group, count in (("data", dense), ("expert data", experts)):
-            if count:
-                reduce_s += self.groups.seconds(group, what, float(gradient * count))
-                gather_s += self.groups.seconds(group, "all-gather", 2.0 * count) if shared else 0.0
-        if not lay.overlap:
-            return reduce_s + gather_s
-        bucket = max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * self.replicas)
-        tail = min(1.0, bucket / max(1, dense + experts))
-        hidden = [min((1 - tail) * s, way) for s, way in ((reduce_s, backward_s), (gather_s, forward_s))]
-        contention = sum(hidden) * (1 - self.progress("data", what, float(gradient * dense)))
-        return reduce_s + gather_s - sum(hidden) + contention
+        numbers, lay, gradient = self.numbers(), self.layout, 4 if self.recipe.main_gradients else 2
+        shared, count = lay.sharding != "ddp", 1
+        if lay.overlap:
+            count = math.ceil(sum(numbers) / max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * self.replicas))
+        groups = list(zip(("data", "expert data"), numbers, strict=True))
+        bucket = Layer(
+            stage=(beside if lay.overlap else Stage()).part(count),
+            gather=self.groups.sent("all-gather", [(group, 2.0 * n / count) for group, n in groups if shared]),
+            reduce=self.groups.sent(
+                "reduce-scatter" if shared else "all-reduce", [(group, gradient * n / count) for group, n in groups]
+            ),
+        )
+        run = sent_beside([bucket] * count, self._pace(), ahead=count)
+        return run.exposed_s + run.contention_s
+
+    def _pace(self) -> Pace:
+        """Of a GPU whose CPU is part of what its layers take."""
+        device = self.place.machines[0].device
+        return Pace(device=device, latency_s=0.0, sync_s=0.0, steady=True, progress=self.recipe.progress)
 
     # --- layers and stages -------------------------------------------------------------------------------------
 
@@ -210,6 +211,11 @@ class Planner:
         """GPUs with the same weights: copies, and the parts of a sequence."""
         return self.layout.copies(self.place.gpus) * self.layout.context
 
+    @property
+    def sharers(self) -> list[int]:
+        """GPUs that share out the optimizer's state: of weights, and of experts."""
+        return [max(1, len(self.groups.members[name]) // self.layout.instances) for name in ("data", "expert data")]
+
     # --- the step --------------------------------------------------------------------------------------------
 
     def bound_s(self) -> float:
@@ -235,36 +241,39 @@ class Planner:
 
     def _in_stages(self) -> tuple[Scheduled, dict[str, float], float]:
         """How the stages run, what is waited for beside kernels, and in a micro-batch for activations' copies."""
-        stages = self.stages()
+        stages, pipeline = self.stages(), self.layout.pipeline
         run = pipelined(stages, self.count, self.layout.chunks, self.hop_s())
-        exposed = self.copies_s(stages[0].forward_s, stages[0].backward_s)
-        first = range(0, len(stages), self.layout.pipeline)
-        away_s = sum(self._offload_s(way, k) for way in (Phase.FORWARD, Phase.BACKWARD) for k in first)
-        return run, {"bubble": run.total_s - run.busy_s, "copies": exposed}, away_s
+        away_s = sum(
+            self._offload_s(way, k) for way in (Phase.FORWARD, Phase.BACKWARD) for k in range(0, len(stages), pipeline)
+        )
+        copies_s = self.copies_s(whole(stages, pipeline)[0])
+        return run, {"bubble": run.total_s - run.busy_s, "copies": copies_s}, away_s
 
     def _gathered(self) -> tuple[Scheduled, dict[str, float], float]:
         """The same of layers that gather their weights, one after another."""
         lay, w, groups, hybrid = self.layout, self.pieces.weights, self.groups, self.layout.sharding == "hybrid"
-        inside, count, away = "node" if hybrid else "data", self.decoder.layers, self.offload.layers
-        numbers = [w.get("embedding", 0) + w.get("head", 0), *[w["layer"] + self.pieces.weights["experts"]] * count]
-        sizes = [2.0 * number for number in numbers]
-        gather, reduce = (
-            [groups.seconds(inside, what, size) for size in sizes] for what in ("all-gather", "reduce-scatter")
-        )
-        node = max(1, len(groups.members["node"]))
-        across = [groups.seconds("across", "all-reduce", size / node) for size in sizes] if hybrid else []
-        layer = Stage(forward_s=self.layer(Phase.FORWARD), backward_s=self.layer(Phase.BACKWARD))
-        waits = [self.offload.wait_s(seconds) for seconds in (layer.forward_s, layer.backward_s)]
-        waiting = Stage(forward_s=layer.forward_s + waits[0], backward_s=layer.backward_s + waits[1])
-        ends = Stage(
-            forward_s=self.embedding(Phase.FORWARD) + self.head(Phase.FORWARD),
-            backward_s=self.embedding(Phase.BACKWARD) + self.head(Phase.BACKWARD),
-        )  # fmt: skip
-        run = gathered(
-            [ends, *[waiting] * away, *[layer] * (count - away)], gather, reduce, pieces=self.count,
-            progress=self.progress(inside, "all-gather", sizes[-1]), again=lay.sharding != "grad-op", across_s=across,
-        )  # fmt: skip
-        return run, {"copies": run.exposed_s, "contention": run.contention_s}, away * sum(waits)
+        inside, away, node = "node" if hybrid else "data", self.offload.layers, len(groups.members["node"])
+
+        def layer(numbers: int, forward_s: float, backward_s: float) -> Layer:
+            size = 2.0 * numbers
+            across = groups.sent("all-reduce", [("across", size / node)]) if hybrid else ()
+            return Layer(
+                stage=Stage(forward_s=forward_s, backward_s=backward_s),
+                gather=groups.sent("all-gather", [(inside, size)]),
+                reduce=(*groups.sent("reduce-scatter", [(inside, size)]), *across),
+            )
+
+        both = (Phase.FORWARD, Phase.BACKWARD)
+        seconds = [self.layer(phase) for phase in both]
+        waits = [self.offload.wait_s(one) for one in seconds]
+        numbers = w["layer"] + w["experts"]
+        ends = layer(w.get("embedding", 0) + w.get("head", 0), *(self.embedding(way) + self.head(way) for way in both))
+        waiting = layer(numbers, *(s + wait for s, wait in zip(seconds, waits, strict=True)))
+        layers = [ends, *[waiting] * away, *[layer(numbers, *seconds)] * (self.decoder.layers - away)]
+        run = sent_beside(layers, self._pace(), pieces=self.count, again=lay.sharding != "grad-op")
+        busy_s = run.total_s - run.exposed_s - run.contention_s
+        terms = {"copies": run.exposed_s, "contention": run.contention_s}
+        return Scheduled(total_s=run.total_s, busy_s=busy_s), terms, away * sum(waits)
 
     def _sums(self, layers: float) -> dict[str, float]:
         """Seconds by cause: kernels by their terms, then groups. The ends' time is kernels' too."""
@@ -285,8 +294,8 @@ class Planner:
     def updated(self) -> float:
         """Numbers that a GPU's optimizer has of the weights."""
         dense, experts = self.numbers()
-        parts = max(1, self.replicas // self.layout.instances) if self.layout.sharding != "ddp" else 1
-        return dense / parts + experts / max(1, parts // self.layout.expert)
+        parts, few = self.sharers if self.layout.sharding != "ddp" else (1, 1)
+        return dense / parts + experts / few
 
     def _energy(self, total_s: float) -> TeamEnergy | None:
         """All GPUs over the step: each has layers / pipeline of the layers, one of `pipeline` GPUs the embedding, one
@@ -315,7 +324,7 @@ class Planner:
         lay, pieces, recipe, device = self.layout, self.pieces, self.recipe, self.place.machines[0].device
         first, last = k == 0, k == lay.pipeline - 1
         dense, experts, ends, layers = self._held(k)
-        whole, few = dense + experts, max(1, self.replicas // lay.expert)
+        whole, (parts, few) = dense + experts, self.sharers
         stated = recipe.dtype.itemsize
         state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
         gradient = 4 if recipe.main_gradients else stated
@@ -328,7 +337,6 @@ class Planner:
             gradients, optimizer, buffers = 4 * cut, state * cut, float(stated * largest)
         else:
             weights, gradients = float(stated * whole), float(gradient * whole)
-            parts, few = (max(1, number // lay.instances) for number in (self.replicas, few))
             optimizer = state * (whole if lay.sharding == "ddp" else dense / parts + experts / few)
         saved = pieces.saved_bytes
         micro_batches = max(under_way, lay.chunks) / lay.chunks

@@ -121,7 +121,7 @@ def groups_of(
         "tensor": numbers[:tensor], "context": sequence,
         "ring": (sequence[0], sequence[-1]),  # the longest way: what closes the ring
         "data": numbers[:plane:tensor],  # copies, and the parts of a sequence, have the same weights
-        "expert": numbers[: expert * expert_tensor : expert_tensor],
+        "expert": numbers[: expert * expert_tensor : expert_tensor], "expert tensor": numbers[:expert_tensor],
         "expert data": numbers[: plane : expert * expert_tensor],
         "pipe": numbers[::plane][:2], "node": numbers[: min(plane, per_node) : tensor],
         "across": numbers[:plane:per_node], "pair": numbers[:2],
@@ -168,6 +168,10 @@ class Groups:
         if len(self.members[group]) == 1 or size_bytes <= 0:
             return 0.0
         return self.timing(group, what, size_bytes).total_s
+
+    def sent(self, what: str, sizes: Iterable[tuple[str, float]]) -> tuple[CollectiveTiming, ...]:
+        """A collective of groups, each with its bytes, where there is something to send."""
+        return tuple(self.timing(*one) for one in ((g, what, s) for g, s in sizes if self.seconds(g, what, s)))
 
     def slowdown(self, group: str, what: str, size_bytes: float) -> float:
         """How many times as long products take beside such a collective."""

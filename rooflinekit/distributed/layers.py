@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -271,7 +272,7 @@ class Layers(Products):
 
     def _turn(self, x: TensorSpec, y: TensorSpec) -> None:
         tape, shape = self.tape, x.shape
-        if self.recipe.fused or self.recipe.turned:
+        if self.recipe.turned:
             tape.pointwise((x,), y, vector=3)
             return
         half = (*shape[:-1], int(shape[-1]) // 2)
@@ -285,7 +286,7 @@ class Layers(Products):
     def _turned_back(self, g: TensorSpec) -> TensorSpec:
         """The gradient of what was rotated: of its two halves each is put into zeros of the whole's shape."""
         tape, shape = self.tape, g.shape
-        if self.recipe.fused or self.recipe.turned:
+        if self.recipe.turned:
             return tape.pointwise((g,), tape.like(g), vector=3)
         table = TensorSpec(name="cos", shape=shape[2:], dtype=g.dtype)
         turned = tape.run("aten.mul", (g, table), tape.like(g))
@@ -405,12 +406,13 @@ class Layers(Products):
     def experts(self, x: TensorSpec) -> TensorSpec:
         """[rows, hidden] → the same: each token through `experts_per_token` experts, and the shared one.
 
-        Router, tokens in the order of their experts, grouped products, and back. Tokens are even among experts.
+        Router, tokens in the order of their experts, grouped products, and back. Tokens are even among a GPU's experts.
         """
         d, part, tape = self.part.decoder, self.part, self.tape
         tokens, chosen = int(x.shape[0]), d.experts_per_token
         index = self._routed(x)
-        here, rows = d.experts // part.layout.expert, tokens * chosen * part.layout.expert_tensor
+        here = d.experts // part.layout.expert
+        rows = math.ceil(tokens * chosen * part.layout.expert_tensor * part.layout.imbalance)
         sent = tape.run("aten.index_select", (x, index), tape.new(tokens * chosen, d.hidden), dim=0)
         each = -(-rows // here)
         come = sent

@@ -23,11 +23,11 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
-from rooflinekit.model.families import OF_THE_DAY, estimate_of, residuals_of
+from rooflinekit.model.families import OF_THE_DAY
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.timing import Timing, time_kernels
+from rooflinekit.model.timing import Timing, estimate_of_timings, time_kernels
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.tape import Tape
 from rooflinekit.step.energy import drawn_by
@@ -174,7 +174,7 @@ class Pieces:
     saved_bytes: Mapping[str, int]  # what forward keeps for backward, by part
     again_bytes: int  # what one layer's recomputation holds beside what is kept
     terms: Mapping[str, float]  # of a layer's time, by cause, forward and backward together: for the explanation
-    deviation: float  # standard deviation of the logarithm of a layer's time
+    deviation: float  # of the logarithm of a layer's time, beside what programs are off by (`step.bounds.SOURCES`)
     drawn_j: Mapping[str, Mapping[str, float]] | None  # joules of the parts' kernels
     tied: bool = False
 
@@ -228,20 +228,14 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     saved, again = _saved(graph)
     return Pieces(
         parts=parts, weights=_weights(graph), saved_bytes=saved, again_bytes=again,
-        terms=terms, deviation=deviation_of(layer, machine), tied=part.decoder.tied,
-        drawn_j=_drawn(timed, machine),
+        terms=terms, tied=part.decoder.tied,
+        drawn_j=_drawn(timed, machine), deviation=float(estimate_of_timings(layer, machine, OF_THE_DAY).deviation),
     )  # fmt: skip
 
 
 def _part_of(module: str) -> str:
     first = module.partition(".")[0]
     return "layer" if first == "layers" else "embedding" if first == "embedding" else "head"
-
-
-def deviation_of(timings: list[Timing], machine: Machine) -> float:
-    """The standard deviation of the logarithm of their sum: families are off together, kernels on their own."""
-    shapes = ((residuals_of(timing.kernel, machine), "", timing.total_s, 1) for timing in timings)
-    return float(estimate_of(shapes, machine.constants.spreads, OF_THE_DAY).deviation)
 
 
 def _weights(graph: Graph) -> dict[str, int]:

@@ -7,11 +7,13 @@ the model on each device, as Megatron-LM does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from rooflinekit.distributed.queues import Barrier, Item, Pace, Transmission, Work, run_devices
 from rooflinekit.errors import InputError
+from rooflinekit.model.collectives import CollectiveTiming
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +156,12 @@ def balanced(weights: Sequence[Sequence[float]]) -> list[int]:
 class Stage:
     """What a chunk of layers takes for a micro-batch."""
 
-    forward_s: float
-    backward_s: float
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+
+    def part(self, count: int) -> Stage:
+        """One of so many equal parts."""
+        return Stage(forward_s=self.forward_s / count, backward_s=self.backward_s / count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +171,6 @@ class Scheduled:
     total_s: float
     busy_s: float  # of the GPU that computes most
     under_way: tuple[int, ...] = (1,)  # micro-batches, each through a chunk, that a GPU keeps at once
-    exposed_s: float = 0.0  # waits for weights and gradients on the links
-    contention_s: float = 0.0  # by which collectives slow what computes beside them
 
 
 def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -> Scheduled:
@@ -181,7 +185,7 @@ def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -
         return Scheduled(total_s=busy, busy_s=busy)
     interleaved = chunks > 1 and pieces % gpus == 0
     queues = orders("interleaved" if interleaved else "1f1b", gpus, pieces, chunks if interleaved else 1)
-    own = stages if interleaved else _whole(stages, gpus)
+    own = stages if interleaved else whole(stages, gpus)
     ready = [0.0] * gpus
     last = len(own) - 1
     worked = [0.0] * gpus
@@ -199,7 +203,7 @@ def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -
     return Scheduled(total_s=max(ready), busy_s=max(worked), under_way=tuple(map(pieces_under_way, slots)))
 
 
-def _whole(stages: Sequence[Stage], gpus: int) -> list[Stage]:
+def whole(stages: Sequence[Stage], gpus: int) -> list[Stage]:
     """All chunks of a GPU in one stage."""
     return [
         Stage(
@@ -213,68 +217,70 @@ def _whole(stages: Sequence[Stage], gpus: int) -> list[Stage]:
 def least_s(stages: Sequence[Stage], pieces: int, chunks: int) -> float:
     """A time below which no schedule of these stages is done: the slowest GPU's work and the way there and back."""
     gpus = len(stages) // chunks
-    own = _whole(stages, gpus)
+    own = whole(stages, gpus)
     way = sum(stage.forward_s + stage.backward_s for stage in stages[:gpus])
     return max(pieces * (s.forward_s + s.backward_s) + way * (1 - 1 / gpus) * (gpus > 1) for s in own)
 
 
-def gathered(
-    blocks: Sequence[Stage], gather_s: Sequence[float], reduce_s: Sequence[float], *, pieces: int, progress: float,
-    again: bool, across_s: Sequence[float] = (),
-) -> Scheduled:  # fmt: skip
-    """FSDP: weights gathered one block ahead, gradients reduced behind, all on one queue of the links.
+# What a device waits for that sends beside what it computes, layer by layer or in buckets.
 
-    blocks: forward and backward of each; gather_s, reduce_s: of its collectives. progress: how fast kernels go beside a
-    collective, over what they do alone. again: weights are gathered once more for backward (FULL_SHARD). across_s: of
-    hybrid sharding, the all-reduce between nodes that follows each reduce-scatter.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A layer or a bucket of them, and what is sent for it: weights before it, gradients behind its backward."""
+
+    stage: Stage
+    gather: tuple[CollectiveTiming, ...] = ()
+    reduce: tuple[CollectiveTiming, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """Seconds until a device is done, and of them waits for the links, and what kernels beside them lose."""
+
+    total_s: float
+    exposed_s: float
+    contention_s: float
+
+
+_ALIKE = 3  # micro-batches from which on each adds as much as the one before it
+
+
+def sent_beside(layers: Sequence[Layer], pace: Pace, *, pieces: int = 1, again: bool = False, ahead: int = 1) -> Waited:
+    """Micro-batches whose weights are gathered so many layers ahead, and whose gradients are reduced behind.
+
+    again: weights are gathered once more for backward (FSDP's FULL_SHARD), but for the last layer's, which are kept.
     """
-    run = _Links(progress=progress)
-    count = len(blocks)
-    for _ in range(pieces):
-        there = [0.0] * count
-        begun: list[float] = []
-        for i, block in enumerate(blocks):
-            # the CPU holds a gather back until the block before the last one is done: two are kept at once
-            there[i] = run.send(gather_s[i], begun[i - 2] if i > 1 else 0.0)
-            begun.append(run.compute(block.forward_s, there[i]))
-        for i in reversed(range(count)):
-            if again and i == count - 1:
-                there[i] = run.gpu  # the last block's weights are kept
-            if again and i > 0:
-                there[i - 1] = run.send(gather_s[i - 1], run.gpu)
-            run.compute(blocks[i].backward_s, there[i])
-            run.send(reduce_s[i], run.gpu)
-            if across_s:
-                run.send(across_s[i], run.gpu)
-    end = max(run.gpu, run.link)
-    exposed_s = run.waited + end - run.gpu
-    return Scheduled(
-        total_s=end, busy_s=end - exposed_s - run.contention, exposed_s=exposed_s, contention_s=run.contention
-    )  # fmt: skip
+
+    def run(count: int) -> tuple[float, ...]:
+        items = [item for piece in range(count) for item in _piece(layers, str(piece), again=again, ahead=ahead)]
+        (device,) = run_devices([(items, pace)]).devices
+        return device.end_s, device.exposed_s + device.straggling_s, device.contention_s
+
+    seconds = run(min(pieces, _ALIKE))
+    if pieces > _ALIKE:
+        seconds = tuple(a + (pieces - _ALIKE) * (a - b) for a, b in zip(seconds, run(_ALIKE - 1), strict=True))
+    return Waited(**dict(zip(("total_s", "exposed_s", "contention_s"), seconds, strict=True)))
 
 
-@dataclass(slots=True)
-class _Links:
-    """The GPU and its links, each one thing after another."""
+def _piece(layers: Sequence[Layer], name: str, *, again: bool, ahead: int) -> Iterator[Item]:
+    """A micro-batch, forward and backward. A gather waits for what was launched before it: one ahead, for the layer
+    before the last one, for no more than two are kept at once.
+    """
+    for backward in (False, True):
+        order = layers[::-1] if backward else layers
+        keys: list[tuple[str, ...]] = [()] * len(order)
+        for k, one in enumerate(order):
+            for i in range(0 if k == 0 else k + ahead, min(k + ahead + 1, len(order))):
+                if not backward or (again and i > 0):
+                    keys[i] = tuple(f"gather {i} {backward} {name} {n}" for n in range(len(order[i].gather)))
+                    yield from map(_sent, keys[i], order[i].gather)
+            if keys[k]:
+                yield Barrier(keys=keys[k])
+            yield Work(what="layer", block_s=one.stage.backward_s if backward else one.stage.forward_s)
+            if backward:
+                yield from (_sent(f"reduce {k} {name} {n}", timing) for n, timing in enumerate(one.reduce))
 
-    progress: float
-    gpu: float = 0.0
-    link: float = 0.0
-    waited: float = 0.0
-    contention: float = 0.0
-    busy: list[tuple[float, float]] = field(default_factory=list)
 
-    def send(self, seconds: float, not_before_s: float) -> float:
-        start = max(self.link, not_before_s)
-        self.link = start + seconds
-        self.busy = [*self.busy[-3:], (start, self.link)]
-        return self.link
-
-    def compute(self, seconds: float, ready_s: float) -> float:
-        start = max(self.gpu, ready_s)
-        self.waited += start - self.gpu
-        beside = sum(max(0.0, min(end, start + seconds) - max(begin, start)) for begin, end in self.busy)
-        extra = min(beside, seconds) * (1 - self.progress)
-        self.contention += extra
-        self.gpu = start + seconds + extra
-        return self.gpu
+def _sent(key: str, timing: CollectiveTiming) -> Transmission:
+    return Transmission(key=key, timing=timing)

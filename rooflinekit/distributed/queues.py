@@ -16,7 +16,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.model.collectives import CollectiveTiming, time_copy
-from rooflinekit.model.memory_system import Slowdown, slowdown_of
+from rooflinekit.model.memory_system import slowdown_of
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.entry import entry_of, is_captured, issue_cost_s, issues_for, reads_a_number
 from rooflinekit.step.prediction import Prediction
@@ -81,6 +81,7 @@ class Pace:
     sync_s: float  # at the end of the step; 0 where nobody waits
     tail_s: float | None = None  # in the place of that, where it does not depend on when the last kernel ends
     steady: bool = False  # whether the CPU has long issued everything when the device comes to it
+    progress: float | None = None  # of kernels beside collectives, where it is known, over what they do alone
     stretch: float = 1.0  # by which all that the device and its CPU do takes longer than predicted
 
 
@@ -130,7 +131,7 @@ class DeviceQueues:
         self.idle = self.exposed = self.straggling = self.contention = self.offload = 0.0
         self.spans: list[KernelSpan] = []
         self.work: list[tuple[str, float, float]] = []
-        self.messages: list[tuple[Message, Slowdown]] = []  # that are not over yet
+        self.messages: list[tuple[Message, tuple[float, float]]] = []  # that are not over yet, see `_progress`
         self.waits: list[tuple[float, float]] = []
         self.ends: dict[str, float] = {}
         self.engines = {True: 0.0, False: 0.0}  # when they are free, into the device and out of it
@@ -148,11 +149,19 @@ class DeviceQueues:
 
     def receive(self, message: Message, sent: Transmission) -> None:
         """The collective is going to run from here to there."""
-        free = Slowdown(compute=1.0, memory=1.0)
-        self.messages.append((message, free if sent.on_host else slowdown_of(message.timing, self.pace.device)))
+        self.messages.append((message, self._progress(sent)))
         self.ends[message.key] = message.end_s
         if sent.blocking:
             self.barrier = max(self.barrier, message.end_s)
+
+    def _progress(self, sent: Transmission) -> tuple[float, float]:
+        """Of kernels beside it that arithmetic limits, and of those that memory does, over what they do alone."""
+        if sent.on_host:
+            return 1.0, 1.0
+        if self.pace.progress is not None:
+            return self.pace.progress, self.pace.progress
+        slower = slowdown_of(sent.timing, self.pace.device)
+        return 1 / slower.compute, 1 / slower.memory
 
     def hold(self, until_s: float) -> None:
         """The device computes nothing before that."""
@@ -212,7 +221,13 @@ class DeviceQueues:
             )
             self.idle += gap
             self._stand_still(self.gpu + gap)
-            self._compute(timing)
+            arithmetic = timing.compute_s > timing.memory_s and timing.busy_s >= timing.launch_s
+            start = self.gpu
+            self._compute(timing.total_s, float(arithmetic))
+            self.spans.append(KernelSpan(timing=timing, start_s=start, end_s=self.gpu))
+        if item.block_s:
+            self._stand_still(self.gpu)
+            self._compute(item.block_s, item.arithmetic)
         if item.syncs and item.kernels:
             self.cpu = max(self.cpu, self.gpu) + self.pace.stretch * self.pace.sync_s
 
@@ -241,22 +256,21 @@ class DeviceQueues:
             self.exposed += busy
             self.straggling += self.gpu - ready_s - busy
 
-    def _compute(self, timing: Timing) -> None:
-        start, left = self.gpu, self.pace.stretch * timing.total_s
-        now, extra = start, 0.0
-        for message, slowdown in self.messages:
+    def _compute(self, seconds: float, arithmetic: float) -> None:
+        """Kernels that take so long alone; arithmetic limits this share of it."""
+        now, left, extra = self.gpu, self.pace.stretch * seconds, 0.0
+        for message, (computing, reading) in self.messages:
             if left <= 0 or message.end_s <= now:
                 continue
             if message.start_s > now:  # undisturbed until then
                 free = min(left, message.start_s - now)
                 now, left = now + free, left - free
-            arithmetic = timing.compute_s > timing.memory_s and timing.busy_s >= timing.launch_s
-            factor = slowdown.compute if arithmetic else slowdown.memory
-            done = min(left, (message.end_s - now) / factor)
-            now, left, extra = now + done * factor, left - done, extra + done * (factor - 1)
+            beside, rate = message.end_s - now, arithmetic * computing + (1 - arithmetic) * reading
+            done = min(left, beside * rate)
+            spent = beside if done < left else left / rate
+            now, left, extra = now + spent, left - done, extra + spent - done
         self.gpu = now + left
         self.contention += extra
-        self.spans.append(KernelSpan(timing=timing, start_s=start, end_s=self.gpu))
 
 
 def covered(intervals: Sequence[tuple[float, float]], start_s: float = 0.0, end_s: float = float("inf")) -> float:
@@ -289,6 +303,8 @@ class Work:
     gaps_s: tuple[float, ...] | None = None  # before each kernel
     syncs: bool = False  # whether the CPU waits for its result
     waits: bool = False  # whether the device stands idle meanwhile, having done all before it
+    block_s: float = 0.0  # of kernels that are timed together, such as a layer's
+    arithmetic: float = 1.0  # the share of them that this limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,11 +100,7 @@ class Mesh:
         check_counts("Mesh", self, "tensor", "context", "expert", "pipeline", "chunks")
         if self.sequence and self.tensor == 1:
             raise InputError("Mesh sequence: tokens are cut within a tensor group; expected tensor of 2 or more; got 1")
-        if not isinstance(self.imbalance, int | float) or not 1 <= self.imbalance <= self.expert:
-            raise InputError(
-                f"Mesh imbalance: expected a number from 1 (as many tokens everywhere) to expert={self.expert} (all on "
-                f"one device); got {self.imbalance!r}"
-            )
+        check_imbalance("Mesh", self.imbalance, self.expert)
         if self.microbatches is not None:
             check_counts("Mesh", self, "microbatches")
         check_word("Mesh schedule", self.schedule, SCHEDULES)
@@ -217,6 +213,15 @@ def check_count(name: str, value: object, least: int = 1, what: str = "an intege
         raise InputError(f"{name}: expected {what} {least} or more; got {value!r}")
 
 
+def check_imbalance(whose: str, value: object, expert: int) -> None:
+    """Raises InputError for tokens of the fullest device, over the mean of `expert` devices, that cannot be."""
+    if not isinstance(value, int | float) or not 1 <= value <= expert:
+        raise InputError(
+            f"{whose} imbalance: expected a number from 1 (as many tokens everywhere) to expert={expert} (all on one "
+            f"device); got {value!r}"
+        )
+
+
 def check_word(name: str, word: object, known: Collection[str], between: str = ", ") -> None:
     """Raises InputError for a word that is none of the known ones."""
     if word not in known:
@@ -236,7 +241,8 @@ class Layout:
 
     Numbers of GPUs go as Megatron's do: tensor, then context, then copies, then stages. `sequence`: norms, dropout and
     residuals on 1/tensor of the tokens. `chunks`: virtual stages of a GPU (interleaved 1F1B). `expert`: GPUs, of the
-    copies, that share out the experts; `expert_tensor` that share each of them. `micro_batch`: sequences at once.
+    copies, that share out the experts; `expert_tensor` that share each of them; `imbalance` as of a `Mesh`.
+    `micro_batch`: sequences at once.
 
     `sharding` of the copies: "ddp" has all on each; "zero-1" shares out the optimizer's state (Megatron's distributed
     optimizer); "grad-op" gradients too, weights kept from forward to backward (FSDP's SHARD_GRAD_OP); "fsdp" weights
@@ -254,6 +260,7 @@ class Layout:
     chunks: int = 1
     expert: int = 1
     expert_tensor: int = 1
+    imbalance: float = 1.0
     micro_batch: int = 1
     sharding: str = "zero-1"
     overlap: bool = True
@@ -264,6 +271,7 @@ class Layout:
             "layout", self, "tensor", "context", "pipeline", "chunks", "expert", "expert_tensor", "micro_batch",
             "instances",
         )  # fmt: skip
+        check_imbalance("layout", self.imbalance, self.expert)
         check_word("layout sharding", self.sharding, SHARDINGS)
         if self.gathers and self.pipeline > 1:
             raise InputError(f"layout: {self.sharding} gathers weights layer by layer; expected pipeline=1")
@@ -310,6 +318,7 @@ class Layout:
             if getattr(self, field) > 1
         ]  # fmt: skip
         words += ["SP"] if self.sequence else []
+        words += [f"imbalance {self.imbalance:g}"] if self.imbalance != 1 else []
         return ", ".join([*words, self.sharding, f"micro-batch {self.micro_batch}"])
 
 
@@ -341,12 +350,12 @@ class Recipe:
     PyTorch's multi-tensor kernels, or as one.
 
     `issue`: CPU time of a layer's ops, the framework's own Python between them included, over that of the ops alone.
-    `progress`: how fast kernels go beside the collectives of copies, over what they do alone; None for what the SMs and
-    bandwidth that these take leave (model/memory_system.py). `tensor_overlap`: a tensor group sends in pieces beside
-    the products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product that gives a
-    weight's gradient adds it to the main gradient, where kernels are fused. `deterministic`: cuBLAS has the workspace
-    that PyTorch's deterministic algorithms ask for, CUBLAS_WORKSPACE_CONFIG=:4096:8. `offload`: so many first layers of
-    each GPU leave what they keep for backward in the host's memory meanwhile.
+    `progress`: how fast kernels go beside the collectives of copies, over what they do alone, from 0 to 1; None for
+    what the SMs and bandwidth that these take leave (model/memory_system.py). `tensor_overlap`: a tensor group sends in
+    pieces beside the products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product
+    that gives a weight's gradient adds it to the main gradient, where kernels are fused. `deterministic`: cuBLAS has
+    the workspace that PyTorch's deterministic algorithms ask for, CUBLAS_WORKSPACE_CONFIG=:4096:8. `offload`: so many
+    first layers of each GPU leave what they keep for backward in the host's memory meanwhile.
 
     Raises InputError for other words.
     """
@@ -380,6 +389,8 @@ class Recipe:
             check_word(f"recipe {name}", getattr(self, name), words, " or ")
         if not isinstance(self.issue, int | float) or not 0 < self.issue < 1000:
             raise InputError(f"recipe issue: expected a factor above 0, below 1000; got {self.issue!r}")
+        if self.progress is not None and not 0 <= self.progress <= 1:
+            raise InputError(f"recipe progress: expected None or a number from 0 to 1; got {self.progress!r}")
         check_count("recipe offload", self.offload, 0, "a number of layers,")
         if not self.dtype.is_floating:
             raise InputError(f"recipe dtype: expected a floating-point format; got {self.dtype}")
@@ -410,19 +421,15 @@ class Recipe:
 #: gives 5.9 too (the same command). Releases since are taken to be alike.
 MEGATRON_ISSUE = 5.9
 
-#: How fast kernels go beside the collectives of FSDP 1 as llm-foundry set it in 2023 (the next block's weights asked
-#: for after a block's backward, at most two gathered): whole steps on A100 take as long as their kernels and 0.9 to
-#: 1.15 of their collectives together, for every model, with and without checkpoints. Fitted on half of the models
-#: (benchmarks/clusters/accuracy.py --fit).
-FSDP_PROGRESS = 0.05
-
 #: By name. "pytorch": a plain module whose weights are all bf16, and AdamW. "huggingface": a model of transformers
 #: under its Trainer with bf16 weights. "torchtitan": fp32 weights of which FSDP gathers bf16, FlashAttention 2, as
 #: torch 2.2 to 2.10 choose it; "torchtitan-compiled": each layer by torch.compile. "nanotron": flash-attn's kernels,
-#: gradients summed up in fp32. "llm-foundry": MPT under FSDP of 2023. "megatron": Megatron Core with Transformer
-#: Engine. "nemo": the same as NeMo and Megatron Bridge tune it, with tensor groups that send beside products, and
-#: gradients summed in bf16: assumed, for logged peaks of Llama 3.1 405B leave little room for fp32's.
-#: "megatron-2023": Megatron-LM before flash attention, in fp16, with dropout and full recomputation.
+#: gradients summed up in fp32. "llm-foundry": MPT under FSDP 1 of 2023, whose kernels stand still beside collectives:
+#: steps on A100 and on H100 take as long as both one after another, for a reason that is not known (docs/training.md).
+#: "megatron": Megatron Core with Transformer Engine. "nemo": the same as NeMo and Megatron Bridge tune it, with tensor
+#: groups that send beside products, and gradients summed in bf16: assumed, for logged peaks of Llama 3.1 405B leave
+#: little room for fp32's. "megatron-2023": Megatron-LM before flash attention, in fp16, with dropout and full
+#: recomputation.
 _TITAN = Recipe(
     name="torchtitan", attention="flash-2", norms="composed", separate=True, autocast=True, master=True,
     optimizer="fused",
@@ -437,19 +444,19 @@ RECIPES = {
         optimizer="fused",
     ),
     "llm-foundry": Recipe(
-        name="llm-foundry", attention="flash-1", autocast=True, master=True, progress=FSDP_PROGRESS
+        name="llm-foundry", attention="flash-1", autocast=True, master=True, progress=0.0
     ),
     "megatron": Recipe(
-        name="megatron", kernels="fused", main_gradients=True, master=True, optimizer="fused",
+        name="megatron", kernels="fused", turned=True, main_gradients=True, master=True, optimizer="fused",
         issue=MEGATRON_ISSUE,
     ),
     "nemo": Recipe(
-        name="nemo", kernels="fused", main_gradients=False, master=True, optimizer="fused", issue=MEGATRON_ISSUE,
-        tensor_overlap=True,
+        name="nemo", kernels="fused", turned=True, main_gradients=False, master=True, optimizer="fused",
+        issue=MEGATRON_ISSUE, tensor_overlap=True,
     ),
     "megatron-2023": Recipe(
-        name="megatron-2023", kernels="fused", attention="unfused", dtype=DType.FLOAT16, main_gradients=True,
-        master=True, dropout=True, recompute="full", optimizer="fused", issue=MEGATRON_ISSUE,
+        name="megatron-2023", kernels="fused", turned=True, attention="unfused", dtype=DType.FLOAT16,
+        main_gradients=True, master=True, dropout=True, recompute="full", optimizer="fused", issue=MEGATRON_ISSUE,
     ),
 }  # fmt: skip
 

@@ -214,8 +214,11 @@ def load_of(timings: Sequence[Timing], machine: Machine) -> Load:
     return Load.of(work_of([timing.kernel for timing in own]), machine, SimpleNamespace(**columns))
 
 
-def estimate_of_timings(timings: Sequence[Timing], machine: Machine) -> Estimate:
-    """The time of all kernels of a step, with what it may be off by; see `Prediction.interval`."""
+def estimate_of_timings(timings: Sequence[Timing], machine: Machine, of_all: float | None = None) -> Estimate:
+    """The time of all kernels of a step, with what it may be off by; see `Prediction.interval`.
+
+    of_all: what all are off together; None for what `of_the_step` says.
+    """
     seconds: dict[tuple[str, str, str, Cost], float] = defaultdict(float)
     counts: Counter[tuple[str, str, str, Cost]] = Counter()
     for timing in timings:
@@ -225,7 +228,7 @@ def estimate_of_timings(timings: Sequence[Timing], machine: Machine) -> Estimate
         counts[shape] += 1
     return estimate_of(
         ((*shape[:2], seconds[shape], counts[shape]) for shape in seconds), machine.constants.spreads,
-        of_the_step(timing.kernel for timing in timings),
+        of_the_step(timing.kernel for timing in timings) if of_all is None else of_all,
         starts_s=machine.start_spread * sum(timing.launch_s for timing in timings),
     )  # fmt: skip
 

@@ -8,15 +8,38 @@ from hypothesis import strategies as st
 from overlaps import overlaps
 
 import rooflinekit as rk
-from rooflinekit.distributed.pipeline import Stage, gathered, least_s, pipelined
+from rooflinekit.distributed.pipeline import Layer, Stage, least_s, pipelined, sent_beside
+from rooflinekit.distributed.queues import Pace
 from rooflinekit.distributed.records import recipe_of
 from rooflinekit.errors import InputError
+from rooflinekit.hardware.specs import members_of
+from rooflinekit.model.collectives import CollectiveTiming, route_of
 from rooflinekit.step.memory import USABLE_SHARE
 
 LLAMA = rk.Decoder(
     name="llama", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000
 )  # fmt: skip
 CLUSTER = rk.load_cluster("a100-x8-hdr")
+A100 = rk.load_device("nvidia-a100-sxm4-80gb")
+
+
+def layer(forward: float = 4.0, backward: float = 8.0, *, gather: float = 0.0, reduce: float = 0.0) -> Layer:
+    """Seconds forward and backward, and of what is sent for it."""
+
+    def sent(what: str, seconds: float) -> tuple[CollectiveTiming, ...]:
+        route = route_of(CLUSTER, members_of(CLUSTER), 2)
+        time = CollectiveTiming(
+            collective=what, algorithm="ring", size_bytes=1.0, ranks=2, transfer_s=seconds, route=route
+        )
+        return (time,) if seconds else ()
+
+    stage = Stage(forward_s=forward, backward_s=backward)
+    return Layer(stage=stage, gather=sent("all-gather", gather), reduce=sent("reduce-scatter", reduce))
+
+
+def pace(progress: float) -> Pace:
+    """A CPU that is never late."""
+    return Pace(device=A100, latency_s=0.0, sync_s=0.0, steady=True, progress=progress)
 
 
 def step(**layout: object) -> rk.TrainingStep:
@@ -103,6 +126,39 @@ def test_shards_of_the_optimizer() -> None:
     assert twice.optimizer == pytest.approx(whole.optimizer / 4)
 
 
+def mixture(**layout: object) -> rk.TrainingStep:
+    decoder = LLAMA.with_changes(experts=8, experts_per_token=2)
+    chosen = rk.Layout(tensor=2, sequence=True, **layout)  # type: ignore[arg-type]
+    return rk.train(decoder, cluster=CLUSTER, gpus=8, batch=64, seq=2048, layout=chosen)
+
+
+def test_experts_are_shared_by_the_gpus_that_have_the_same_ones() -> None:
+    # 8 GPUs: 4 copies of tensor groups of 2, and 8 / 4 GPUs that have the same 8 / 4 whole experts.
+    found = mixture(expert=4)
+    experts = 8 * 2 * 3 * 2048 * 8192
+    dense = found.memory.weights / 2 - experts  # weights have 2 bytes, the state of Adam 12
+    assert found.memory.optimizer == pytest.approx(12 * (dense / 4 + experts / 2))
+    # halves of 4 experts in 4 groups of two: each GPU has as many numbers, and so have 8 / (2 · 2) others
+    halves = mixture(expert=2, expert_tensor=2)
+    assert halves.memory.optimizer == pytest.approx(12 * (dense / 4 + 2 * experts / 2 / 2))
+
+
+def test_gpus_that_share_an_expert_send_each_other_its_tokens() -> None:
+    # Of one expert group of 8 the tokens go nowhere else, but to the other half of each expert.
+    assert mixture(expert=1, expert_tensor=2).terms["expert"] > 0
+    assert mixture(expert=1).terms["expert"] == 0
+
+
+def test_the_fullest_gpus_experts_set_the_pace() -> None:
+    even, uneven, more = (mixture(expert=4, imbalance=load) for load in (1.0, 1.25, 1.5))
+    assert even.total_s < uneven.total_s < more.total_s
+    assert uneven.memory.activations > even.memory.activations
+    assert uneven.memory.weights == even.memory.weights
+    # no more than if all that is not a weight grew as much
+    assert uneven.total_s < 1.25 * even.total_s
+    assert str(uneven.layout) == "TP 2, EP 4, SP, imbalance 1.25, zero-1, micro-batch 1"
+
+
 def test_more_bandwidth_is_never_slower() -> None:
     assert CLUSTER.network is not None
     network = CLUSTER.network.model_copy(update={"ports": 8})
@@ -130,11 +186,33 @@ def test_virtual_stages_divide_the_bubble() -> None:
 
 
 def test_gathers_that_hide_cost_the_first_one_and_the_last_reduction() -> None:
-    blocks = [Stage(forward_s=4.0, backward_s=8.0)] * 3
-    run = gathered(blocks, [1.0] * 3, [2.0] * 3, pieces=1, progress=1.0, again=True)
+    layers = [layer(gather=1.0, reduce=2.0)] * 3
+    run = sent_beside(layers, pace(1.0), again=True)
     assert run.total_s == pytest.approx(3 * 12 + 1 + 2)
-    stalled = gathered(blocks, [1.0] * 3, [2.0] * 3, pieces=1, progress=0.0, again=True)
-    assert stalled.total_s > run.total_s
+    assert (run.exposed_s, run.contention_s) == (pytest.approx(3), pytest.approx(0))
+    # kernels that stand still: all collectives after one another, 3 + 2 gathers of 1 s and 3 reductions of 2 s
+    still = sent_beside(layers, pace(0.0), again=True)
+    assert still.total_s == pytest.approx(3 * 12 + 5 * 1 + 3 * 2)
+    assert still.exposed_s + still.contention_s == pytest.approx(5 + 6)
+    # at half the pace 1 s beside a collective does half a second of work
+    half = sent_beside(layers, pace(0.5), again=True)
+    assert half.contention_s == pytest.approx((2 + 2 + 2 * 2) / 2)  # 2 gathers each way, and 2 reductions, are hidden
+
+
+def test_micro_batches_that_are_alike_take_as_long_as_each_by_itself() -> None:
+    layers = [layer(gather=1.5, reduce=9.0)] * 2  # reductions that are not done when the next micro-batch begins
+    times = [sent_beside(layers, pace(0.5), pieces=n, again=True).total_s for n in (3, 4, 5, 9)]
+    assert times[2] - times[1] == pytest.approx(times[1] - times[0])
+    assert times[3] - times[2] == pytest.approx(4 * (times[1] - times[0]))
+
+
+def test_buckets_that_are_reduced_behind_backward_leave_the_last_one() -> None:
+    # four buckets of 2 s of backward and 1 s to send: what is left at the end is the last bucket's second
+    run = sent_beside([layer(1.0, 2.0, reduce=1.0)] * 4, pace(1.0), ahead=4)
+    assert run.total_s == pytest.approx(4 * 3 + 1)
+    # sent in 3 s each, they are a second late each from the first on
+    late = sent_beside([layer(1.0, 2.0, reduce=3.0)] * 4, pace(1.0), ahead=4)
+    assert late.total_s == pytest.approx(4 * 1 + 2 + 4 * 3)
 
 
 def test_layouts_that_cannot_be() -> None:
@@ -144,6 +222,8 @@ def test_layouts_that_cannot_be() -> None:
         rk.Layout(sharding="fsdp", pipeline=2)
     with pytest.raises(InputError, match="layout instances: of the optimizer's state of zero-1; got sharding 'ddp'"):
         rk.Layout(sharding="ddp", instances=2)
+    with pytest.raises(InputError, match=r"layout imbalance: expected a number from 1 .* to expert=1 .*; got 1.5"):
+        rk.Layout(imbalance=1.5)
     with pytest.raises(InputError, match="llama: heads 16 cannot be cut into 3 equal parts"):
         rk.train(LLAMA, cluster=CLUSTER, gpus=3, batch=3, seq=64, layout=rk.Layout(tensor=3))
     with pytest.raises(InputError, match="expected a multiple of 16 GPUs; got 8"):
