@@ -173,10 +173,11 @@ def judged(
     found = []
     rows = rows_of(data, gpu, models).to_dict("records")
     for row in rows[:: max(1, len(rows) // most) if most else 1]:
-        decoder, tp, fp8 = decoders[row["model_path"]], int(row["tp_size"]), str(row["gemm_quant_mode"])[:3] == "fp8"
+        decoder, tp, quantized = decoders[row["model_path"]], int(row["tp_size"]), str(row["gemm_quant_mode"])
+        fp8, blocks = quantized.startswith("fp8"), quantized == "fp8_block"
         groups = int(row["attention_dp_size"]) if row["attention_dp_size"] > 1 else 1
         formats: dict[str, Any] = {
-            "weights": "fp8-block" if decoder.experts else "fp8" if fp8 else "bf16",
+            "weights": "fp8-block" if decoder.experts or blocks else "fp8" if fp8 else "bf16",
             "kv": "fp8" if fp8 and row["backend"] == "trtllm" else "bf16",
             "tp": tp,
             "ep": int(row["moe_ep_size"]) if decoder.experts else 1,

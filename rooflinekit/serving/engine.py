@@ -182,12 +182,16 @@ def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemor
         draft = proposing.decoder
         weight_bytes += weight_bytes_of(proposing.graph("prefill"))
         kv_bytes += draft.kv_bytes_per_token(times.kv)
-    room = engine.memory_share * USABLE_SHARE * device.dram.capacity
+    usable = USABLE_SHARE * device.dram.capacity - CONTEXT_BYTES
+    if engine.memory_share is None:
+        room = usable - engine.left_bytes(times.tp)
+    else:
+        room = engine.memory_share * USABLE_SHARE * device.dram.capacity - CONTEXT_BYTES - workspace
     return ServingMemory(
         weight_bytes=weight_bytes,
         workspace_bytes=workspace,
         context_bytes=CONTEXT_BYTES,
-        cache_bytes=int(room - weight_bytes - workspace - CONTEXT_BYTES),
+        cache_bytes=int(room - weight_bytes),
         kv_bytes_per_token=kv_bytes,
         capacity=device.dram.capacity,
         decoder=times.decoder,
