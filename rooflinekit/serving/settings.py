@@ -79,7 +79,8 @@ class Engine:
     TensorRT-LLM on B200). heads: those that share keys read them "together" while decoding (FlashAttention, FlashInfer,
     TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's PagedAttention kernels; TensorRT-LLM's
     masked multi-head attention, up to 0.10 wherever not eight share).
-    host_more_s: seconds of the CPU in each step besides (`HOST_SHARED_S`). release: the engine and version whose
+    host_more_s: seconds of the CPU in each step besides (`HOST_SHARED_S`). host_sequence_s: and for each sequence in
+    it. release: the engine and version whose
     defaults `Engine.of` took, for what is said of them.
 
     Raises InputError for another word or number.
@@ -104,6 +105,7 @@ class Engine:
     sums: Sums = "nccl"
     heads: Heads = "together"
     host_more_s: float = 0.0
+    host_sequence_s: float = HOST_SEQUENCE_S
     release: str | None = None
 
     @classmethod
@@ -132,7 +134,7 @@ class Engine:
         expect_count("engine wait_steps", self.wait_steps, least=0)
         if self.sequences is not None:
             expect_count("engine sequences", self.sequences, words="1 or more, or None for any number")
-        for name in ("layer_s", "request_s", "input_s", "token_s", "request_work_s", "host_more_s"):
+        for name in ("layer_s", "request_s", "input_s", "token_s", "request_work_s", "host_more_s", "host_sequence_s"):
             seconds = getattr(self, name)
             expect(finite(seconds) and seconds >= 0, f"engine {name}", "seconds, 0 or more", seconds)
         share = self.memory_share
@@ -179,7 +181,7 @@ class Engine:
 
     def host_s(self, sequences: float) -> float:
         """What the CPU does for a step, in seconds."""
-        return HOST_STEP_S + self.host_more_s + HOST_SEQUENCE_S * sequences
+        return HOST_STEP_S + self.host_more_s + self.host_sequence_s * sequences
 
     def left_bytes(self, tp: int) -> int:
         """What SGLang leaves beside weights and cache unless it is told otherwise: for steps of `step_tokens`, CUDA
@@ -298,7 +300,7 @@ def release_of(text: str) -> Release:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    found = re.fullmatch(r"v?(\d+(?:\.\d+)*)([.+-]?[a-z][\w.+-]*)?", version)
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 

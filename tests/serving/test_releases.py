@@ -50,6 +50,7 @@ def test_a_row_holds_from_its_version_on() -> None:
         ("vllm:", "engine 'vllm:': expected a version behind the colon, such as vllm:0.14"),
         ("sglang:main", "engine 'sglang:main': expected a version behind the colon, such as sglang:0.4"),
         ("vllm:0.2", "engine 'vllm:0.2': known from vllm 0.6 on"),
+        ("sglang:0.5.8:3", "engine 'sglang:0.5.8:3': expected a version behind the colon, such as sglang:0.4"),
         (3, "engine: expected a name such as 'vllm:0.12'; got 3"),
     ],
 )
