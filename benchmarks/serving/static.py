@@ -46,6 +46,14 @@ MII_LAYER_S = 0.35e-3
 #: reads prompts takes 63 to 67 ms at the least on either. BLOOM's rows judge it.
 EAGER_LAYER_S = {"a100-80gb": 0.55e-3, "h100-80gb-pcap": 0.36e-3}
 EAGER_PROMPT_LAYER_S = 0.8e-3
+#: Seconds of its CPU for each sequence of a step, and for each token of a prompt: Llama 2 70B on four and eight H100,
+#: 16 and 32 sequences that decode against one; 1024 and 2048 tokens of prompts, on two, four and eight H100 alike.
+#: A100's and BLOOM's rows judge them.
+V0_SEQUENCE_S = 0.24e-3
+V0_PROMPT_TOKEN_S = 30e-6
+#: Seconds in which TensorRT-LLM 0.5 to 0.9 launches a layer that reads prompts: Llama 2 7B's of 128 tokens on H100 (6.3
+#: and 6.4 ms of 32 layers). The other models and GPUs judge it.
+TRTLLM_PROMPT_LAYER_S = 0.2e-3
 
 
 @cache
@@ -76,7 +84,8 @@ def tensorrt_llm(data: Path) -> Iterator[dict[str, Any]]:
         # The first page gives what all GPUs do together; later ones, which it calls peaks, what one does, though the
         # page of 2023-12-20 forgot to say so: its numbers are those of the next, which does.
         gpus = 1 if "High Throughput" in row["section"] else place.tp
-        timed = place.batch(batch, given, 1 if first else int(row["output"]))
+        output = 1 if first else int(row["output"])
+        timed = place.batch(batch, given, output, prompt_layer_s=TRTLLM_PROMPT_LAYER_S)
         yield {
             "engine": "TensorRT-LLM", "gpu": row["gpu"], "model": decoder.name, "tp": place.tp, "batch": batch,
             "in": given, "out": row["output"], "what": "first token" if first else "tokens/s",
@@ -104,7 +113,8 @@ def llm_inference_bench(data: Path) -> Iterator[dict[str, Any]]:
         steps = place_of(row["model"], place, "fp16", "fp16", int(row["gpus"]), engine)
         if not steps.fits():
             continue  # Mixtral's 93 GB on "one" MI250: both of its dies, and how they share it is not told
-        timed = steps.batch(batch, length, length, waves=True)
+        layer_s = TRTLLM_PROMPT_LAYER_S if row["framework"] == "TensorRT-LLM" else 0.0
+        timed = steps.batch(batch, length, length, waves=True, prompt_layer_s=layer_s)
         yield {
             "engine": row["framework"], "gpu": place, "model": decoder.name, "tp": steps.tp, "batch": batch,
             "in": length, "out": length, "what": "tokens/s", "measured": 2 * length * batch / row["latency_s"],
@@ -138,10 +148,13 @@ def splitwise(data: Path) -> Iterator[dict[str, Any]]:
     keys = ["model", "hardware", "tensor_parallel", "prompt_size", "batch_size", "token_size"]
     for key, part in table[table["hardware"].isin(PLACES)].groupby(keys):
         row: Mapping[str, Any] = dict(zip(keys, key, strict=True))
-        engine = rk.Engine(host="serial", heads="apart", graph_sizes=(), layer_s=EAGER_LAYER_S[row["hardware"]])
+        engine = rk.Engine(
+            host="serial", heads="apart", graph_sizes=(), layer_s=EAGER_LAYER_S[row["hardware"]],
+            host_sequence_s=V0_SEQUENCE_S,
+        )  # fmt: skip
         steps = place_of(row["model"], row["hardware"], "fp16", "fp16", int(row["tensor_parallel"]), engine)
         batch, given, output = (int(row[name]) for name in ("batch_size", "prompt_size", "token_size"))
-        timed = steps.batch(batch, given, output, prompt_layer_s=EAGER_PROMPT_LAYER_S)
+        timed = steps.batch(batch, given, output, prompt_layer_s=EAGER_PROMPT_LAYER_S, prompt_token_s=V0_PROMPT_TOKEN_S)
         common = {
             "engine": "vLLM 2023", "gpu": row["hardware"], "model": steps.decoder.name, "tp": steps.tp, "batch": batch,
             "in": given, "out": output,

@@ -51,9 +51,13 @@ class Place:
         )  # fmt: skip
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}  # bounds of steps, by their sizes
 
-    def batch(self, batch: int, input: int, output: int, *, waves: bool = False, prompt_layer_s: float = 0.0) -> Batch:
+    def batch(
+        self, batch: int, input: int, output: int, *, waves: bool = False, prompt_layer_s: float = 0.0,
+        prompt_token_s: float = 0.0,
+    ) -> Batch:  # fmt: skip
         """So many prompts, read in one step, and their answers; with `waves` those for which the cache has no room
         wait until the others have ended. prompt_layer_s: `layer_s` of the step that reads prompts, where it is another.
+        prompt_token_s: what each token of them takes besides.
         """
         room = batch
         if waves:
@@ -63,7 +67,7 @@ class Place:
             room = max(1, memory.largest_batch(held))
         parts = [min(room, batch)] * (batch // min(room, batch))
         parts += [batch % room] if batch % room and batch > room else []
-        found = [self._alone(part, input, output, prompt_layer_s) for part in dict.fromkeys(parts)]
+        found = [self._alone(part, input, output, prompt_layer_s, prompt_token_s) for part in dict.fromkeys(parts)]
         by_size = dict(zip(dict.fromkeys(parts), found, strict=True))
         whole = tuple(sum(by_size[part].whole[i] for part in parts) for i in range(3))
         return Batch(first=found[0].first, further=found[0].further, whole=whole)  # type: ignore[arg-type]
@@ -72,10 +76,11 @@ class Place:
         """Whether the memory holds the weights."""
         return weight_bytes_of(self.times.graph("prefill")) < self.times.machine.device.dram.capacity
 
-    def _alone(self, batch: int, input: int, output: int, prompt_layer_s: float) -> Batch:
+    def _alone(self, batch: int, input: int, output: int, prompt_layer_s: float, prompt_token_s: float) -> Batch:
         times = self.times
         engine = replace(self.engine, layer_s=max(prompt_layer_s, self.engine.layer_s))
-        first = self._bounded(engine, times.prefill_s(batch, input), batch, "prefill", batch=batch, seq=input)
+        prompts_s = times.prefill_s(batch, input) + prompt_token_s * batch * input
+        first = self._bounded(engine, prompts_s, batch, "prefill", batch=batch, seq=input)
         if output < 2:
             return Batch(first=first, further=(0.0, 0.0, 0.0), whole=first)
         along = [input + share * output for share in (0.1, 0.5, 0.9)]

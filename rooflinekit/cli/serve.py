@@ -75,10 +75,14 @@ class Engines(Options):
         bool | None, "a prompt is cut where a step's tokens end (default); otherwise it waits until it fits"
     ] = None
     reserve: Annotated[
-        str | None, "of the cache: grow, as an answer does (default), or whole, for all its tokens; with --rate"
+        str | None,
+        "of the cache: grow, as an answer does (default), own, where all of it would fit at once (SGLang), or whole, "
+        "for all its tokens",
     ] = None
     sequences: Annotated[int | None, "most sequences at once; by default any number", ONE_OR_MORE] = None
-    memory_share: Annotated[float | None, "of the GPU's memory that the engine takes, by default 0.9"] = None
+    memory_share: Annotated[
+        float | None, "of the GPU's memory that the engine takes, by default 0.9 (SGLang's own)"
+    ] = None
     graph_sizes: Annotated[
         str | None, "sequences that steps are captured for as CUDA graphs, and filled up to: 1,2,4,8,16"
     ] = None

@@ -15,7 +15,7 @@ from rooflinekit.model.timing import Timing
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.replay import play_apart, replay
 from rooflinekit.serving.settings import Disaggregation, Engine
-from rooflinekit.serving.step_times import Chunk, StepTimes, part_of
+from rooflinekit.serving.step_times import Chunk, StepSums, StepTimes, part_of
 from rooflinekit.serving.traffic import Played, Request, Stream, Traffic
 from rooflinekit.step.energy import kernels_j_of
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, memory_of
@@ -56,13 +56,18 @@ class Installed:
 
     def gpu_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
         """The same without the CPU."""
-        dp = self.times.dp
-        chunks, sequences = fullest(chunks, dp), -(-sequences // dp)
-        gpu_s = self.times.step_s(chunks, sequences, context)
-        if self.draft is not None:
-            gpu_s += self.draft.step_s(chunks, 0, 0.0) if chunks else 0.0
-            gpu_s += self.engine.drafted * self.draft.step_s((), sequences, context) if sequences else 0.0
-        return gpu_s
+        return self._with_draft(self.times, self.draft, chunks, sequences, context)
+
+    def _with_draft(
+        self, model: StepSums, draft: StepSums | None, chunks: Sequence[Chunk], sequences: int, context: float
+    ) -> float:
+        """What a step of the fullest group takes, with those of the model that proposes tokens."""
+        chunks, sequences = fullest(chunks, model.dp), -(-sequences // model.dp)
+        total = model.step(chunks, sequences, context)
+        if draft is not None:
+            total += draft.step(chunks, 0, 0.0) if chunks else 0.0
+            total += self.engine.drafted * draft.step((), sequences, context) if sequences else 0.0
+        return total
 
     def play(
         self, requests: Sequence[Request] | Stream, *, factors: tuple[float, float] = (1.0, 1.0),
@@ -77,13 +82,12 @@ class Installed:
             times = 0 if hidden else 2
             works = replace(engine, host="overlapped" if hidden else "serial")
             engine = replace(engine, request_s=times * engine.request_s, input_s=times * engine.input_s)
-        drawn = self if joules and PowerLaw.of(self.times.machine) is not None else None
-        if drawn is not None:  # of the same steps, made of the same graphs, without the CPU
-            draft = self.draft and StepJoules.of(self.draft)
-            drawn = replace(self, times=StepJoules.of(self.times), draft=draft)
+        step_j = None
+        if joules and PowerLaw.of(self.times.machine) is not None:  # of the same steps, without the CPU
+            step_j = partial(self._with_draft, StepJoules.of(self.times), self.draft and StepJoules.of(self.draft))
         return replay(
             requests, partial(replace(self, engine=works).step_s, factors=factors), engine, self.cache_tokens,
-            groups=self.times.dp, firsts_s=firsts_s, step_j=None if drawn is None else drawn.gpu_s,
+            groups=self.times.dp, firsts_s=firsts_s, step_j=step_j,
         )  # fmt: skip
 
 
@@ -116,18 +120,15 @@ def fullest(chunks: Sequence[Chunk], groups: int) -> Sequence[Chunk]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepJoules(StepTimes):
-    """Joules of one GPU's kernels, beside idling, in the place of their seconds.
-
-    What makes a step's seconds of few that are timed is linear in them, and so in joules.
-    """
+class StepJoules(StepSums):
+    """Joules of one GPU's kernels, beside idling."""
 
     @classmethod
     def of(cls, times: StepTimes) -> StepJoules:
         """Of the same steps: their graphs and timings are shared."""
         return cls(**{one.name: getattr(times, one.name) for one in fields(times)} | {"_known": {}})
 
-    def seconds_by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
+    def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
         """Joules of each layer by its name, and of the rest under ""."""
         law = PowerLaw.of(self.machine)
         assert law is not None  # see `Installed.play`
@@ -181,12 +182,16 @@ def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemor
         draft = proposing.decoder
         weight_bytes += weight_bytes_of(proposing.graph("prefill"))
         kv_bytes += draft.kv_bytes_per_token(times.kv)
-    room = engine.memory_share * USABLE_SHARE * device.dram.capacity
+    usable = USABLE_SHARE * device.dram.capacity - CONTEXT_BYTES
+    if engine.memory_share is None:
+        room = usable - engine.left_bytes(times.tp)
+    else:
+        room = engine.memory_share * USABLE_SHARE * device.dram.capacity - CONTEXT_BYTES - workspace
     return ServingMemory(
         weight_bytes=weight_bytes,
         workspace_bytes=workspace,
         context_bytes=CONTEXT_BYTES,
-        cache_bytes=int(room - weight_bytes - workspace - CONTEXT_BYTES),
+        cache_bytes=int(room - weight_bytes),
         kv_bytes_per_token=kv_bytes,
         capacity=device.dram.capacity,
         decoder=times.decoder,

@@ -22,6 +22,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 
 from rooflinekit.errors import CapacityError
+from rooflinekit.serving.front_end import FrontEnd
 from rooflinekit.serving.settings import Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk
 from rooflinekit.serving.traffic import Answered, Played, Request, Stream
@@ -81,6 +82,7 @@ def replay(
     play = _Replay(
         requests=list(requests), stream=stream, step_s=step_s, engine=engine, cache=cache_tokens, groups=groups,
         firsts_s=firsts_s, step_j=step_j, played=Played(kernels_j=None if step_j is None else 0.0),
+        front=FrontEnd(engine, read_elsewhere=firsts_s is not None),
     )  # fmt: skip
     for request in play.requests:
         if request.input + request.output > cache_tokens:
@@ -105,7 +107,9 @@ class _Replay:
     firsts_s: Many[float] | None
     step_j: BatchTime | None
     played: Played
+    front: FrontEnd
     now: float = 0.0
+    shown_s: float = 0.0  # when clients have the tokens of the step before
     begun_s: float = 0.0  # when the step before began: what an engine that schedules ahead has seen
     next_arrival: int = 0
     waiting: deque[Sequence] = field(default_factory=deque)
@@ -123,6 +127,7 @@ class _Replay:
         """The next step, or several of one kind."""
         self.arrive()
         if not (self.waiting or self.part or self.running):
+            self.receive_until(max(self.now, self.queued_s()))
             self.now = max(self.now, self.queued_s())
             self.arrive()
         self.receive()
@@ -136,7 +141,8 @@ class _Replay:
             tokens = self.context / max(going_on, 1) + self.engine.given * (count + 1) / 2
             joules = count * self.step_j([chunk for _, chunk in read], going_on, tokens)
             self.played.kernels_j = (self.played.kernels_j or 0.0) + joules
-        self.pass_by(count, seconds, going_on)
+        ended = sum(chunk.tokens == sequence.to_read for sequence, chunk in read)
+        self.pass_by(count, seconds, going_on, ended)
         for sequence, chunk in read:
             self.take(sequence, chunk.tokens)
         self.end()
@@ -160,16 +166,25 @@ class _Replay:
             seconds = self.step_s([], going_on, self.context / going_on + given * (count + 1) / 2)
         return count, seconds
 
+    def receive_until(self, sent_s: float) -> None:
+        """Requests that are sent until then pass the front end."""
+        known = self.front.queued_s
+        while len(known) < len(self.requests) and self.requests[len(known)].arrival_s <= sent_s:
+            self.front.receive(self.requests[len(known)])
+
     def queued_s(self) -> float:
-        """When the next request reaches the engine's queue; with the cache of its prompt it is past the front end."""
-        request = self.requests[self.next_arrival]
-        return request.arrival_s + (self.engine.received_s(request.input) if self.firsts_s is None else 0.0)
+        """When the next request reaches the engine's queue, or where it is not sent yet, no later than that."""
+        known = self.front.queued_s
+        if self.next_arrival < len(known):
+            return known[self.next_arrival]
+        return self.front.earliest_s(self.requests[self.next_arrival])
 
     def arrive(self) -> None:
         """Requests that the scheduler has seen join the queue."""
         ahead = self.engine.host == "overlapped" and (self.running or self.part)
         seen_s = self.begun_s if ahead else self.now
-        while self.next_arrival < len(self.requests) and self.queued_s() <= seen_s:
+        self.receive_until(self.now)
+        while self.next_arrival < len(self.front.queued_s) and self.queued_s() <= seen_s:
             request = self.requests[self.next_arrival]
             answer = Answered(request=request)
             self.played.answers.append(answer)
@@ -183,7 +198,7 @@ class _Replay:
         """Sequences whose prompts were read elsewhere run as soon as there is room for them."""
         while self.firsts_s is not None and self.waiting and not self.waiting[0].to_read:
             sequence = self.waiting[0]
-            needs = sequence.own if self.engine.reserve == "grow" else sequence.whole
+            needs = sequence.whole if self.engine.reserve == "whole" else sequence.own
             idle = not self.running and self.used < 0.5
             full = self.used + self.grows() + needs + self.engine.given > self.cache
             if not idle and (full or len(self.running) >= self.most()):
@@ -199,7 +214,7 @@ class _Replay:
 
     def grows(self) -> float:
         """Tokens that the next step of the running sequences adds to what is set aside."""
-        return len(self.running) * self.engine.given if self.engine.reserve == "grow" else 0
+        return 0 if self.engine.reserve == "whole" else len(self.running) * self.engine.given
 
     def holds_back(self) -> bool:
         """Whether prompts are left for further ones (`wait_steps`)."""
@@ -239,24 +254,25 @@ class _Replay:
         return found
 
     def needs(self, sequence: Sequence) -> int:
-        """Room that is set aside until a prompt is read."""
-        if self.engine.reserve == "grow":
-            return sequence.to_read
-        return 0 if sequence.own else sequence.whole
+        """Room that there must be for a prompt that is read next."""
+        if self.engine.reserve == "whole":
+            return 0 if sequence.own else sequence.whole
+        to_give = sequence.answer.request.output - round(sequence.given) if self.engine.reserve == "own" else 0
+        return sequence.to_read + to_give
 
     def take(self, sequence: Sequence, tokens: int) -> None:
         """Tokens of a prompt are read; behind the last one comes the first token of its answer."""
-        self.used += tokens if self.engine.reserve == "grow" else self.needs(sequence)
+        self.used += self.needs(sequence) if self.engine.reserve == "whole" else tokens
         sequence.read += tokens
         sequence.to_read -= tokens
         if sequence.to_read:
             return
         answer = sequence.answer
         if sequence.given:  # read again after preemption: its next token comes late
-            self.played.count_gap(self.now - answer.last_s, 1)
+            self.played.count_gap(self.shown_s - answer.last_s, 1)
         else:
-            answer.first_s = self.now
-        self.join(sequence, self.now)
+            answer.first_s = self.shown_s
+        self.join(sequence, self.shown_s)
 
     def join(self, sequence: Sequence, since_s: float) -> None:
         """A sequence runs, which had its latest token then."""
@@ -289,23 +305,27 @@ class _Replay:
         missed = self.engine.host == "overlapped"
         return max(1, min(count, math.ceil(until_s / seconds) + missed))
 
-    def pass_by(self, count: int, seconds: float, going_on: int) -> None:
-        """So many steps of so many seconds each."""
+    def pass_by(self, count: int, seconds: float, going_on: int, ended: int) -> None:
+        """So many steps of so many seconds each; in the only one that reads prompts so many come to their ends."""
         self.begun_s = self.now + (count - 1) * seconds
-        first_end_s = self.now + seconds
+        first_s = self.now + seconds
         self.now += count * seconds
+        self.receive_until(first_s)
+        tokens = going_on * self.engine.given + ended
+        first_s, self.shown_s = self.front.hand_out(first_s, self.now, count, tokens)
         self.played.busy_s += count * seconds
         self.played.running_s += len(self.running) * count * seconds
         self.played.steps += count
         if not going_on:
             return
         for since_s in self.joined_s:
-            self.played.count_gap(first_end_s - since_s, 1)
-        self.played.count_gap(first_end_s - self.last_decode_s, going_on - len(self.joined_s))
-        self.played.count_gap(seconds, going_on * (count - 1))
+            self.played.count_gap(first_s - since_s, 1)
+        self.played.count_gap(first_s - self.last_decode_s, going_on - len(self.joined_s))
+        between_s = (self.shown_s - first_s) / (count - 1) if self.front.one_thread and count > 1 else seconds
+        self.played.count_gap(between_s, going_on * (count - 1))
         self.played.count_gap(0.0, going_on * count * (self.engine.given - 1))  # several tokens of a step come at once
         self.joined_s.clear()
-        self.last_decode_s = self.now
+        self.last_decode_s = self.shown_s
         self.decodes += count
         self.context += going_on * count * self.engine.given
         self.used += self.grows() * count
@@ -318,17 +338,17 @@ class _Replay:
             sequence = self.running.get(number)
             if sequence is not None and sequence.ends == ends:  # otherwise it was preempted since
                 self.leave(sequence)
-                sequence.answer.last_s = self.now
+                sequence.answer.last_s = self.shown_s
                 if self.stream is not None:
                     received_s = self.engine.received_s(self.stream.input)
-                    self.requests += self.stream.after(self.now, len(self.requests), received_s)
+                    self.requests += self.stream.after(self.shown_s, len(self.requests), received_s)
 
     def leave(self, sequence: Sequence) -> float:
         """A sequence stops running; tokens that it was given meanwhile."""
         del self.running[sequence.number]
         grown = (self.decodes - sequence.joined) * self.engine.given
         self.context -= sequence.read + grown
-        self.used -= sequence.own + grown if self.engine.reserve == "grow" else sequence.whole
+        self.used -= sequence.whole if self.engine.reserve == "whole" else sequence.own + grown
         return grown
 
     def preempt(self) -> None:

@@ -386,13 +386,13 @@ def serve_on(
     Raises CapacityError where not one request fits the memory.
     """
     installed, dp = Installed.of(engine, times, stream), times.dp
-    room = dp * installed.memory.largest_batch(stream.input + stream.output)
-    if room < 1:
+    if installed.memory.largest_batch(stream.input + stream.output) < 1:
         raise _too_large(installed.memory, stream, times)
-    room = min(room, dp * engine.sequences if engine.sequences else room)
-    running = min(stream.clients, room)
-    holding = replace(installed, engine=replace(engine, sequences=room // dp), cache_tokens=math.inf)
-    played = holding.play(stream, joules=True)
+    played = replace(installed, cache_tokens=max(installed.cache_tokens, stream.longest)).play(stream, joules=True)
+    # while answers grow each has half of its tokens, on average
+    tokens = stream.input + (stream.output if engine.reserve == "whole" else stream.output // 2)
+    room = dp * installed.memory.largest_batch(tokens)
+    running = min(stream.clients, room, dp * engine.sequences if engine.sequences else room)
     along = [stream.input + share * stream.output for share in (0.1, 0.5, 0.9)]
     return Serving(
         stream=stream, running=running, price_usd=price_usd,

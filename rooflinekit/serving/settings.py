@@ -18,7 +18,7 @@ from rooflinekit.serving.formats import Adapters
 
 HostWork = Literal["overlapped", "serial"]
 Policy = Literal["mixed", "prefill-first"]
-Reserve = Literal["grow", "whole"]
+Reserve = Literal["grow", "own", "whole"]
 Sums = Literal["nccl", "one-shot"]
 Heads = Literal["together", "apart"]
 
@@ -38,6 +38,14 @@ HOST_SHARED_S = 0.75e-3
 #: 2 ms and 1 µs.
 REQUEST_S = 5e-3
 INPUT_TOKEN_S = 2e-6
+#: Seconds in which SGLang's front end hands out a token of an answer, and takes up a request beside its tokens. Its
+#: tokenizer manager is one asyncio loop (0.5.6, managers/tokenizer_manager.py and detokenizer_manager.py): behind each
+#: step it makes and streams a piece of text for every sequence, and reads prompts in between. By the first tokens of
+#: half of aiconfigurator's e2e_serving_h200_sxm_sglang (halves by a hash of lengths, clients and tp): 38.7 % off
+#: without, 11.7 % with; the other half 52.5 and 16.0 %. A term for each token before one in its answer (lists that are
+#: copied) helps the first half alone. Good to 5 µs and 1 ms.
+SGLANG_TOKEN_S = 45e-6
+SGLANG_REQUEST_S = 1e-3
 
 
 @checked
@@ -51,24 +59,28 @@ class Engine:
     step_tokens: most tokens of a step. chunks: a prompt is cut where these end, and goes on in the next step (vLLM,
     SGLang); otherwise it waits until it fits (TensorRT-LLM unless `enable_chunked_prefill`). reserve: what a
     request that comes at a rate sets aside of the cache: room for what it has read and given, and where the cache is
-    full the last one is read anew ("grow": vLLM, SGLang), or for all its tokens ("whole": TensorRT-LLM). sequences:
+    full the last one is read anew ("grow": vLLM), the same, but it is let in only where all its tokens would fit beside
+    what the others have so far ("own": SGLang), or for all its tokens ("whole": TensorRT-LLM). sequences:
     most of them at once, beside what the cache holds (`max_num_seqs`, `max_batch_size`; None for any number). layer_s:
     seconds in which the CPU launches a layer of a step that reads prompts: such steps are no CUDA graphs, and none is
     shorter than its layers' launches and the CPU's other work (0: never in the way; `releases.TRTLLM_LAYER_S`).
     request_s, input_s: seconds in which the server before the engine receives a request, and each token of its prompt
-    besides;
-    requests do not wait for each other there. wait_steps: that prompts wait for further ones while sequences go on,
-    unless they fill a step (TensorRT-LLM's `batch_wait_timeout_iters`). memory_share: of the GPU's memory that
-    the engine takes for weights, work space and cache. graph_sizes: numbers of sequences that decoding steps are
-    captured for as CUDA graphs (`cudagraph_capture_sizes`): a step is filled up to the next; a larger one is launched
-    kernel by kernel, `layer_s` a layer or more (None for 1, 2, 4 and multiples of 8 without end; () for no graphs, as
-    vLLM's `enforce_eager`, and vLLM of 2023). speculation: tokens that a draft proposes. adapters: LoRA adapters that
-    sequences use. sums: results are summed over GPUs by "nccl", or by the engine's own kernels, over links that let
-    each GPU read the others' memory ("one-shot": all-reduces fused with the normalization, in vLLM and TensorRT-LLM on
-    B200). heads: those that share keys read them "together" while
-    decoding (FlashAttention, FlashInfer, TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's
-    PagedAttention kernels; TensorRT-LLM's masked multi-head attention, up to 0.10 wherever not eight share).
-    host_more_s: seconds of the CPU in each step besides (`HOST_SHARED_S`). release: the engine and version whose
+    besides; requests do not wait for each other there. token_s, request_work_s: in which one thread of that server
+    hands out a token of an answer, and takes up a request, the tokens of whose prompt it then reads as well: whatever
+    comes meanwhile waits, first come first served (SGLang; token_s 0: there is no such thread). wait_steps: that
+    prompts wait for further ones while sequences go on, unless they fill a step (TensorRT-LLM's
+    `batch_wait_timeout_iters`). memory_share: of the GPU's memory that the engine takes for weights, work space and
+    cache; None for what SGLang takes by default (`left_bytes`). graph_sizes: numbers of sequences that decoding steps
+    are captured for as CUDA graphs (`cudagraph_capture_sizes`): a step is filled up to the next; a larger one is
+    launched kernel by kernel, `layer_s` a layer or more (None for 1, 2, 4 and multiples of 8 without end; () for no
+    graphs, as vLLM's `enforce_eager`, and vLLM of 2023). speculation: tokens that a draft proposes. adapters: LoRA
+    adapters that sequences use. sums: results are summed over GPUs by "nccl", or by the engine's own kernels, over
+    links that let each GPU read the others' memory ("one-shot": all-reduces fused with the normalization, in vLLM and
+    TensorRT-LLM on B200). heads: those that share keys read them "together" while decoding (FlashAttention, FlashInfer,
+    TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's PagedAttention kernels; TensorRT-LLM's
+    masked multi-head attention, up to 0.10 wherever not eight share).
+    host_more_s: seconds of the CPU in each step besides (`HOST_SHARED_S`). host_sequence_s: and for each sequence in
+    it. release: the engine and version whose
     defaults `Engine.of` took, for what is said of them.
 
     Raises InputError for another word or number.
@@ -83,14 +95,17 @@ class Engine:
     layer_s: float = 0.0
     request_s: float = REQUEST_S
     input_s: float = INPUT_TOKEN_S
+    token_s: float = 0.0
+    request_work_s: float = 0.0
     wait_steps: int = 0
-    memory_share: float = 0.9
+    memory_share: float | None = 0.9
     graph_sizes: tuple[int, ...] | None = None
     speculation: Speculation | None = None
     adapters: Adapters | None = None
     sums: Sums = "nccl"
     heads: Heads = "together"
     host_more_s: float = 0.0
+    host_sequence_s: float = HOST_SEQUENCE_S
     release: str | None = None
 
     @classmethod
@@ -119,11 +134,12 @@ class Engine:
         expect_count("engine wait_steps", self.wait_steps, least=0)
         if self.sequences is not None:
             expect_count("engine sequences", self.sequences, words="1 or more, or None for any number")
-        for name in ("layer_s", "request_s", "input_s", "host_more_s"):
+        for name in ("layer_s", "request_s", "input_s", "token_s", "request_work_s", "host_more_s", "host_sequence_s"):
             seconds = getattr(self, name)
             expect(finite(seconds) and seconds >= 0, f"engine {name}", "seconds, 0 or more", seconds)
         share = self.memory_share
-        expect(finite(share) and 0 < share <= 1, "engine memory_share", "a share above 0, up to 1", share)
+        fits = share is None or (finite(share) and 0 < share <= 1)
+        expect(fits, "engine memory_share", "a share above 0, up to 1", share)
         words = "numbers of sequences, 1 or more, each above the one before, such as (1, 2, 4, 8)"
         expect(self.graph_sizes is None or _rising(self.graph_sizes), "engine graph_sizes", words, self.graph_sizes)
 
@@ -165,7 +181,15 @@ class Engine:
 
     def host_s(self, sequences: float) -> float:
         """What the CPU does for a step, in seconds."""
-        return HOST_STEP_S + self.host_more_s + HOST_SEQUENCE_S * sequences
+        return HOST_STEP_S + self.host_more_s + self.host_sequence_s * sequences
+
+    def left_bytes(self, tp: int) -> int:
+        """What SGLang leaves beside weights and cache unless it is told otherwise: for steps of `step_tokens`, CUDA
+        graphs of 256 sequences, of 512 over four GPUs or more, and GPUs that share layers (0.5.6, server_args.py).
+        """
+        graphs = 256 if tp < 4 else 512
+        mib = 512 + 1.5 * max(self.step_tokens, 2048) + 2 * graphs + 128 * tp
+        return int(max(mib, 10240) * 2**20)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -206,6 +230,8 @@ TRTLLM_LAYER_S = 0.6e-3
 
 _VLLM_V0 = {"host": "serial", "policy": "prefill-first", "chunks": False, "sequences": 256}
 _VLLM_V1 = {"host": "serial", "sequences": 1024, "layer_s": TRTLLM_LAYER_S}
+_SGLANG = {"policy": "prefill-first", "reserve": "own", "memory_share": None, "token_s": SGLANG_TOKEN_S,
+           "request_work_s": SGLANG_REQUEST_S}  # fmt: skip
 _TRTLLM = {"chunks": False, "reserve": "whole"}
 
 #: By engine, the oldest first: the version from which on a row holds, and how `Engine` is set there.
@@ -216,8 +242,8 @@ RELEASES: Mapping[str, tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...]] = 
         ((0, 14), {**_VLLM_V1, "host": "overlapped"}),
     ),
     "sglang": (
-        ((0, 3), {"policy": "prefill-first", "host": "serial"}),
-        ((0, 4), {"policy": "prefill-first"}),
+        ((0, 3), {**_SGLANG, "host": "serial"}),
+        ((0, 4), _SGLANG),
     ),
     "tensorrt-llm": (
         ((0, 8), {**_TRTLLM, "graph_sizes": (), "heads": "apart"}),
@@ -274,7 +300,7 @@ def release_of(text: str) -> Release:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    found = re.fullmatch(r"v?(\d+(?:\.\d+)*)([.+-]?[a-z][\w.+-]*)?", version)
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 

@@ -38,8 +38,8 @@ class Chunk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTimes(Options):
-    """Seconds of the steps of one decoder on one machine (or on `tp` of them).
+class StepSums(Options):
+    """What the steps of one decoder take on one machine (or on `tp` of them), summed over their kernels by `by_part`.
 
     A step is timed with at most two layers of each kind, and what the second takes stands for all further ones: they
     find in the cache what it finds. Decoding batches are filled up to the sizes that engines capture CUDA graphs for
@@ -68,42 +68,42 @@ class StepTimes(Options):
                 "tell: name a cluster in the GPU's place, such as dgx-h100 (rooflinekit clusters lists them)"
             )
 
-    def prefill_s(self, prompts: int, seq: int) -> float:
-        """So many prompts of `seq` tokens, read together."""
-        return self.parts_s("prefill", ATTENTION, batch=prompts, seq=seq)[0]
+    def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
+        """Of each layer by its name, and of the rest under ""."""
+        raise NotImplementedError
 
-    def decode_s(self, sequences: int, context: float, part: int = 0) -> float:
+    def decode(self, sequences: int, context: float, part: int = 0) -> float:
         """One token for each sequence of, on average, `context` tokens; part 1: the attention alone of this step."""
 
         def at(size: int, tokens: int) -> float:
-            return self.parts_s("decode", ATTENTION, batch=size, context=tokens)[part]
+            return self.parts("decode", ATTENTION, batch=size, context=tokens)[part]
 
         return _on_grid(self.padded(sequences), lambda size: _on_grid(context, lambda tokens: at(size, tokens), 1))
 
-    def step_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
-        """Seconds: `chunks` of prompts beside `sequences` of `context` tokens on average, the new one included.
+    def step(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+        """`chunks` of prompts beside `sequences` of `context` tokens on average, the new one included.
 
         Put together from few steps that are timed: all tokens pass the matrices together, as those of one prompt do;
         each sequence has an answer and adapters of its own; attention of prompts and of the others are apart.
         """
         if not chunks:
-            return self.decode_s(sequences, context)
+            return self.decode(sequences, context)
         tokens = sum(chunk.tokens for chunk in chunks) + sequences * (1 + self.drafted)
-        going_on_s = self.decode_s(sequences, context, 1) if sequences else 0.0
-        dense_s = _on_grid(tokens, self._dense_s) + _on_grid(sequences + len(chunks), self._answers_s)
-        return dense_s + self._reading_s(chunks) + going_on_s
+        going_on = self.decode(sequences, context, 1) if sequences else 0.0
+        dense = _on_grid(tokens, self._dense) + _on_grid(sequences + len(chunks), self._answers)
+        return dense + self._reading(chunks) + going_on
 
-    def _dense_s(self, tokens: int) -> float:
+    def _dense(self, tokens: int) -> float:
         """A step of so many tokens of one prompt without its attention."""
-        whole, attention = self.parts_s("prefill", ATTENTION, batch=1, seq=tokens)
+        whole, attention = self.parts("prefill", ATTENTION, batch=1, seq=tokens)
         return whole - attention
 
-    def _answers_s(self, sequences: int) -> float:
+    def _answers(self, sequences: int) -> float:
         """What the same tokens take more, also without attention, where each is of a sequence of its own."""
-        whole, attention = self.parts_s("decode", ATTENTION, batch=sequences, context=1)
-        return max(0.0, whole - attention - self._dense_s(sequences * (1 + self.drafted)))
+        whole, attention = self.parts("decode", ATTENTION, batch=sequences, context=1)
+        return max(0.0, whole - attention - self._dense(sequences * (1 + self.drafted)))
 
-    def _reading_s(self, chunks: Sequence[Chunk]) -> float:
+    def _reading(self, chunks: Sequence[Chunk]) -> float:
         """Attention of the prompts: of n whole ones that of n of their mean length, by their pairs of tokens; of a
         part what it adds to the prompt before it, and a launch.
         """
@@ -112,17 +112,17 @@ class StepTimes(Options):
         if whole:
             mean = sum(whole) / len(whole)
             pairs = sum(tokens**2 for tokens in whole) / (len(whole) * mean**2)
-            seconds = pairs * self._prompts_s(len(whole), mean)
+            seconds = pairs * self._prompts(len(whole), mean)
         for chunk in chunks:
             if chunk.start:
-                end, start = (self._prompts_s(1, n) for n in (chunk.start + chunk.tokens, chunk.start))
-                seconds += max(0.0, end - start) + self._prompts_s(1, 1)
+                end, start = (self._prompts(1, n) for n in (chunk.start + chunk.tokens, chunk.start))
+                seconds += max(0.0, end - start) + self._prompts(1, 1)
         return seconds
 
-    def _prompts_s(self, prompts: int, tokens: float) -> float:
+    def _prompts(self, prompts: int, tokens: float) -> float:
         # More than four fill the GPU: theirs is in proportion to their number.
         timed = prompts if prompts <= 4 else 1 << (prompts - 1).bit_length()
-        each = _on_grid(tokens, lambda count: self.parts_s("prefill", ATTENTION, batch=timed, seq=count)[1])
+        each = _on_grid(tokens, lambda count: self.parts("prefill", ATTENTION, batch=timed, seq=count)[1])
         return prompts / timed * each
 
     def graph(self, step: str, *, whole: bool = True) -> Graph:
@@ -133,13 +133,13 @@ class StepTimes(Options):
             self._graphs[key] = step_graph(decoder, step, self)
         return self._graphs[key]
 
-    def parts_s(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
-        """Seconds of a whole step at these sizes, and of its kernels of one kind; what was timed is kept."""
+    def parts(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
+        """Of a whole step at these sizes, and of its kernels of one kind; what was timed is kept."""
         key = step, kind, *sizes.items()
         if key not in self._known:
             timings = self.timings(step, **sizes)
             of_kind = tuple(timing for timing in timings if timing.kernel.kind == kind)
-            whole, part = (with_layers(self.decoder, self.seconds_by_part(some)) for some in (timings, of_kind))
+            whole, part = (with_layers(self.decoder, self.by_part(some)) for some in (timings, of_kind))
             self._known[key] = whole, part
         return self._known[key]
 
@@ -159,7 +159,28 @@ class StepTimes(Options):
         gap = self.machine.values["kernel_gap_graph" if self.graphs else "kernel_gap"]
         return self.machine.with_values({**self.machine.values, "kernel_gap": gap})
 
-    def seconds_by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes(StepSums):
+    """Seconds of the steps."""
+
+    def prefill_s(self, prompts: int, seq: int) -> float:
+        """So many prompts of `seq` tokens, read together."""
+        return self.parts("prefill", ATTENTION, batch=prompts, seq=seq)[0]
+
+    def decode_s(self, sequences: int, context: float) -> float:
+        """One token for each sequence of, on average, `context` tokens."""
+        return self.decode(sequences, context)
+
+    def step_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+        """`chunks` of prompts beside sequences, as of `step`."""
+        return self.step(chunks, sequences, context)
+
+    def parts_s(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
+        """A whole step, and its kernels of one kind, as of `parts`."""
+        return self.parts(step, kind, **sizes)
+
+    def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
         """Seconds of each layer by its name, and of the rest under ""."""
         found: dict[str, float] = defaultdict(float)
         for timing in timings:

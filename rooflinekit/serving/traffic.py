@@ -68,6 +68,11 @@ class Stream:
         told = finite(self.spread) and 0 <= self.spread <= 2
         expect(told, "spread", "a share of the answers' length, 0 to 2", self.spread)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of a request and its answer at most."""
+        return self.input + math.ceil(self.output * (1 + self.spread / 2))
+
     def first(self, received_s: float) -> list[Request]:
         """All clients' first: one finds the engine idle, the others meet its prompt. received_s: of each of them."""
         return [self._request(number, math.ulp(received_s) if number else 0.0) for number in range(self.clients)]

@@ -1,5 +1,6 @@
 """Engines by name and version: their defaults, the command that starts them, and what is said of wrong names."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,7 @@ def test_a_row_holds_from_its_version_on() -> None:
         ("vllm:", "engine 'vllm:': expected a version behind the colon, such as vllm:0.14"),
         ("sglang:main", "engine 'sglang:main': expected a version behind the colon, such as sglang:0.4"),
         ("vllm:0.2", "engine 'vllm:0.2': known from vllm 0.6 on"),
+        ("sglang:0.5.8:3", "engine 'sglang:0.5.8:3': expected a version behind the colon, such as sglang:0.4"),
         (3, "engine: expected a name such as 'vllm:0.12'; got 3"),
     ],
 )
@@ -100,6 +102,6 @@ def test_an_answer_says_which_engine_was_meant() -> None:
     assert named.to_dict()["launch"] == named.launch_lines()
     assert named.launch_lines()[0] in str(named)
     assert all("sglang" in str(one) and "vllm" not in str(one) for one in named.accuracy)
-    plain = rk.serve(decoder, GPU, **options, engine=rk.Engine(policy="prefill-first"))
+    plain = rk.serve(decoder, GPU, **options, engine=replace(named.engine, release=None))
     assert plain.launch_lines() == []
     assert plain.ttft_s == named.ttft_s

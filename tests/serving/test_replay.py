@@ -11,7 +11,7 @@ from rooflinekit.errors import CapacityError
 from rooflinekit.serving import settings
 from rooflinekit.serving.replay import replay
 from rooflinekit.serving.step_times import Chunk
-from rooflinekit.serving.traffic import Played, Request
+from rooflinekit.serving.traffic import Played, Request, Stream
 
 Engine = partial(settings.Engine, request_s=0, input_s=0)  # requests are in the queue at once
 SERIAL = Engine(host="serial", step_tokens=100)
@@ -40,6 +40,36 @@ def test_a_request_is_received_before_it_waits() -> None:
     # 0.5 s, and 0.1 s for each of 5 tokens: in the queue at 4, read until 14
     (one,) = play((3, 5, 4), engine=Engine(host="serial", request_s=0.5, input_s=0.1)).answers
     assert (one.queue_s, one.ttft_s, one.tpot_s) == (1, 11, 1)
+
+
+def test_tokens_of_answers_wait_for_the_thread_that_hands_them_out() -> None:
+    # Faster than steps: the token of the prompt, read from 0 to 10, is there at 10.25, the others each a second later.
+    (one,) = play((0, 5, 4), engine=Engine(host="serial", token_s=0.25)).answers
+    assert (one.first_s, one.last_s) == (10.25, 13.25)
+    # Slower: the four, made at 10, 11, 12 and 13, are there at 12, 14, 16 and 18.
+    slow = play((0, 5, 4), engine=Engine(host="serial", token_s=2))
+    assert (slow.answers[0].first_s, slow.answers[0].last_s, slow.gaps) == (12, 18, {2: 3})
+    # Two that go on together: both prompts end at 20, both tokens are there at 22, the next two, made at 21, at 24.
+    both = play((0, 5, 2), (0, 5, 2), engine=Engine(host="serial", token_s=1))
+    assert [(answer.first_s, answer.last_s) for answer in both.answers] == [(22, 24), (22, 24)]
+
+
+def test_a_thread_that_hands_out_tokens_reads_prompts_in_between() -> None:
+    # The first is taken up for 1 s, and 0.2 s for each of 5 tokens: read from 2 to 12. The second, sent at 11, is taken
+    # up until 13; only then the thread hands out the first's token, made at 12: at 14. In the queue at 13, it is read
+    # to 23.
+    engine = Engine(host="serial", token_s=1, request_work_s=1, input_s=0.2)
+    first, second = play((0, 5, 1), (11, 5, 1), engine=engine).answers
+    assert (first.scheduled_s, first.first_s) == (2, 14)
+    assert (second.scheduled_s, second.first_s) == (13, 24)
+
+
+def test_clients_ask_again_when_they_have_the_last_token() -> None:
+    # 10 s to read, handed out at 11 and 12; so the second of its two requests comes at 12, where the engine is idle.
+    stream = Stream(clients=1, input=5, output=2, rounds=2, spread=0)
+    played = replay(stream, step_s, Engine(host="serial", token_s=1), 1000)
+    assert [answer.ttft_s for answer in played.answers] == pytest.approx([11, 11])
+    assert [answer.last_s for answer in played.answers] == pytest.approx([12, 24])
 
 
 def test_prompts_wait_for_further_ones_beside_answers() -> None:
@@ -110,6 +140,12 @@ def test_where_the_cache_is_full_the_last_one_is_read_again() -> None:
     whole = play((0, 4, 5), (0, 4, 5), cache=12, engine=Engine(host="serial", step_tokens=100, reserve="whole"))
     assert [answer.first_s for answer in whole.answers] == [8, 8 + 4 + 8]
     assert whole.preemptions == 0
+    # with room for all its own tokens beside what the first has so far: 12 - 4 - 1 < 9, until the first has ended
+    own = play((0, 4, 5), (0, 4, 5), cache=12, engine=Engine(host="serial", step_tokens=100, reserve="own"))
+    assert [answer.first_s for answer in own.answers] == [8, 8 + 4 + 8]
+    # of 15 tokens the first has 4 + 1 at 9, and gets one more beside the second, whose 4 + 5 fill the rest
+    own = play((0, 4, 5), (9, 4, 5), cache=15, engine=Engine(host="serial", step_tokens=100, reserve="own"))
+    assert [answer.first_s for answer in own.answers] == [8, 9 + 8 + 1]
 
 
 def test_a_sequence_that_has_to_go_before_its_second_token() -> None:
@@ -130,11 +166,14 @@ def test_a_request_larger_than_the_cache() -> None:
 @given(
     st.lists(st.tuples(st.floats(0, 300), st.integers(1, 9), st.integers(1, 20)), min_size=1, max_size=15),
     st.sampled_from(["mixed", "prefill-first"]), st.sampled_from(["serial", "overlapped"]),
-    st.sampled_from(["grow", "whole"]), st.booleans(), st.integers(1, 30), st.integers(29, 90), st.integers(1, 5),
+    st.sampled_from(["grow", "own", "whole"]), st.booleans(), st.integers(1, 30), st.integers(29, 90),
+    st.integers(1, 5), st.sampled_from([0, 0.1, 2]),
 )  # fmt: skip
-def test_every_token_is_given_once(requests, policy, host, reserve, chunks, step_tokens, cache, sequences) -> None:
+def test_every_token_is_given_once(
+    requests, policy, host, reserve, chunks, step_tokens, cache, sequences, token_s
+) -> None:
     engine = Engine(policy=policy, host=host, reserve=reserve, chunks=chunks, step_tokens=step_tokens,
-                    sequences=sequences)  # fmt: skip
+                    sequences=sequences, token_s=token_s)  # fmt: skip
     log = [Request(arrival_s=at, input=given, output=answer) for at, given, answer in sorted(requests)]
     played = replay(log, step_s, engine, cache)
     assert len(played.answers) == len(log)
@@ -142,7 +181,8 @@ def test_every_token_is_given_once(requests, policy, host, reserve, chunks, step
         assert answer.request.arrival_s <= answer.scheduled_s < answer.first_s <= answer.last_s
         # no faster than by itself: 2 s a token in, 1 s a further token
         assert answer.ttft_s >= 2 * answer.request.input - 1e-9
-        assert answer.last_s - answer.first_s >= answer.request.output - 1 - 1e-9
+        # but where tokens are handed out: the first may have waited longer than the last
+        assert token_s or answer.last_s - answer.first_s >= answer.request.output - 1 - 1e-9
     assert sum(played.gaps.values()) == sum(answer.request.output - 1 for answer in played.answers)
     assert played.peak_cache <= 1
     if reserve == "whole":
