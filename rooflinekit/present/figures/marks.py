@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from matplotlib.markers import CARETDOWNBASE, CARETLEFTBASE, CARETRIGHTBASE, CARETUPBASE
 
 from rooflinekit.present.figures.frame import Frame, Place
-from rooflinekit.present.figures.labels import Box, Name, around, shortened, write_names
+from rooflinekit.present.figures.labels import Name, Offer, around, shortened, write_names
 from rooflinekit.present.figures.records.caption import percent, three_digits
 from rooflinekit.present.figures.records.figure import Figure, Floor, Point, Stop, Trajectory, by_time, leading
 from rooflinekit.present.figures.records.roofs import crossings
@@ -143,8 +144,8 @@ def draw_rail_scale(frame: Frame, *, normalized: bool = False) -> None:
         text = share if normalized else format_quantity(10.0**decade, "byte/s", digits=1)
         width, height = frame.ruler.size(text, font)
         x, y = frame.place(*spot)
-        box = Box(x=x + 2 + width / 2, y=y, width=width, height=height)
-        frame.label([(0.0, box, text)], spot, font=font, colour="#555555")
+        offer = Offer(text, (width, height), np.zeros(1), np.array([[x + 2 + width / 2, y]]))
+        frame.label([offer], spot, font=font, colour="#555555")
 
 
 # Whole steps as marks on paths, where the faster of two devices changes, and what starting kernels costs.
@@ -229,7 +230,7 @@ def draw_crossings(frame: Frame, figure: Figure) -> None:
         frame.ax.plot([x], [y], marker="x", markersize=4.5, markeredgewidth=1.0, color=INK, zorder=4.2)
         text, font = three_digits(x), frame.style.label_font - 0.5
         place = frame.place(x, y)
-        frame.label(around(*place, 3.0, frame.ruler.size(text, font), text), crossing.at, font=font, colour=INK)
+        frame.label([around(*place, 3.0, frame.ruler.size(text, font), text)], crossing.at, font=font, colour=INK)
 
 
 def draw_floors(frame: Frame, figure: Figure) -> None:
@@ -255,8 +256,10 @@ def label_floors(frame: Frame, figure: Figure) -> None:
         for dislike, text in ((0.0, f"start {start}, {moved} a kernel"), (15.0, f"start {start}")):
             size = frame.ruler.size(text, frame.style.label_font)
             for i, spot in enumerate(inside[::8]):
-                near = around(*frame.place(*spot), 1.0, size, text)
-                found += [(cost + dislike + 0.05 * i, box, words) for cost, box, words in near if cost < 12]
+                offer = around(*frame.place(*spot), 1.0, size, text)
+                near = offer.costs < 12
+                costs = offer.costs[near] + dislike + 0.05 * i
+                found.append(replace(offer, costs=costs, centres=offer.centres[near]))
         frame.label(found, inside[0], font=frame.style.label_font, colour=_floor_colour(figure, floor))
 
 
