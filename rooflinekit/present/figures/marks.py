@@ -8,7 +8,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.markers import CARETDOWNBASE, CARETLEFTBASE, CARETRIGHTBASE, CARETUPBASE
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.markers import CARETDOWNBASE, CARETLEFTBASE, CARETRIGHTBASE, CARETUPBASE, MarkerStyle
+from matplotlib.transforms import IdentityTransform
 
 from rooflinekit.present.figures.frame import Frame, Place
 from rooflinekit.present.figures.labels import Name, Offer, around, shortened, write_names
@@ -86,11 +89,7 @@ def draw_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> None:
             frame.ax.plot(*zip(*spots, strict=True), color=colour, linewidth=0.7, alpha=alpha, zorder=3.5)
             frame.room.add_line(*(frame.place(*spot) for spot in spots[:2]))
         for place, spot in zip(places, spots, strict=True):
-            frame.ax.scatter(
-                [spot[0]], [spot[1]], s=marker_square(marker, area), marker=marker, alpha=alpha, gid=f"mark-{gid}",
-                facecolors=colour if place.filled else "white", edgecolors="white" if place.filled else colour,
-                linewidths=0.4 if place.filled else 0.8, zorder=4 if place.filled else 3.8,
-            )  # fmt: skip
+            draw_mark(frame.ax, spot, marker, area, colour, filled=place.filled, alpha=alpha, gid=f"mark-{gid}")
             frame.room.discs.append((*frame.place(*spot), radius))
             _edge_arrow(frame, place, spot, gid)
         if point in above:
@@ -98,6 +97,22 @@ def draw_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> None:
                 *frame.spot(point), marker="o", markersize=2 * (radius + _RING), markerfacecolor="none",
                 markeredgecolor=VERMILLION, markeredgewidth=0.9, linestyle="none", zorder=4.6, gid=f"of-{gid}",
             )  # fmt: skip
+
+
+def draw_mark(
+    ax: Axes, spot: tuple[float, float], marker: str, area: float, colour: str, *, filled: bool,
+    alpha: float | None = None, gid: str | None = None,
+) -> None:  # fmt: skip
+    """A mark with a white edge, or a hollow one below those: what `scatter` draws, without its search for colours."""
+    face, edge = (colour, "white") if filled else ("white", colour)
+    style = MarkerStyle(marker)
+    ax.add_collection(
+        PathCollection(
+            [style.get_path().transformed(style.get_transform())], [marker_square(marker, area)], offsets=[spot],
+            offset_transform=ax.transData, facecolors=face, edgecolors=edge, linewidths=0.4 if filled else 0.8,
+            alpha=alpha, zorder=4 if filled else 3.8, gid=gid, transform=IdentityTransform(),
+        ), autolim=False,
+    )  # fmt: skip
 
 
 def _on_rail(frame: Frame, place: Place) -> tuple[float, float]:
@@ -196,11 +211,7 @@ def _stop_marks(frame: Frame, stop: Stop, colour: str) -> None:
         frame.room.add_line(frame.place(*min(spots)), frame.place(*max(spots)))
     for level, spot in enumerate(spots):
         hollow = sends and level == len(spots) - 1
-        frame.ax.scatter(
-            [spot[0]], [spot[1]], s=marker_square(marker, _AREA), marker=marker,
-            facecolors="white" if hollow else colour, edgecolors=colour if hollow else "white",
-            linewidths=0.8 if hollow else 0.4, zorder=3.9 if hollow else 4,
-        )  # fmt: skip
+        draw_mark(frame.ax, spot, marker, _AREA, colour, filled=not hollow)
         frame.room.discs.append((*frame.place(*spot), marker_radius(marker, _AREA)))
 
 
