@@ -54,7 +54,8 @@ def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequenc
         box = Box.around(extent.get_points() * frame.ruler.points)
         texts = sum(box.overlaps(other) for other in frame.room.boxes)
         # Labels can move, marks cannot.
-        cost = 100.0 * texts + 10 * frame.room.discs_hit(box) + frame.room.lines_hit(box)
+        marks, lines = (float(hits[0]) for hits in frame.room.hits(box.row))
+        cost = 100.0 * texts + 10 * marks + lines
         if best is None or cost < best[0]:
             best = cost, place, box, texts > 0
         legend.remove()

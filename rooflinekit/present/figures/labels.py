@@ -1,13 +1,13 @@
-"""The placer of labels: boxes at any angle, what they would cover, the best of several places, names with leaders.
+"""The placer of labels: boxes at any angle, what they would cover, the best of many places, names with leaders.
 
-All lengths are in points (1/72 inch) from the lower left corner of the page. Places are tried in a fixed order, and the
+All lengths are in points (1/72 inch) from the lower left corner of the page. Places are weighed many at once, and the
 first of the best is taken: the same figure always gets the same labels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from rooflinekit.errors import printable
 from rooflinekit.present.figures.style import INK, Style, page_of, settle, whole_page
 
-Places: TypeAlias = NDArray[np.float64]  # [number, 2]
+Numbers: TypeAlias = NDArray[np.float64]
+Line: TypeAlias = tuple[float, float, float, float]  # x and y of its start and of its end
 
 _PAD = 1.0  # kept free around every text
 
@@ -37,60 +38,136 @@ class Box:
     angle: float = 0.0  # radians, counter-clockwise
 
     @classmethod
-    def around(cls, ends: Places) -> Box:
+    def around(cls, ends: Numbers) -> Box:
         """The upright one between two corners."""
         (x, y), (width, height) = ends.mean(axis=0), ends[1] - ends[0]
         return cls(x=float(x), y=float(y), width=float(width), height=float(height))
 
     @property
-    def corners(self) -> Places:
-        """The four corners, in order."""
-        half = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (self.width / 2, self.height / 2)
-        return half @ _turn(-self.angle) + (self.x, self.y)
-
-    @property
-    def row(self) -> tuple[float, ...]:
-        """Centre, half sides, cosine and sine."""
-        return self.x, self.y, self.width / 2, self.height / 2, math.cos(self.angle), math.sin(self.angle)
+    def row(self) -> Numbers:
+        """As a row of `Rows`."""
+        return _rows(np.array([[self.x, self.y]]), (self.width, self.height), self.angle)
 
     def overlaps(self, other: Box) -> bool:
-        """Whether the two have points in common: no line along a side of either lies between them."""
-        if (
-            math.hypot(self.x - other.x, self.y - other.y)
-            > sum(math.hypot(b.width, b.height) for b in (self, other)) / 2
-        ):
-            return False
-        for one, two in ((self, other), (other, self)):
-            seen = one._seen(two.corners)
-            reach = (one.width / 2, one.height / 2)
-            if (seen.min(axis=0) >= reach).any() or (-seen.max(axis=0) >= reach).any():
-                return False
-        return True
-
-    def distances(self, places: Places) -> NDArray[np.float64]:
-        """How far each place lies from the box; 0 inside."""
-        outside = np.maximum(np.abs(self._seen(places)) - (self.width / 2, self.height / 2), 0)
-        return np.hypot(outside[:, 0], outside[:, 1])
+        """Whether the two have points in common."""
+        return bool(_overlap(self.row, other.row)[0, 0])
 
     def nearest(self, x: float, y: float) -> tuple[float, float]:
         """The point of the box that is nearest to a place."""
-        seen = self._seen(np.array([[x, y]]))
-        half = (self.width / 2, self.height / 2)
-        found = np.clip(seen, [-half[0], -half[1]], half) @ _turn(-self.angle) + (self.x, self.y)
-        return float(found[0, 0]), float(found[0, 1])
-
-    def _seen(self, places: Places) -> Places:
-        """Places in the box's own directions, from its centre."""
-        return (places - (self.x, self.y)) @ _turn(self.angle)
+        found = _nearest(self.row, x, y)[0]
+        return float(found[0]), float(found[1])
 
 
-def _turn(angle: float) -> Places:
-    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+# Many boxes at once: a row is x and y of the centre, half of each side, cosine and sine of the angle.
+
+Rows: TypeAlias = Numbers  # [boxes, 6]
 
 
-_NONE = np.empty((0, 2))
+def _rows(centres: Numbers, size: tuple[float, float], angle: float) -> Rows:
+    shape = [size[0] / 2, size[1] / 2, math.cos(angle), math.sin(angle)]
+    return np.hstack([centres, np.broadcast_to(shape, (len(centres), 4))])
 
-Candidate: TypeAlias = tuple[float, Box, str]  # cost, place and text of a label
+
+def _seen(boxes: Rows, x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
+    """Places in each box's own directions, from its centre: [boxes, places] along it and across."""
+    right, up = x - boxes[:, 0, None], y - boxes[:, 1, None]
+    cos, sin = boxes[:, 4, None], boxes[:, 5, None]
+    return right * cos + up * sin, up * cos - right * sin
+
+
+def _distances(boxes: Rows, x: Numbers, y: Numbers) -> Numbers:
+    """How far each place lies from each box, [boxes, places]; 0 inside."""
+    along, across = _seen(boxes, x, y)
+    beside, beyond = np.abs(along) - boxes[:, 2, None], np.abs(across) - boxes[:, 3, None]
+    return np.hypot(np.maximum(beside, 0), np.maximum(beyond, 0))
+
+
+def _nearest(boxes: Rows, x: float, y: float) -> Numbers:
+    """The point of each box that is nearest to a place, [boxes, 2]."""
+    along, across = (seen[:, 0] for seen in _seen(boxes, np.array([x]), np.array([y])))
+    along, across = np.clip(along, -boxes[:, 2], boxes[:, 2]), np.clip(across, -boxes[:, 3], boxes[:, 3])
+    cos, sin = boxes[:, 4], boxes[:, 5]
+    return np.column_stack([boxes[:, 0] + along * cos - across * sin, boxes[:, 1] + along * sin + across * cos])
+
+
+def _overlap(ones: Rows, others: Rows) -> NDArray[np.bool_]:
+    """Which boxes have points in common, [ones, others]: no line along a side of either lies between them."""
+    cos = ones[:, 4, None] * others[:, 4] + ones[:, 5, None] * others[:, 5]
+    sin = ones[:, 4, None] * others[:, 5] - ones[:, 5, None] * others[:, 4]
+    cos, sin = np.abs(cos), np.abs(sin)
+    along, across = _seen(ones, others[:, 0], others[:, 1])
+    apart = np.abs(along) - (others[:, 2] * cos + others[:, 3] * sin) >= ones[:, 2, None]
+    apart |= np.abs(across) - (others[:, 2] * sin + others[:, 3] * cos) >= ones[:, 3, None]
+    along, across = (seen.T for seen in _seen(others, ones[:, 0], ones[:, 1]))
+    apart |= np.abs(along) - (ones[:, 2, None] * cos + ones[:, 3, None] * sin) >= others[:, 2]
+    apart |= np.abs(across) - (ones[:, 2, None] * sin + ones[:, 3, None] * cos) >= others[:, 3]
+    return ~apart
+
+
+# Lines count by the places on them, one a point of length, from the start to the end.
+
+
+def _steps(lines: Numbers) -> Numbers:
+    """Between how many places each line has a step."""
+    return np.maximum(1, np.floor(np.hypot(lines[:, 2] - lines[:, 0], lines[:, 3] - lines[:, 1])))
+
+
+def _within(first: Numbers, last: Numbers, steps: Numbers) -> Numbers:
+    """How many places lie between two shares of a line."""
+    count = np.floor(np.minimum(last, 1) * steps + _ROUNDING) - np.ceil(np.maximum(first, 0) * steps - _ROUNDING) + 1
+    return np.maximum(count, 0)
+
+
+_ROUNDING = 1e-9  # of a step
+
+
+def _in_boxes(boxes: Rows, lines: Numbers) -> Numbers:
+    """How many places of each line lie in each box, [boxes, lines]."""
+    starts, ends = (_seen(boxes, lines[:, i], lines[:, i + 1]) for i in (0, 2))
+    first, last = np.zeros((len(boxes), len(lines))), np.ones((len(boxes), len(lines)))
+    with np.errstate(divide="ignore", invalid="ignore"):  # of lines along a side
+        for start, end, half in zip(starts, ends, (boxes[:, 2, None], boxes[:, 3, None]), strict=True):
+            one, other = (-half - start) / (end - start), (half - start) / (end - start)
+            first, last = np.fmax(first, np.fmin(one, other)), np.fmin(last, np.fmax(one, other))
+    return _within(first, np.maximum(last, -1), _steps(lines))
+
+
+def _in_discs(discs: Numbers, lines: Numbers) -> Numbers:
+    """How many places of each line lie in each disc, [discs, lines]."""
+    x, y, radius = discs.T[:, :, None]
+    right, up = lines[:, 2] - lines[:, 0], lines[:, 3] - lines[:, 1]
+    length = np.maximum(right**2 + up**2, 1e-12)
+    middle = ((x - lines[:, 0]) * right + (y - lines[:, 1]) * up) / length
+    off = (lines[:, 0] + middle * right - x) ** 2 + (lines[:, 1] + middle * up - y) ** 2
+    reach = np.sqrt(np.maximum(radius**2 - off, 0) / length)
+    return np.where(off < radius**2, _within(middle - reach, middle + reach, _steps(lines)), 0)
+
+
+def _crossings(ones: Numbers, others: Numbers) -> Numbers:
+    """How many of the other lines each line crosses."""
+
+    def sides(a: Numbers, b: Numbers, c: Numbers) -> Numbers:
+        first, second = b - a, c - a
+        return np.sign(first[..., 0] * second[..., 1] - first[..., 1] * second[..., 0])
+
+    start, end = ones[:, None, :2], ones[:, None, 2:]
+    first, last = others[:, :2], others[:, 2:]
+    apart = sides(first, last, start) != sides(first, last, end)
+    return (apart & (sides(start, end, first) != sides(start, end, last))).sum(axis=1).astype(float)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A text, and where it may stand: what each place costs, [n], the centres, [n, 2], and the angle."""
+
+    text: str
+    size: tuple[float, float]  # width and height
+    costs: Numbers
+    centres: Numbers
+    angle: float = 0.0
+
+
+_FIRST = 64  # places that are weighed before the others, by what they cost
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,99 +177,85 @@ class Room:
     bounds: tuple[float, float, float, float]  # left, bottom, right, top
     boxes: list[Box] = field(default_factory=list)
     discs: list[tuple[float, float, float]] = field(default_factory=list)  # x, y, radius
-    lines: list[Places] = field(default_factory=list)  # one place a point of length
-    _discs: Places = field(default_factory=lambda: np.empty((0, 3)))  # as one array: names ask thousands of times
-    _lines: tuple[list[Places], Places, Places] = field(default_factory=lambda: ([], _NONE, _NONE))
+    lines: list[Line] = field(default_factory=list)
 
     def add_line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """A line that text had better not cross."""
-        self.lines.append(segment(start, end))
+        self.lines.append((*start, *end))
 
-    def free(self, box: Box) -> bool:
-        """Whether text may stand here: inside, and on no other text."""
+    def free(self, boxes: Rows) -> NDArray[np.bool_]:
+        """Where text may stand: inside, and on no other text."""
         left, bottom, right, top = self.bounds
-        corners = box.corners
-        inside = corners.min(axis=0) >= (left, bottom), corners.max(axis=0) <= (right, top)
-        return bool(np.all(inside)) and not any(box.overlaps(other) for other in self.boxes)
+        x, y, along, across = boxes[:, :4].T
+        cos, sin = np.abs(boxes[:, 4:]).T
+        wide, high = along * cos + across * sin, along * sin + across * cos
+        inside = (x - wide >= left) & (x + wide <= right) & (y - high >= bottom) & (y + high <= top)
+        if self.boxes and inside.any():
+            taken = np.concatenate([box.row for box in self.boxes])
+            inside[inside] = ~_overlap(boxes[inside], taken).any(axis=1)
+        return inside
 
-    def discs_hit(self, box: Box) -> float:
-        """How deep, in points, the box cuts into marks, added up."""
-        if not self.discs:
-            return 0.0
-        discs = self._all_discs()
-        return float(np.maximum(discs[:, 2] + _PAD - box.distances(discs[:, :2]), 0).sum())
-
-    def lines_hit(self, box: Box) -> float:
-        """Points of line under the box."""
-        return float((box.distances(self._all_lines()[1]) == 0).sum()) if self.lines else 0.0
-
-    def _all_discs(self) -> Places:
-        if len(self._discs) != len(self.discs):
-            self._discs = np.array(self.discs)
-        return self._discs
-
-    def _all_lines(self) -> tuple[list[Places], Places, Places]:
-        """The lines, all places on them, and both ends of each."""
-        known = self._lines[0]
-        if len(known) != len(self.lines) or any(one is not other for one, other in zip(known, self.lines, strict=True)):
-            ends = np.array([(line[0], line[-1]) for line in self.lines])
-            self._lines = [*self.lines], np.concatenate(self.lines), ends
-        return self._lines
-
-    def crossed(self, line: Places, own: tuple[float, float, float]) -> float:
-        """What a leader line costs: its points on other text and on other marks than its own, and lines it crosses."""
-        cost = 12.0 * self._crossings(line)
-        if self.boxes:
-            # All boxes at once: this is asked for thousands of leaders.
-            x, y, half_width, half_height, cos, sin = np.array([box.row for box in self.boxes]).T[:, :, None]
-            right, up = line[:, 0] - x, line[:, 1] - y
-            inside = (np.abs(right * cos + up * sin) <= half_width) & (np.abs(up * cos - right * sin) <= half_height)
-            cost += 3.0 * inside.sum()
+    def hits(self, boxes: Rows) -> tuple[Numbers, Numbers]:
+        """How deep, in points, each box cuts into marks, added up; and how many points of line lie under it."""
+        marks = lines = np.zeros(len(boxes))
         if self.discs:
-            x, y, radius = self._all_discs().T[:, :, None]
-            covered = (line[:, 0] - x) ** 2 + (line[:, 1] - y) ** 2 < radius**2
-            cost += 30.0 * (covered.sum() - covered[self.discs.index(own)].sum())
-        return float(cost)
+            x, y, radius = np.array(self.discs).T
+            marks = np.maximum(radius + _PAD - _distances(boxes, x, y), 0).sum(axis=1)
+        if self.lines:
+            lines = _in_boxes(boxes, np.array(self.lines)).sum(axis=1)
+        return marks, lines
 
-    def _crossings(self, line: Places) -> int:
-        """How many straight lines this one crosses."""
-        if not self.lines:
-            return 0
-        ends = self._all_lines()[2]
-        start, end = line[0], line[-1]
-
-        def sides(a: Places, b: Places, c: Places) -> NDArray[np.float64]:
-            first, second = b - a, c - a
-            return np.sign(first[..., 0] * second[..., 1] - first[..., 1] * second[..., 0])
-
-        apart = sides(ends[:, 0], ends[:, 1], start) != sides(ends[:, 0], ends[:, 1], end)
-        return int((apart & (sides(start, end, ends[:, 0]) != sides(start, end, ends[:, 1]))).sum())
+    def crossed(self, leaders: Numbers, own: tuple[float, float, float]) -> Numbers:
+        """What each leader costs: its points on other text and on other marks than its own, and lines it crosses."""
+        cost = 12.0 * _crossings(leaders, np.array(self.lines)) if self.lines else np.zeros(len(leaders))
+        if self.boxes:
+            taken = np.concatenate([box.row for box in self.boxes])
+            cost += 3.0 * _in_boxes(taken, leaders).sum(axis=0)
+        if self.discs:
+            covered = _in_discs(np.array(self.discs), leaders)
+            cost += 30.0 * (covered.sum(axis=0) - covered[self.discs.index(own)])
+        return cost
 
     def best(
-        self, candidates: Iterable[Candidate], extra: Callable[[Box], float] | None = None, most: float = math.inf
-    ) -> Candidate | None:
-        """The free candidate of least cost, None where none is free: its own cost, what it covers, and `extra`.
+        self, offers: Iterable[Offer], extra: Callable[[Rows], Numbers] | None = None, most: float = math.inf
+    ) -> tuple[Box, str] | None:
+        """The free place of least cost, with its text; None where none is free: its own cost, what it covers, `extra`.
 
-        most: the cost from which no text is better than this one.
+        The first of equal ones is taken. most: the cost from which no text is better than this one.
         """
-        found: tuple[float, Candidate] | None = None
-        for candidate in candidates:
-            cost, box, _ = candidate
-            if found is not None and cost >= found[0]:
-                continue
-            cost += 40.0 * self.discs_hit(box) + 3.0 * self.lines_hit(box)
-            if found is not None and cost >= found[0]:
-                continue
-            cost += extra(box) if extra else 0.0
-            if cost < (most if found is None else found[0]) and self.free(box):
-                found = cost, candidate
-        return found[1] if found else None
+        every = [offer for offer in offers if len(offer.costs)]
+        if not every:
+            return None
+        costs = np.concatenate([offer.costs for offer in every])
+        boxes = np.concatenate([_rows(offer.centres, offer.size, offer.angle) for offer in every])
+        order = np.argsort(costs, kind="stable")
+        found, start, count = (most, -1), 0, _FIRST
+        while start < len(order) and costs[order[start]] <= found[0]:
+            chosen = order[start : start + count]
+            found = min(found, self._cheapest(chosen, boxes[chosen], costs[chosen], extra, found[0]))
+            start, count = start + count, 2 * count
+        if found[1] < 0:
+            return None
+        offer = [offer for offer in every for _ in offer.costs][found[1]]
+        x, y = boxes[found[1], :2].tolist()
+        return Box(x=x, y=y, width=offer.size[0], height=offer.size[1], angle=offer.angle), offer.text
 
+    def _cheapest(
+        self, numbers: NDArray[np.intp], boxes: Rows, costs: Numbers, extra: Callable[[Rows], Numbers] | None,
+        most: float,
+    ) -> tuple[float, int]:  # fmt: skip
+        """The least cost of the free ones, as far as it is no more than `most`, and the number of the first."""
+        kept = self.free(boxes)
+        for more in (self._covered, extra):
+            numbers, boxes, costs = numbers[kept], boxes[kept], costs[kept]
+            if more is not None and len(costs):
+                costs = costs + more(boxes)
+            kept = costs <= most
+        return min(zip(costs.tolist(), numbers.tolist(), strict=True), default=(math.inf, -1))
 
-def segment(start: tuple[float, float], end: tuple[float, float]) -> Places:
-    """Places along a line, one a point of length."""
-    count = max(2, int(math.dist(start, end)) + 1)
-    return np.linspace(start, end, count)
+    def _covered(self, boxes: Rows) -> Numbers:
+        marks, lines = self.hits(boxes)
+        return 40.0 * marks + 3.0 * lines
 
 
 class Ruler:
@@ -214,24 +277,18 @@ class Ruler:
         return float(ax.get_window_extent().width) * self.points
 
 
-_ANGLES = sorted(range(-165, 181, 15), key=lambda angle: (abs(angle), angle))
+_GAPS = np.array([0.5, 3, 6, 10, 14, 18, 23, 28, 34, 40, 48, 56, 66, 78, 90, 105])
+_ANGLES = np.array(sorted(range(-165, 181, 15), key=lambda angle: (abs(angle), angle)))
+# From each gap in every direction; a box touches the circle with the corner or side that faces the mark.
+_REACH, _ANGLE = np.repeat(_GAPS, len(_ANGLES)), np.tile(_ANGLES, len(_GAPS))
+_TOWARDS = np.column_stack([np.cos(np.radians(_ANGLE)), np.sin(np.radians(_ANGLE))])
+_FACING = np.clip(1.6 * _TOWARDS, -1, 1)
 
 
-def around(x: float, y: float, radius: float, size: tuple[float, float], text: str) -> Iterator[Candidate]:
+def around(x: float, y: float, radius: float, size: tuple[float, float], text: str) -> Offer:
     """Places for a name near a mark: the nearer the better, to the right before the left."""
-    width, height = size
-    for gap in (0.5, 3, 6, 10, 14, 18, 23, 28, 34, 40, 48, 56, 66, 78, 90, 105):
-        for angle in _ANGLES:
-            across, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-            reach = radius + gap
-            # The box touches the circle of this reach with the corner or side that faces the mark.
-            box = Box(
-                x=x + reach * across + width / 2 * max(-1, min(1, 1.6 * across)),
-                y=y + reach * up + height / 2 * max(-1, min(1, 1.6 * up)),
-                width=width,
-                height=height,
-            )
-            yield gap + abs(angle) / 100, box, text
+    centres = (x, y) + (radius + _REACH)[:, None] * _TOWARDS + np.array(size) / 2 * _FACING
+    return Offer(text, size, _REACH + np.abs(_ANGLE) / 100, centres)
 
 
 _APART = 3.0  # points that texts in a line are apart in all
@@ -259,13 +316,13 @@ class Ground:
         return float(right), float(up)
 
     def label(
-        self, candidates: Iterable[Candidate], anchor: tuple[float, float], *, font: float, colour: str = INK
+        self, offers: Iterable[Offer], anchor: tuple[float, float], *, font: float, colour: str = INK
     ) -> Box | None:
-        """Writes the best candidate's text, if one is free; returns its box."""
-        found = self.room.best(candidates)
+        """Writes the text of the best place, if one is free; returns its box."""
+        found = self.room.best(offers)
         if found is None:
             return None
-        _, box, text = found
+        box, text = found
         apart = replace(box, width=box.width + _APART)
         self.room.boxes.append(apart)
         self.write(text, box, anchor, font=font, colour=colour, room=apart)
@@ -322,7 +379,7 @@ class Name:
         gid: str | None = None,
     ) -> None:  # fmt: skip
         self.box: Box | None = None
-        self._leader: Places | None = None
+        self._leader: Line | None = None
         self._ground = ground
         self._gid = gid
         self._spot = spot
@@ -330,47 +387,50 @@ class Name:
         self._radius = radius
         self._text = printable(text) + behind
         self._worth = math.inf if behind else _WORTH  # an error that was measured is always told
-        self._size = ground.ruler.size(self._text, ground.style.label_font)
+        self._offer = around(*self._place, radius, ground.ruler.size(self._text, ground.style.label_font), self._text)
 
     def settle(self) -> None:
         """Takes the best free place, leaving an earlier one."""
         room = self._ground.room
         if self.box is not None:
             room.boxes.remove(self.box)
-        room.lines = [line for line in room.lines if line is not self._leader]
-        best = room.best(around(*self._place, self._radius, self._size, self._text), self._leader_cost, self._worth)
-        self.box = best[1] if best else None
+        if self._leader is not None:
+            room.lines.remove(self._leader)
+        best = room.best([self._offer], self._leader_costs, self._worth)
+        self.box = best[0] if best else None
         self._leader = None
         if self.box is not None:
             room.boxes.append(self.box)
-            near = self.box.nearest(*self._place)
-            if self._gap(near) > _LEADER_FROM:
-                self._leader = segment(near, _toward(self._place, near, self._radius))
+            near = np.array([self.box.nearest(*self._place)])
+            if self._gaps(near)[0] > _LEADER_FROM:
+                leader = self._leaders(near, self._radius)[0]
+                self._leader = tuple(leader.tolist())
                 room.lines.append(self._leader)
 
     def write(self) -> None:
         """Writes the name, if it has a place, and draws its leader."""
         if self.box is None:
             return
-        end = None if self._leader is None else (float(self._leader[-1, 0]), float(self._leader[-1, 1]))
+        end = None if self._leader is None else self._leader[2:]
         font = self._ground.style.label_font
         self._ground.write(self._text, self.box, self._spot, font=font, leader=end, gid=self._gid)
 
-    def _gap(self, near: tuple[float, float]) -> float:
-        return math.dist(near, self._place) - self._radius
+    def _gaps(self, near: Numbers) -> Numbers:
+        """From places to the mark's edge."""
+        return np.hypot(*(near - self._place).T) - self._radius
 
-    def _leader_cost(self, box: Box) -> float:
-        near = box.nearest(*self._place)
-        if self._gap(near) <= _LEADER_FROM:
-            return 0.0
-        leader = segment(near, _toward(self._place, near, self._radius + 0.5))
-        return 2.0 + self._ground.room.crossed(leader, (*self._place, self._radius))
+    def _leaders(self, near: Numbers, radius: float) -> Numbers:
+        """Lines from places to a circle around the mark."""
+        away = near - self._place
+        return np.hstack([near, self._place + radius * away / np.hypot(*away.T)[:, None]])
 
-
-def _toward(start: tuple[float, float], end: tuple[float, float], distance: float) -> tuple[float, float]:
-    """The point at this distance from `start` on the way to `end`."""
-    share = distance / math.dist(start, end)
-    return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
+    def _leader_costs(self, boxes: Rows) -> Numbers:
+        near = _nearest(boxes, *self._place)
+        costs, far = np.zeros(len(boxes)), self._gaps(near) > _LEADER_FROM
+        if far.any():
+            leaders = self._leaders(near[far], self._radius + 0.5)
+            costs[far] = 2.0 + self._ground.room.crossed(leaders, (*self._place, self._radius))
+        return costs
 
 
 def shortened(text: str, longest: int = _LONGEST_NAME) -> str:

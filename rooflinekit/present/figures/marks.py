@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.markers import CARETDOWNBASE, CARETLEFTBASE, CARETRIGHTBASE, CARETUPBASE
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.markers import CARETDOWNBASE, CARETLEFTBASE, CARETRIGHTBASE, CARETUPBASE, MarkerStyle
+from matplotlib.transforms import IdentityTransform
 
 from rooflinekit.present.figures.frame import Frame, Place
-from rooflinekit.present.figures.labels import Box, Name, around, shortened, write_names
+from rooflinekit.present.figures.labels import Name, Offer, around, shortened, write_names
 from rooflinekit.present.figures.records.caption import percent, three_digits
 from rooflinekit.present.figures.records.figure import Figure, Floor, Point, Stop, Trajectory, by_time, leading
 from rooflinekit.present.figures.records.roofs import crossings
@@ -85,11 +89,7 @@ def draw_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> None:
             frame.ax.plot(*zip(*spots, strict=True), color=colour, linewidth=0.7, alpha=alpha, zorder=3.5)
             frame.room.add_line(*(frame.place(*spot) for spot in spots[:2]))
         for place, spot in zip(places, spots, strict=True):
-            frame.ax.scatter(
-                [spot[0]], [spot[1]], s=marker_square(marker, area), marker=marker, alpha=alpha, gid=f"mark-{gid}",
-                facecolors=colour if place.filled else "white", edgecolors="white" if place.filled else colour,
-                linewidths=0.4 if place.filled else 0.8, zorder=4 if place.filled else 3.8,
-            )  # fmt: skip
+            draw_mark(frame.ax, spot, marker, area, colour, filled=place.filled, alpha=alpha, gid=f"mark-{gid}")
             frame.room.discs.append((*frame.place(*spot), radius))
             _edge_arrow(frame, place, spot, gid)
         if point in above:
@@ -97,6 +97,22 @@ def draw_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> None:
                 *frame.spot(point), marker="o", markersize=2 * (radius + _RING), markerfacecolor="none",
                 markeredgecolor=VERMILLION, markeredgewidth=0.9, linestyle="none", zorder=4.6, gid=f"of-{gid}",
             )  # fmt: skip
+
+
+def draw_mark(
+    ax: Axes, spot: tuple[float, float], marker: str, area: float, colour: str, *, filled: bool,
+    alpha: float | None = None, gid: str | None = None,
+) -> None:  # fmt: skip
+    """A mark with a white edge, or a hollow one below those: what `scatter` draws, without its search for colours."""
+    face, edge = (colour, "white") if filled else ("white", colour)
+    style = MarkerStyle(marker)
+    ax.add_collection(
+        PathCollection(
+            [style.get_path().transformed(style.get_transform())], [marker_square(marker, area)], offsets=[spot],
+            offset_transform=ax.transData, facecolors=face, edgecolors=edge, linewidths=0.4 if filled else 0.8,
+            alpha=alpha, zorder=4 if filled else 3.8, gid=gid, transform=IdentityTransform(),
+        ), autolim=False,
+    )  # fmt: skip
 
 
 def _on_rail(frame: Frame, place: Place) -> tuple[float, float]:
@@ -143,8 +159,8 @@ def draw_rail_scale(frame: Frame, *, normalized: bool = False) -> None:
         text = share if normalized else format_quantity(10.0**decade, "byte/s", digits=1)
         width, height = frame.ruler.size(text, font)
         x, y = frame.place(*spot)
-        box = Box(x=x + 2 + width / 2, y=y, width=width, height=height)
-        frame.label([(0.0, box, text)], spot, font=font, colour="#555555")
+        offer = Offer(text, (width, height), np.zeros(1), np.array([[x + 2 + width / 2, y]]))
+        frame.label([offer], spot, font=font, colour="#555555")
 
 
 # Whole steps as marks on paths, where the faster of two devices changes, and what starting kernels costs.
@@ -195,11 +211,7 @@ def _stop_marks(frame: Frame, stop: Stop, colour: str) -> None:
         frame.room.add_line(frame.place(*min(spots)), frame.place(*max(spots)))
     for level, spot in enumerate(spots):
         hollow = sends and level == len(spots) - 1
-        frame.ax.scatter(
-            [spot[0]], [spot[1]], s=marker_square(marker, _AREA), marker=marker,
-            facecolors="white" if hollow else colour, edgecolors=colour if hollow else "white",
-            linewidths=0.8 if hollow else 0.4, zorder=3.9 if hollow else 4,
-        )  # fmt: skip
+        draw_mark(frame.ax, spot, marker, _AREA, colour, filled=not hollow)
         frame.room.discs.append((*frame.place(*spot), marker_radius(marker, _AREA)))
 
 
@@ -229,7 +241,7 @@ def draw_crossings(frame: Frame, figure: Figure) -> None:
         frame.ax.plot([x], [y], marker="x", markersize=4.5, markeredgewidth=1.0, color=INK, zorder=4.2)
         text, font = three_digits(x), frame.style.label_font - 0.5
         place = frame.place(x, y)
-        frame.label(around(*place, 3.0, frame.ruler.size(text, font), text), crossing.at, font=font, colour=INK)
+        frame.label([around(*place, 3.0, frame.ruler.size(text, font), text)], crossing.at, font=font, colour=INK)
 
 
 def draw_floors(frame: Frame, figure: Figure) -> None:
@@ -255,8 +267,10 @@ def label_floors(frame: Frame, figure: Figure) -> None:
         for dislike, text in ((0.0, f"start {start}, {moved} a kernel"), (15.0, f"start {start}")):
             size = frame.ruler.size(text, frame.style.label_font)
             for i, spot in enumerate(inside[::8]):
-                near = around(*frame.place(*spot), 1.0, size, text)
-                found += [(cost + dislike + 0.05 * i, box, words) for cost, box, words in near if cost < 12]
+                offer = around(*frame.place(*spot), 1.0, size, text)
+                near = offer.costs < 12
+                costs = offer.costs[near] + dislike + 0.05 * i
+                found.append(replace(offer, costs=costs, centres=offer.centres[near]))
         frame.label(found, inside[0], font=frame.style.label_font, colour=_floor_colour(figure, floor))
 
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rooflinekit.present.figures.frame import Frame
-from rooflinekit.present.figures.labels import Box, Candidate
+from rooflinekit.present.figures.labels import Offer
 from rooflinekit.present.figures.records.caption import three_digits
 from rooflinekit.present.figures.records.figure import Figure, Roof, RoofKind
 from rooflinekit.present.figures.style import DASHES, INK, SERIES_COLOURS
@@ -172,18 +174,18 @@ def label_ridges(frame: Frame, figure: Figure) -> None:
     for ridge, level, line in _ridges_of(frame, figure):
         x, foot = frame.place(ridge, bottom)
         _, head = frame.place(ridge, level)
-        candidates = []
+        offers = []
         for penalty, text in ((0.0, f"ridge {three_digits(ridge)}"), (10.0, three_digits(ridge))):
             width, height = frame.ruler.size(text, font)
             # Of several devices near the axis, or not at all: further up it would stand among the marks.
             room = head - foot if len(figure.devices) == 1 else min(head - foot, 2.2 * width)
-            for step in range(0, int(room - width - 4), 3):
-                for side in (-height / 2, height / 2):
-                    box = Box(x=x + side, y=foot + 2 + width / 2 + step, width=width, height=height, angle=math.pi / 2)
-                    candidates.append((penalty + 0.2 * step + (side > 0), box, text))
+            steps = np.repeat(np.arange(0, int(room - width - 4), 3), 2)
+            right = np.tile([False, True], len(steps) // 2)
+            centres = np.column_stack([x + np.where(right, height / 2, -height / 2), foot + 2 + width / 2 + steps])
+            offers.append(Offer(text, (width, height), penalty + 0.2 * steps + right, centres, math.pi / 2))
         link = line.first.kind == "link"
         colour = "#555555" if len(figure.devices) == 1 and not link else _colour(line, roof_colours(figure))
-        frame.label(candidates, (ridge, bottom), font=font, colour=colour)
+        frame.label(offers, (ridge, bottom), font=font, colour=colour)
 
 
 def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofKind) -> None:
@@ -194,18 +196,19 @@ def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofK
     # The solid ones first: they say what the dashed ones are a share of.
     for line in sorted(chosen, key=lambda line: (line.dashed, -line.first.value)):
         prefix = f"{shown[line.first.device]} " if len(figure.devices) > 1 else ""
-        candidates = [place for cost, text in line.texts(prefix) for place in _along(frame, line, text, cost)]
+        offers = [offer for cost, text in line.texts(prefix) for offer in _along(frame, line, text, cost)]
         anchor = line.end if kind == "compute" else line.start
-        frame.label(candidates, anchor, font=frame.style.label_font, colour=_colour(line, colours))
+        frame.label(offers, anchor, font=frame.style.label_font, colour=_colour(line, colours))
 
 
-def _along(frame: Frame, line: Line, text: str, penalty: float) -> Iterator[Candidate]:
+def _along(frame: Frame, line: Line, text: str, penalty: float) -> Iterator[Offer]:
     """Places along a line: above solid ones and below dashed ones, if possible close to it.
 
     A label of a level may begin before its ridge: over the memory roof there is nothing else.
     """
     (x0, y0), (x1, y1) = frame.place(*line.start), frame.place(*line.end)
     angle = math.atan2(y1 - y0, x1 - x0)
+    cos, sin = math.cos(angle), math.sin(angle)
     length = math.dist((x0, y0), (x1, y1))
     width, height = frame.ruler.size(text, frame.style.label_font)
     level = line.first.kind == "compute"
@@ -214,16 +217,10 @@ def _along(frame: Frame, line: Line, text: str, penalty: float) -> Iterator[Cand
     right_side = -1 if line.dashed else 1
     # On the wrong side a label touches its line, or it would seem to be another's.
     for side, gap, dislike in [(right_side, gap, 3 * gap) for gap in gaps] + [(-right_side, 0.8, 45.0)]:
-        away = side * (height / 2 + gap)
-        for step in range(steps):
-            # Levels are read from the right end, slopes from the middle of the line.
-            middle = length - 2 - width / 2 - 3 * step if level else 2 + width / 2 + 3 * step
-            off = 3 * step if level else abs(middle - length * 0.45)
-            box = Box(
-                x=x0 + middle * math.cos(angle) - away * math.sin(angle),
-                y=y0 + middle * math.sin(angle) + away * math.cos(angle),
-                width=width,
-                height=height,
-                angle=angle,
-            )
-            yield penalty + dislike + 0.06 * off, box, text
+        away, step = side * (height / 2 + gap), 3.0 * np.arange(steps)
+        # Levels are read from the right end, slopes from the middle of the line.
+        middle = length - 2 - width / 2 - step if level else 2 + width / 2 + step
+        off = step if level else np.abs(middle - length * 0.45)
+        x, y = x0 + middle * cos - away * sin, y0 + middle * sin + away * cos
+        costs = penalty + dislike + 0.06 * off
+        yield Offer(text, (width, height), costs, np.column_stack([x, y]), angle)

@@ -31,7 +31,7 @@ from overlaps import cover
 import rooflinekit as rk
 from rooflinekit.errors import InputError, OutputError
 from rooflinekit.present.figures import plot
-from rooflinekit.present.figures.labels import Box, Room
+from rooflinekit.present.figures.labels import Box, Offer, Room
 from rooflinekit.present.figures.records.build import roofline_figure
 from rooflinekit.present.figures.records.figure import Figure
 from rooflinekit.step.prediction import Prediction
@@ -406,10 +406,14 @@ def test_room_prefers_what_covers_least() -> None:
     room = Room(bounds=(0, 0, 100, 100))
     room.discs.append((20, 50, 5))
     on_mark, aside = Box(x=20, y=50, width=10, height=10), Box(x=60, y=50, width=10, height=10)
-    assert room.best([(0.0, on_mark, "a"), (5.0, aside, "b")]) == (5.0, aside, "b")
+
+    def offer(cost: float, box: Box, text: str) -> Offer:
+        return Offer(text, (box.width, box.height), np.array([cost]), np.array([[box.x, box.y]]))
+
+    assert room.best([offer(0.0, on_mark, "a"), offer(5.0, aside, "b")]) == (aside, "b")
     room.boxes.append(aside)
-    assert room.best([(0.0, on_mark, "a"), (5.0, aside, "b")]) == (0.0, on_mark, "a")
-    assert room.best([(0.0, Box(x=98, y=50, width=10, height=10), "outside")]) is None
+    assert room.best([offer(0.0, on_mark, "a"), offer(5.0, aside, "b")]) == (on_mark, "a")
+    assert room.best([offer(0.0, Box(x=98, y=50, width=10, height=10), "outside")]) is None
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
