@@ -525,6 +525,8 @@ class Values:
         """What an operator makes of its arguments' numbers; None where these are not known, or `out` is large."""
         if function in _EMPTY or torch.Tag.nondeterministic_seeded in function.tags or function.namespace != "aten":
             return None
+        if any(isinstance(arg, FakeTensor) and not hasattr(arg, _VALUES) for arg in args):
+            return None  # told at once: most are unknown
         if not all(_small(fake) for _, fake in placed(out)):
             return None
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ import sympy
 import torch
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -50,6 +51,7 @@ class RecordingShapeEnv(ShapeEnv):
     def __init__(self, most: float) -> None:
         super().__init__()
         self._most, self._different = most, set[sympy.Basic]()
+        self.worked_out: dict[object, SymNode] = {}  # of `remembered_arithmetic`
         self.asked: dict[sympy.Basic, str] = {}  # question → "model.py:12"
         self.inside_op = False
         self.of_ops: set[sympy.Basic] = set()  # asked by an operator's own shape code
@@ -149,6 +151,93 @@ def hashable_sizes() -> Iterator[None]:
         yield
     finally:
         kind.__hash__ = original
+
+
+#: Operators of two numbers whose result follows from both expressions, and from what has been replaced in these.
+_ARITHMETIC = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
+
+
+@contextmanager
+def remembered_arithmetic() -> Iterator[None]:
+    """Within it the same arithmetic of open sizes is done once: sympy takes 30 µs, and each tensor asks ten times."""
+    kind: Any = SymNode
+    made: dict[str, Any] = {f"_{name}": _remembered(f"_{name}", getattr(kind, f"_{name}")) for name in _ARITHMETIC}
+    made |= {"wrap_int": _remembered_number(kind.wrap_int), "maybe_as_int": _remembered_value(kind.maybe_as_int)}
+    made["expr"] = property(_replaced(kind.expr.fget))
+    originals = {name: vars(kind)[name] for name in made}
+    for name, method in made.items():
+        setattr(kind, name, method)
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(kind, name, original)
+
+
+def _worked_out(node: Any) -> dict[object, Any] | None:
+    """What one of our traces remembers; None for sizes of somebody else's."""
+    return getattr(node.shape_env, "worked_out", None)
+
+
+def _remembered(name: str, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def operator(one: Any, other: Any) -> Any:
+        known = _worked_out(one)
+        if known is None or type(one._hint) is not int or type(other._hint) is not int:
+            return original(one, other)
+        # a sum of names alone is made in another way than other sums
+        sums = one._optimized_summation, other._optimized_summation
+        version = one.shape_env._replacements_version_counter
+        key = (name, one._expr, other._expr, one.pytype, other.pytype, sums, version)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = original(one, other)
+        return found
+
+    return operator
+
+
+def _remembered_number(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    def wrap_int(one: Any, number: int) -> Any:
+        known = _worked_out(one)
+        if known is None or type(number) is not int:
+            return original(one, number)
+        found = known.get(number)
+        if found is None:
+            found = known[number] = original(one, number)
+        return found
+
+    return wrap_int
+
+
+def _remembered_value(original: Callable[[Any], int | None]) -> Callable[[Any], int | None]:
+    def maybe_as_int(one: Any) -> int | None:
+        if type(one.constant) is int:
+            return one.constant
+        known = _worked_out(one)
+        if known is None:
+            return original(one)
+        key = ("maybe_as_int", one._expr, one.shape_env._replacements_version_counter)
+        if key not in known:
+            known[key] = original(one)
+        value: int | None = known[key]
+        return value
+
+    return maybe_as_int
+
+
+def _replaced(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """torch's way to a size's expression, without asking each time whether it is a number."""
+
+    def expr(one: Any) -> Any:
+        environment = one.shape_env
+        version = None if environment is None else environment._replacements_version_counter
+        if version == 0 or one.constant is not None:
+            return one._expr
+        if version == one._expr_ver and one._expr_cache is not None:
+            return one._expr_cache
+        return original(one)
+
+    return expr
 
 
 def channels_last_of(dimensions: int) -> torch.memory_format:

@@ -47,6 +47,7 @@ from rooflinekit.tracing.symbols import (
     hashable_sizes,
     likely_sizes,
     place_of,
+    remembered_arithmetic,
 )
 from rooflinekit.tracing.tensors import leaves_of, parts_of
 
@@ -217,6 +218,7 @@ def _traced(
             recorder.calls.followed(),
             eager_view(),
             hashable_sizes(),
+            remembered_arithmetic(),
             gpu_view(recorder.assumed.elements, step.like),
         )
         with ExitStack() as stack:

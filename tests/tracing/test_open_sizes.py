@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from golden.networks import NETWORKS, Network
 from torch import nn
 
 import rooflinekit as rk
+from rooflinekit.tracing import tracer
 
 
 class Indexed(nn.Module):
@@ -37,6 +40,10 @@ OWN = {
 }
 #: Those whose scales lie in blocks of 128 rows take no other sizes.
 LIMITED = ("four bits",)
+TOLD = (
+    *("inputs", "weights", "outputs", "gradients", "priced", "held", "saved", "dims", "conditions", "apart"),
+    *("forced", "assumptions"),
+)
 QUICK = ("signal", "perceptron", "mixture", "stepped", "lstm", "transformed", "resampled")
 
 
@@ -71,6 +78,36 @@ def test_every_open_trace_is_the_fixed_one(name: str) -> None:
         model = NETWORKS[name].build()
     if isinstance(model, nn.Module) and any(True for _ in model.parameters()):
         compare(NETWORKS[name], "training")
+
+
+def unremembered(patch: pytest.MonkeyPatch, network: Network, mode: str) -> list[dict[str, object]]:
+    """All that a trace says, with arithmetic of sizes remembered and with all of it left to torch."""
+    with torch.device("meta"):
+        model = network.build()
+    graphs = []
+    for arithmetic in (tracer.remembered_arithmetic, contextlib.nullcontext):
+        patch.setattr(tracer, "remembered_arithmetic", arithmetic)
+        graph = rk.trace(model, *network.inputs, **{**network.options, "mode": mode})
+        graphs.append({name: getattr(graph, name) for name in TOLD} | {"told": told(graph.at(**network.sizes))})
+    return graphs
+
+
+@pytest.mark.filterwarnings("ignore:Default grid_sample")
+@pytest.mark.parametrize("name", [*OWN, *QUICK])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_remembered_arithmetic_is_torchs(monkeypatch: pytest.MonkeyPatch, name: str, mode: str) -> None:
+    if mode == "training" and name in ("transformed", "resampled"):
+        pytest.skip("nothing in it is trained")
+    one, other = unremembered(monkeypatch, (OWN | NETWORKS)[name], mode)
+    assert one == other
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Default grid_sample")
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in LIMITED and NETWORKS[name].sizes])
+def test_remembered_arithmetic_is_torchs_everywhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    one, other = unremembered(monkeypatch, NETWORKS[name], NETWORKS[name].options.get("mode", "inference"))
+    assert one == other
 
 
 def test_tensors_of_other_shapes_are_not_equal() -> None:
