@@ -110,7 +110,7 @@ def advise(
     """What would make this step faster, each candidate predicted again, ranked by the time that it saves.
 
     Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, autocast together
-    with each torch.compile, copies from pinned memory, layers without recurrence in the place of those with it, the
+    with each torch.compile, copies from pinned memory, layers without recurrence instead of those with it, the
     optimizer's fused form, and the other GPUs given. What cannot be predicted, or does not fit the memory, is left out,
     and said with the reason. The model is traced again where a candidate asks for it.
 
@@ -205,7 +205,7 @@ def transfer(
     if (to is None) == (cluster is None):
         raise InputError("transfer: expected to=…, a device, or cluster=…")
     if cluster is None and (gpus, strategy) != (None, None):
-        raise InputError("gpus, strategy: of several devices: give cluster=… too")
+        raise InputError("gpus, strategy: only several devices have them: give cluster=… too")
     step = MeasuredStep.of(measured, measured_on) if measured is not None else None
     if step is None:
         raise InputError("measured: expected a time, a file or a profile of the step; got None")

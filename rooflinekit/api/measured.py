@@ -77,7 +77,8 @@ class MeasuredStep:
             values = list(given) if isinstance(given, Sequence | range) else [given]
             if name not in self.at and len(values) > 1:
                 raise InputError(
-                    f"measured_at: which {name} was measured? {len(values)} are looked at: measured_at={{{name!r}: "
+                    f"measured_at: {len(values)} values of {name} are compared; say which was measured: "
+                    f"measured_at={{{name!r}: "
                     f"{values[0]}}} (--measured-at {name}={values[0]} on the command line)"
                 )
             found[name] = self.at.get(name, values[0])
@@ -95,9 +96,9 @@ def correction_in(plan: Plan, step: MeasuredStep) -> Correcting:
     first = plan.cases[0]
     setting = first.setting
     if isinstance(setting, Team):
-        raise InputError("measured: a search on clusters cannot rest on it; `transfer` with cluster=… does, one by one")
+        raise InputError("measured: a search on clusters cannot use it; call `transfer` with cluster=… for each")
     if len({id(case.graph) for case in plan.cases}) > 1:
-        raise InputError("measured: is of one network; search among the sizes and GPUs of that one alone")
+        raise InputError("measured: the step is of one network; search only among sizes and GPUs of that network")
     sizes = step.sizes_of(plan.grid.lists)
     ways = {name: value for name, value in step.at.items() if name not in sizes}
     same = replace(step, at=ways)
@@ -136,6 +137,6 @@ def _device(evidence: Evidence, given: str | Path | Device | None, *, allow_draf
         return load_device(evidence.device, allow_draft=allow_draft)
     except (DeviceNotFoundError, AmbiguousDeviceError) as error:
         raise InputError(
-            f"{evidence.source} names its GPU {evidence.device!r}, which has no specification: name the one that it is "
-            "as measured_on (--measured-on), or write its own (docs/hardware.md)"
+            f"{evidence.source} names its GPU {evidence.device!r}, which has no specification: name a known GPU "
+            "as measured_on (--measured-on), or write a specification (docs/hardware.md)"
         ) from error

@@ -188,7 +188,7 @@ def _check_founded(assumptions: Sequence[Assumption]) -> None:
     for assumption in assumptions:
         if not assumption.ground.founded:
             raise TraceError(
-                f"strict: data decide {assumption}: say what it is with assume={{{assumption.name!r}: …}}",
+                f"strict: the data of a run decide {assumption}: give a value with assume={{{assumption.name!r}: …}}",
                 where=assumption.where,
             )
 
@@ -233,7 +233,7 @@ def predict(
         "cross_entropy" and optimizer "AdamW", or what is called; dtype and autocast "float16" or "bfloat16".
     burst: a single step on a cool GPU, over before the board's power lowers the clock (a second or so); by default the
         rate is what the power sustains.
-    constants: a fit of this GPU, such as `rooflinekit calibrate` writes, in the place of the shipped one.
+    constants: a fit of this GPU, such as `rooflinekit calibrate` writes, instead of the shipped one.
     power_limit, sm_clock: limits below the board's own, as text ("250 W", "1.2 GHz") or in W and Hz.
     sizes: a number for each named size; with a model also its inputs by name.
 

@@ -59,12 +59,12 @@ def serve(
 
     weights: "bf16", "fp16", "fp8", "fp8-dynamic", "fp8-block", "int8-dynamic", "int8", "int4", "nvfp4" or "mxfp4"; by
     default what the decoder's config.json says. kv: format of the cache of keys and values. tp: GPUs that share each
-    layer, the first ones of the cluster, whose links join them. cluster: a name, a file or a Cluster, in the place of
+    layer, the first ones of the cluster, whose links join them. cluster: a name, a file or a Cluster, instead of
     a GPU. ep: parts into which these divide the experts (1: all share each). dp: groups of `tp` GPUs, each with
     sequences of its own, that share the experts. collective_s: seconds of an all-reduce as a function of bytes and
     number of GPUs, where they are known better. engine: its settings. spread: how much the answers' lengths differ, as
     a share of output; 0 lets clients that begin together go on together. price_usd: what one GPU costs, bought or for
-    an hour, in the place of its launch price. power_limit, sm_clock: limits of each GPU below the board's own, as text
+    an hour, instead of its launch price. power_limit, sm_clock: limits of each GPU below the board's own, as text
     ("400 W", "1.2 GHz") or in W and Hz.
 
     Raises what `load_device` and `load_cluster` raise, FormatError for arithmetic that the GPU does not have, and
@@ -290,7 +290,7 @@ def _price(prices: float | Mapping[str, float] | None, gpu: str) -> float | None
         return prices
     if gpu not in prices:
         raise InputError(
-            f"price_usd_per_hour: no price of {gpu} (stated: {', '.join(prices) or 'none'}): name each GPU's"
+            f"price_usd_per_hour: no price of {gpu} (stated: {', '.join(prices) or 'none'}): give the price of each GPU"
         )
     return prices[gpu]
 
@@ -357,7 +357,7 @@ def _shared(cluster: Cluster, gpus: int) -> str:
     """The name of the GPU that each of so many, the first of the cluster, is."""
     names = cluster.device_names[:gpus]
     if len(names) < gpus:
-        raise InputError(f"{cluster.name}: tp={gpus} needs as many GPUs; it has {len(names)}")
+        raise InputError(f"{cluster.name}: tp={gpus} needs {gpus} GPUs; the cluster has {len(names)}")
     if len(set(names)) > 1:
         raise InputError(
             f"{cluster.name}: tp={gpus}: its GPUs differ ({', '.join(dict.fromkeys(names))}); choose equal ones"

@@ -100,7 +100,7 @@ def sweep(
         DataFrame of ops as in a campaign (columns op, dtype and the sizes): the same with a column of seconds a GPU,
         the time of the op's kernels as a profiler sees it.
     gpus: names, aliases, paths of specifications, or Devices. execution: one, or a list.
-    clusters: names, files or records, in the place of gpus: rows are training steps on several devices as `parallel`
+    clusters: names, files or records, instead of gpus: rows are training steps on several devices as `parallel`
         predicts them, one for each of `strategies` (DDP by default) and `savers`, with communication_s and exposed_s,
         and `problem` where the step cannot be cut that way. gpus then says how many devices take part, e.g. [1, 2, 4].
     mode: "training" on clusters, else "inference" by default. host: by default a usual server, or the cluster's.
@@ -181,7 +181,7 @@ def search(
         devices that take part, memory that of the fullest.
     require: bounds such as "time<0.1 s", "high<=200 ms" (the end of the 90 % interval), "throughput>=1000",
         "memory<16 GB", "price<=5000", "batch>=8".
-    prices: dollars of one device, by any of its names, in the place of the launch price in its specification.
+    prices: dollars of one device, by any of its names, instead of the launch price in its specification.
     measured, measured_on, measured_at: a step that was timed on one GPU, on which all predictions then rest; see
         `compare_gpus`. measured_at names the sizes that were measured, of those with several to choose from. The
         correction is worked out at some sizes and interpolated between them.
@@ -271,7 +271,9 @@ class Places:
             raise InputError("expected gpus=[…], or clusters=[…] for training steps on several devices")
         given = {"strategies": self.strategies, "savers": self.savers, "split": self.split != "even" or None}
         if extra := [name for name, value in given.items() if value is not None]:
-            raise InputError(f"{', '.join(extra)}: of training steps on several devices: give clusters=[…] too")
+            raise InputError(
+                f"{', '.join(extra)}: only training steps on several devices have it: give clusters=[…] too"
+            )
         _ = self.machines, self.executions  # names that nobody knows
 
     @cached_property

@@ -39,28 +39,30 @@ if TYPE_CHECKING:
     from rooflinekit.study.compare.limits import PowerLimits
     from rooflinekit.study.sweep.plan import Plan
 
-_ONE_OF_TRAINING = "a step on several devices is one of training;"
+_ONE_OF_TRAINING = "a step on several devices is a training step:"
 
 
 @describes_workload(needs_gpu=False)
 def compare(
     workload: Workload,
     target: Target,
-    sort: Annotated[str, "time, per-dollar, per-watt, share-of-peak, price, energy or cost"] = "time",
+    sort: Annotated[str, "the order: time, per-dollar, per-watt, share-of-peak, price, energy or cost"] = "time",
     vendor: Annotated[str | None, "without --gpu: only GPUs of this vendor"] = None,
-    architecture: Annotated[str | None, "without --gpu: only of this architecture or compute capability"] = None,
-    memory_min: Annotated[str | None, "--memory-min SIZE", 'without --gpu: only with so much memory, "40 GB"'] = None,
+    architecture: Annotated[str | None, "without --gpu: only GPUs of this architecture or compute capability"] = None,
+    memory_min: Annotated[
+        str | None, "--memory-min SIZE", 'without --gpu: only GPUs with this much memory or more, "40 GB"'
+    ] = None,
     *,
     measured: Measured,
     prices: Prices,
     limits: Limits,
 ) -> Tables:
-    """One workload on many GPUs, and why they stand in this order.
+    """Compare one workload on many GPUs, and explain their order.
 
-    Time, throughput, memory, and what --sort asks for. Without --gpu, on every shipped GPU. Prices are those at launch,
-    or of an hour with --price h100=2.99. With --measured, a step that was timed on one GPU, all predictions rest on it,
-    as in `rooflinekit transfer`.
-    Example: rooflinekit compare timm:resnet50 --input batch,3,224,224 --batch 32 --memory-min "40 GB"
+    Without --gpu it compares every shipped GPU. Prices are those at launch, unless --price h100=2.99 gives the dollars
+    of an hour. With --measured, a step that was timed on one GPU corrects all predictions, as in `rooflinekit
+    transfer`.
+    Example: rooflinekit compare timm:resnet50 --batch 32 --memory-min "40 GB"
     """
     from rooflinekit.hardware.catalog import offered_gpus
     from rooflinekit.study.compare.gpus import check_gpus, check_sort, compare_machines
@@ -68,7 +70,7 @@ def compare(
     filters = {"vendor": vendor, "architecture": architecture, "memory_min": memory_min}
     if workload.gpus and any(filters.values()):
         given = ", ".join(f"--{name.replace('_', '-')}" for name, value in filters.items() if value)
-        raise InputError(f"{given}: these choose among all GPUs; leave them or --gpu out")
+        raise InputError(f"{given}: filters choose among all GPUs; leave out them or --gpu")
     check_sort(sort)
     bounds = limits.bounds(prices)
     bounds.check(sort)
@@ -91,33 +93,34 @@ def transfer(
     measured: Annotated[str, "--measured TIME|FILE", MEASURED],
     measured_on: MeasuredOn = None,
     there: Annotated[
-        list[str] | None, "--there NAME=VALUE", "what differs there: batch=64, execution=compiled, …"
+        list[str] | None, "--there NAME=VALUE", "how the predicted step differs: batch=64, execution=compiled, …"
     ] = None,
-    to_host: Annotated[str | None, "the CPU there; by default the same as --host", HOSTS] = None,
+    to_host: Annotated[str | None, "the CPU of the predicted step; by default that of --host", HOSTS] = None,
     cluster: Annotated[
         str | None,
         "--cluster NAME|FILE.yaml",
-        "several devices, in the place of --gpu (--mode training)",
+        "predict for several GPUs, instead of --gpu; needs --mode training",
         CLUSTERS,
     ] = None,
-    gpus: Annotated[int | None, "of a cluster: how many, from the first", ONE_OR_MORE] = None,
-    strategy: Annotated[str | None, "of a cluster: ddp, dp, zero-1, zero-2, fsdp, …"] = None,
-    mark: Annotated[str | None, "of a trace: the record_function that marks a step"] = None,
+    gpus: Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
+    strategy: Annotated[str | None, "with --cluster: ddp, dp, zero-1, zero-2, fsdp, …"] = None,
+    mark: Annotated[str | None, "with a trace: the record_function that marks a step"] = None,
     rank: Rank = None,
 ) -> Answer:
-    """A step on a GPU that you do not have, by what it takes on yours.
+    """Predict a step on another GPU from its measured time on yours.
 
-    --gpu is the one to predict for, or --cluster; --measured-on the one that you have; all other options are of the
-    step that was measured.
-    Example: rooflinekit transfer timm:resnet50 --input batch,3,224,224 --batch 64 --measured '31.2 ms'
-    --measured-on rtx-3090 --gpu rtx-4090
+    --gpu (or --cluster) names the GPU to predict for, --measured-on the one that you have. All other options describe
+    the step that was measured.
+    Example: rooflinekit transfer timm:resnet50 --batch 64 --measured '31.2 ms' --measured-on rtx-3090 --gpu rtx-4090
     """
     from rooflinekit.api.compare import transferred_to_cluster
     from rooflinekit.step.variants import other_way
     from rooflinekit.study.transfer.transferred import correcting
 
     if bool(workload.gpus) == (cluster is not None):
-        raise InputError(NO_GPU if cluster is None else "--gpu: a cluster has its devices; leave it out, or --cluster")
+        raise InputError(
+            NO_GPU if cluster is None else "--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster"
+        )
     _check_of_cluster(cluster, gpus, strategy)
     changes = changes_of("--there", there or ())
     step = Measured(measured=measured, measured_on=measured_on).step(
@@ -154,22 +157,22 @@ def _check_of_cluster(cluster: object, gpus: object, strategy: object) -> None:
 def advise(
     workload: Workload,
     target: Target,
-    other_gpu: Annotated[list[str] | None, "--other-gpu GPU", "a GPU to change to; repeatable"] = None,
+    other_gpu: Annotated[list[str] | None, "--other-gpu GPU", "a GPU that you could change to; repeatable"] = None,
     *,
     measured: Measured,
 ) -> Answer:
-    """What would make a step faster, ranked by the time it saves.
+    """List what would make a step faster, ranked by the time it saves.
 
-    Batch, layout, autocast, compile, CUDA graph, fused optimizer, another GPU: each is predicted again, and ranked by
-    the time that it saves.
-    Example: rooflinekit advise timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --other-gpu
-    nvidia-l40s
+    It predicts the step again with each change: batch, layout, autocast, compile, CUDA graph, fused optimizer, another
+    GPU.
+    Example: rooflinekit advise timm:resnet50 --batch 32 --gpu nvidia-l4 --other-gpu nvidia-l40s
     """
     from rooflinekit.study.explain import advice
 
     if len(workload.gpus) != 1:
         raise InputError(
-            f"--gpu: advice is for one GPU; got {len(workload.gpus)}; name those to change to as --other-gpu"
+            f"--gpu: advice is for one GPU; got {len(workload.gpus)}; name others that you could change to as "
+            "--other-gpu"
         )
     others = workload.devices(other_gpu or ())
     step = measured.step(allow_draft=workload.allow_draft)
@@ -187,13 +190,17 @@ class Where(Options):
     cluster: Annotated[
         list[str] | None,
         "--cluster NAME|FILE.yaml",
-        "training steps on several devices, in the place of --gpu; repeatable",
+        "predict training steps on several GPUs, instead of --gpu; repeatable",
     ] = None
-    gpus: Annotated[str | None, "--gpus COUNTS", "of a cluster: 1,2,4 or 1:8; by default all"] = None
+    gpus: Annotated[str | None, "--gpus COUNTS", "with --cluster: how many GPUs, 1,2,4 or 1:8; by default all"] = None
     strategy: Annotated[
-        str | None, "of a cluster, listed: dp, ddp, zero-1, zero-2, fsdp, tensor, context, expert, pipeline"
+        str | None, "with --cluster: a list of dp, ddp, zero-1, zero-2, fsdp, tensor, context, expert, pipeline"
     ] = None
-    zip: Annotated[list[str] | None, "--zip NAME,NAME", "sizes whose lists go together; repeatable"] = None
+    zip: Annotated[
+        list[str] | None,
+        "--zip NAME,NAME",
+        "sizes whose lists are walked together, instead of in every combination; repeatable",
+    ] = None
 
     def plan(self, workload: Workload, target: str, *, memory: bool = True) -> Plan:
         """The sweep that the options describe."""
@@ -212,7 +219,7 @@ class Where(Options):
             (graph,) = workload.trace(target, sizes_open=True)
             return swept(graph, machines, host, chosen, workload.lists, memory=memory, together=groups)
         if workload.gpus:
-            raise InputError("--gpu: a cluster has its devices; leave it out, or --cluster")
+            raise InputError("--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster")
         workload.check_trains("steps on several devices are training steps:")
         places = Places(
             None if self.gpus is None else integers("--gpus", self.gpus), self.cluster,
@@ -232,18 +239,17 @@ def sweep(
     out: Annotated[
         Path | None,
         "--out -o",
-        "the file to write, .csv or .json; or a folder .parquet, which a second run goes on with",
+        "the file to write: .csv, .json, or a folder .parquet, which a second run continues",
     ] = None,
-    workers: Annotated[int | None, "processes; by default all cores for large sweeps"] = None,
-    memory: Annotated[bool, "columns of memory, and whether it fits"] = True,
+    workers: Annotated[int | None, "how many processes; by default one for each core in large sweeps"] = None,
+    memory: Annotated[bool, "also give the memory, and whether it fits"] = True,
     as_json: Json = False,
 ) -> Tables | None:
-    """Predictions at many sizes, on GPUs, in ways of execution.
+    """Predict at many sizes, on many GPUs, in several ways of execution.
 
-    A row each. Sizes are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too. With --cluster
-    and --mode training, on several devices by every --strategy, one prediction after another.
-    Example: rooflinekit sweep timm:resnet50 --input batch,3,224,224 --batch 1,2,4:64:4 --gpu nvidia-l4 --gpu
-    nvidia-t4
+    Each prediction is a row. Sizes are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list, too. With
+    --cluster and --mode training it predicts steps on several GPUs by every --strategy.
+    Example: rooflinekit sweep timm:resnet50 --batch 1,2,4:64:4 --gpu nvidia-l4 --gpu nvidia-t4
     """
     from rooflinekit.study.sweep import run as sweep_run
 
@@ -278,7 +284,9 @@ def _told(out: Path | None) -> Iterator[None]:
             yield
         except KeyboardInterrupt:
             if out is not None:
-                print(f"\nfinished pieces of {printable(str(out))} are kept; the same command goes on", file=sys.stderr)
+                print(
+                    f"\nfinished pieces of {printable(str(out))} are kept; the same command continues", file=sys.stderr
+                )
             raise
         except MemoryError:
             kept = "" if out is None or out.suffix == ".parquet" else f"finished pieces of {out} are kept; "
@@ -296,26 +304,23 @@ def search(
     workload: Workload,
     target: Target,
     where: Where,
-    minimize: Annotated[
-        str | None, "time of a step, dollars (launch price by throughput), memory, price, energy or cost of a sample"
-    ] = None,
-    maximize: Annotated[str | None, "throughput, which is the default"] = None,
+    minimize: Annotated[str | None, "time, dollars, memory, price, energy or cost of a sample"] = None,
+    maximize: Annotated[str | None, "throughput; this is the default goal"] = None,
     require: Annotated[
-        list[str] | None, "--require BOUND", "'time<0.1 s', 'throughput>=1000', 'batch>=8'; repeatable"
+        list[str] | None, "--require BOUND", "a bound: 'time<20 ms', 'throughput>=1000', 'batch>=8'; repeatable"
     ] = None,
     *,
     prices: Prices,
     limits: Limits,
     measured: Measured,
 ) -> Tables:
-    """The fastest, cheapest or smallest configuration that fits.
+    """Find the fastest, cheapest or smallest configuration that fits.
 
-    Without --gpu or --cluster, of every shipped GPU. It meets every requirement, and gives the most samples a second
-    where nothing else is asked for. Sizes to choose from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution
-    may be a list too. With an hour's price (--price, --price-per-hour, --prices) dollars are the cost of a sample,
-    else the launch price by throughput.
-    Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
-    --minimize dollars --require 'time<0.1 s'
+    Without --gpu or --cluster it looks at every shipped GPU. Sizes to choose from are lists (1,2,4) and ranges (1:64,
+    8:4096:8); --execution may be a list, too. With a price of an hour (--price, --price-per-hour, --prices), `dollars`
+    is the cost of a sample; without, it is the launch price divided by the throughput.
+    Example: rooflinekit search timm:resnet50 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090 --minimize dollars
+    --require 'time<20 ms'
     """
     from rooflinekit.api.measured import correction_in
     from rooflinekit.hardware.catalog import offered_gpus
@@ -369,21 +374,21 @@ def _bounds(limits: Limits) -> Iterator[str]:
 def power(
     workload: Workload,
     target: Target,
-    step: Annotated[str, "--step WATTS", "watts between one limit and the next"] = "25 W",
-    rack: Annotated[str | None, "--rack WATTS", "also say what a rack of so many watts does in a day"] = None,
-    pue: Annotated[float, "watts of the whole rack by the limits of its GPUs: host, fans and supply draw too"] = 1.0,
+    step: Annotated[str, "--step WATTS", "the watts between one power limit and the next"] = "25 W",
+    rack: Annotated[str | None, "--rack WATTS", "also print what a rack with so many watts does in a day"] = None,
+    pue: Annotated[float, "watts of the whole rack (with host, fans and supply) divided by those of its GPUs"] = 1.0,
     cluster: Annotated[
         str | None,
         "--cluster NAME|FILE.yaml",
-        f"instead of --gpu: a training step on its GPUs, all under the same limit; {LISTED}",
+        f"instead of --gpu: {LISTED}; a training step on its GPUs, all under the same limit",
         CLUSTERS,
     ] = None,
-    gpus: Annotated[int | None, "of the cluster: how many, from the first", ONE_OR_MORE] = None,
-    strategy: Annotated[str, "on the cluster, as of `rooflinekit parallel`"] = "ddp",
+    gpus: Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
+    strategy: Annotated[str, "with --cluster: one that `rooflinekit parallel` has"] = "ddp",
 ) -> Answer:
-    """Time and energy at every power limit; the one of least energy.
+    """Predict time and energy at every power limit, and find the best.
 
-    Example: rooflinekit power timm:resnet50 --input batch,3,224,224 --batch 64 --gpu nvidia-a40
+    Example: rooflinekit power timm:resnet50 --batch 64 --gpu nvidia-a40
     """
     if "power_w" in workload.limits:
         raise InputError("--power-limit: `power` tries every limit; leave it out, or ask `predict`")
@@ -433,24 +438,24 @@ def cost(
     workload: Workload,
     target: Target,
     purchase: Purchase,
-    samples: Annotated[float | None, "samples of an epoch or a run, such as 1281167 or 3e9"] = None,
+    samples: Annotated[float | None, "samples of an epoch or a run, such as 1281167 or 3e9, to print its cost"] = None,
     carbon: Carbon = None,
     *,
     limits: Limits,
     cluster: Annotated[
         list[str] | None,
         "--cluster NAME|FILE.yaml",
-        f"also a training step on such a cluster; {LISTED}",
+        f"price a training step on {LISTED}; repeatable",
         CLUSTERS,
     ] = None,
-    gpus: Annotated[int | None, "of a cluster: how many, from the first", ONE_OR_MORE] = None,
-    strategy: Annotated[str, "of a cluster, as of `rooflinekit parallel`"] = "ddp",
+    gpus: Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
+    strategy: Annotated[str, "with --cluster: one that `rooflinekit parallel` has"] = "ddp",
 ) -> Answer:
-    """What a step, a million samples or a run costs, cheapest first.
+    """Price a step, a million samples or a run, cheapest first.
 
-    On GPUs, and with --cluster and --mode training on clusters. No price is taken that is not named.
-    Example: rooflinekit cost timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --gpu nvidia-t4
-    --prices examples/prices.yaml --samples 1281167
+    It uses only the prices that you give. With --mode training it also prices steps on each --cluster.
+    Example: rooflinekit cost timm:resnet50 --batch 32 --gpu l4 --gpu t4 --prices examples/prices.yaml
+    --samples 1281167
     """
     from rooflinekit.hardware.specs import members_of
     from rooflinekit.study.compare.cost import costs_of

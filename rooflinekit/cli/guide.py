@@ -36,10 +36,10 @@ HOMES = {
 
 #: What a newcomer needs, each with a call to begin with.
 FIRST = {
-    "predict": "timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4",
+    "predict": "timm:resnet50 --batch 32 --gpu nvidia-l4",
     "explain": "examples/bottlenecks.py:A examples/bottlenecks.py:A_prime --input 1,64,160,120 --gpu nvidia-l4",
-    "compare": 'timm:resnet50 --input batch,3,224,224 --batch 32 --memory-min "40 GB"',
-    "report": "timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --out review.html",
+    "compare": 'timm:resnet50 --batch 32 --memory-min "40 GB"',
+    "report": "timm:resnet50 --batch 32 --gpu nvidia-l4 --out review.html",
     "devices": "--sort bandwidth",
 }
 

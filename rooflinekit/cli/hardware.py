@@ -32,25 +32,25 @@ def _document(record: rk.Device | rk.Host | rk.Cluster, *, empty: bool = False) 
 
 
 def devices(
-    name: Annotated[str | None, typer.Argument(help="one device: its numbers, checks and sources")] = None,
-    sort: Annotated[str, "name, date, memory, bandwidth, ridge, power, price, per-watt, fp16 …"] = "name",
-    reverse: Annotated[bool, "the other way round"] = False,
-    number_format: Annotated[str, "--format", "of ridge, per watt and per dollar"] = "fp16",
-    vendor: Annotated[str | None, "only of this vendor"] = None,
-    architecture: Annotated[str | None, "only of this architecture or compute capability"] = None,
-    memory_min: Annotated[str | None, "only with this much memory, '40 GB'"] = None,
-    kind: Annotated[str | None, "only gpu, or only cpu"] = None,
+    name: Annotated[str | None, typer.Argument(help="one device, to see its numbers, checks and sources")] = None,
+    sort: Annotated[str, "the order: name, date, memory, bandwidth, ridge, power, price, per-watt, fp16 …"] = "name",
+    reverse: Annotated[bool, "reverse the order"] = False,
+    number_format: Annotated[str, "--format", "the number format for ridge, per watt and per dollar"] = "fp16",
+    vendor: Annotated[str | None, "only devices of this vendor"] = None,
+    architecture: Annotated[str | None, "only devices of this architecture or compute capability"] = None,
+    memory_min: Annotated[str | None, "only devices with this much memory or more, '40 GB'"] = None,
+    kind: Annotated[str | None, "only devices of this kind: gpu or cpu"] = None,
     attention: Annotated[
-        Path | None, "--attention FILE", "of one device: draws TFLOP/s of its kernels of attention"
+        Path | None, "--attention FILE", "for one device: draw the TFLOP/s of its attention kernels into this file"
     ] = None,
     markdown: Annotated[bool, "print a Markdown table"] = False,
     allow_draft: Draft = False,
     as_json: Json = False,
 ) -> Answer | None:
-    """The devices that are known, or one of them.
+    """List the known devices, or describe one.
 
-    Peaks are dense; ridge, per watt and per dollar are for --format. Example: rooflinekit devices --sort per-watt
-    --memory-min "40 GB"
+    Peaks are those without sparsity.
+    Example: rooflinekit devices --sort per-watt --memory-min "40 GB"
     """
     from rooflinekit.hardware import catalog, checks
 
@@ -101,12 +101,13 @@ def _show_table(rows: Sequence[Row], markdown: bool) -> None:
 
 def hosts(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME|FILE.yaml]", help="one of them: its times, sources", **HOSTS)
+        str | None, typer.Argument(metavar="[NAME|FILE.yaml]", help="one host, to see its times and sources", **HOSTS)
     ] = None,
 ) -> Answer:
-    """The hosts that are known, or one of them.
+    """List the known hosts, or describe one.
 
-    The CPUs that issue work to a GPU, as --host names them. Example: rooflinekit hosts generic-server
+    A host is the CPU that issues work to a GPU; --host names it.
+    Example: rooflinekit hosts generic-server
     """
     from rooflinekit.hardware.specs import host_names
 
@@ -119,11 +120,13 @@ def hosts(
 
 
 def clusters(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME|FILE.yaml]", help="one of them: links, sources")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME|FILE.yaml]", help="one cluster, to see its links and sources")
+    ] = None,
 ) -> Answer:
-    """The clusters that are known, or one of them.
+    """List the known clusters, or describe one.
 
-    Which devices, joined by what. Bandwidths are of one direction.
+    A cluster is devices and the links between them. Bandwidths are those of one direction.
     Example: rooflinekit clusters dgx-h100
     """
     if name is None:
@@ -139,12 +142,13 @@ def clusters(
 
 def check(
     targets: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME|FILE.yaml]...", help="by default all that are shipped")
+        list[str] | None,
+        typer.Argument(metavar="[NAME|FILE.yaml]...", help="specifications to check; by default all that are shipped"),
     ] = None,
 ) -> Answer:
-    """Whether specifications are well-formed and agree with physics.
+    """Check that specifications are well-formed and agree with physics.
 
-    Exit status 1 where one is not.
+    The exit status is 1 where one is not.
     Example: rooflinekit check half.yaml
     """
     from rooflinekit.hardware.specs import audits, report
@@ -169,25 +173,25 @@ def _record(one: Check) -> dict[str, Any]:
 # --- writing them ----------------------------------------------------------------------------------------------------
 
 specs = group(
-    """Write a specification: of this hardware, or of a what-if.
+    """Write a specification of this machine, or of a GPU nobody sells.
 
-    Of the hardware at hand, or of a GPU that nobody sells.
     Example: rooflinekit specs detect --out my-gpu.yaml
     """
 )
-Out = Annotated[Path | None, "--out -o", "file to write; by default standard output"]
+Out = Annotated[Path | None, "--out -o", "the file to write; by default standard output"]
 
 
 @specs.command(cls=Command)
 @made
 def detect(
     out: Out = None,
-    cpu: Annotated[bool, "the CPU, also where there is a GPU"] = False,
+    cpu: Annotated[bool, "describe the CPU, even where there is a GPU"] = False,
     index: Annotated[int, "which GPU, as PyTorch counts them", NONE_OR_MORE] = 0,
     force: Force = False,
 ) -> Answer:
-    """A draft specification of the hardware at hand: what it reports, the rest left empty.
+    """Draft a specification of this machine's hardware.
 
+    Numbers that the hardware does not report are left empty.
     Example: rooflinekit specs detect --out my-gpu.yaml
     """
     from rooflinekit.hardware import detection
@@ -208,15 +212,18 @@ def detect(
 @specs.command(cls=Command)
 @made
 def new(
-    origin: Annotated[str, "--from DEVICE", "name, alias or file to start from"],
-    assignments: Annotated[list[str] | None, "--set KEY=VALUE", 'dram.bandwidth="6.7 TB/s"; repeatable'] = None,
-    name: Annotated[str | None, "of the new device; by default that of the old with '-what-if'"] = None,
+    origin: Annotated[str, "--from DEVICE", "the device to start from: a name, an alias or a file"],
+    assignments: Annotated[
+        list[str] | None, "--set KEY=VALUE", 'a changed number, such as dram.bandwidth="6.7 TB/s"; repeatable'
+    ] = None,
+    name: Annotated[str | None, "the name of the new device; by default the old one with '-what-if'"] = None,
     out: Out = None,
     force: Force = False,
     allow_draft: Draft = False,
 ) -> Answer:
-    """A what-if GPU: another one with numbers changed. Peaks follow SMs and clocks, bandwidth follows bus and pins.
+    """Change numbers of a GPU, to ask what if.
 
+    Peaks follow SMs and clocks, and bandwidth follows bus width and pin rate.
     Example: rooflinekit specs new --from nvidia-h100-sxm5-80gb --set sm_count=66 --out half.yaml
     """
     from rooflinekit.hardware import checks, what_if, yaml_file

@@ -38,24 +38,24 @@ def measure(
     workload: Workload,
     target: Target = "",
     device: Annotated[
-        str | None, "--device cuda[:N]|cpu", "where it runs; by default the first GPU, else the CPU"
+        str | None, "--device cuda[:N]|cpu", "where to run; by default the first GPU, else the CPU"
     ] = None,
-    threads: Annotated[int | None, "on a CPU: by default all cores of its --gpu", ONE_OR_MORE] = None,
-    precision: Annotated[float, "sampling ends when the median is known as well as this"] = 0.01,
-    samples: Annotated[int, "at most", ONE_OR_MORE] = 100,
-    budget: Annotated[str, "--budget 60s", "begin no further sample after this time: s, m or h"] = "60s",
-    by_op: Annotated[bool, "time the ops too, through torch's profiler"] = True,
-    out: Annotated[Path | None, "--out -o", "also write prediction and measurement, as JSON"] = None,
+    threads: Annotated[
+        int | None, "with --device cpu: how many threads; by default one for each core", ONE_OR_MORE
+    ] = None,
+    precision: Annotated[float, "stop when the median is known to this relative error"] = 0.01,
+    samples: Annotated[int, "the most samples to take", ONE_OR_MORE] = 100,
+    budget: Annotated[str, "--budget 60s", "start no sample after this time, in s, m or h"] = "60s",
+    by_op: Annotated[bool, "also time the ops, with torch's profiler"] = True,
+    out: Annotated[Path | None, "--out -o", "also write prediction and measurement as JSON"] = None,
     force: Force = False,
-    host_only: Annotated[bool, "time the CPU alone and write it as a host's specification"] = False,
+    host_only: Annotated[bool, "time only the CPU, and write a specification for --host; needs no model"] = False,
 ) -> Answer:
-    """Is the prediction right? Time a model on hardware at hand.
+    """Time a model on this machine, and compare it with the prediction.
 
-    The model is built with random weights, and called with random numbers. --gpu is the specification of the
-    hardware, by default that of its name; a CPU that is not shipped is described in a second of measuring. With
-    --host-only it takes a minute and no model, and writes a file for --host: rooflinekit measure --host-only
-    --out my-host.yaml
-    Example: rooflinekit measure timm:resnet18 --input batch,3,224,224 --batch 8 --device cpu --mode training
+    The model gets random weights and random inputs. --gpu names the specification of the hardware, by default the one
+    with its name. `rooflinekit measure --host-only --out my-host.yaml` times the CPU in a minute, for --host.
+    Example: rooflinekit measure timm:resnet18 --batch 8 --device cpu --mode training
     """
     if host_only:
         if target:
@@ -164,22 +164,26 @@ def _check_free(out: Path, force: bool) -> None:
 
 
 def calibrate(
-    device: Annotated[str, "--device cuda[:N]|cpu", "what to measure"] = "cuda",
-    plan: Annotated[str, "--plan NAME|FILE", "quick, standard, full, or a plan of your own"] = "quick",
-    only: Annotated[str | None, "--only OP,...", "only these ops or families of ops"] = None,
-    budget: Annotated[str | None, "--budget 10m", "time to spend on all families: s, m or h"] = None,
-    out: Annotated[
-        Path | None, "--out -o", "the file for the samples; if it exists, measuring goes on where it stopped"
+    device: Annotated[str, "--device cuda[:N]|cpu", "the hardware to measure"] = "cuda",
+    plan: Annotated[
+        str, "--plan NAME|FILE", "what to measure: quick, standard, full, or a file with a plan of your own"
+    ] = "quick",
+    only: Annotated[str | None, "--only OP,...", "measure only these ops or families of ops"] = None,
+    budget: Annotated[str | None, "--budget 10m", "the time to spend in total, in s, m or h"] = None,
+    out: Annotated[Path | None, "--out -o", "the file for the samples; an existing file is continued"] = None,
+    spec: Annotated[
+        str | None, "the hardware's specification, a name or file; by default the one with its name"
     ] = None,
-    spec: Annotated[str | None, "the hardware's specification, a name or file; by default found by its name"] = None,
     allow_draft: Draft = False,
     campaign: Annotated[
-        list[Path] | None, "--campaign FILE.csv", "measure nothing: fit on these measured ops; repeatable"
+        list[Path] | None,
+        "--campaign FILE.csv",
+        "measure nothing, and fit to the measured ops of this file; repeatable",
     ] = None,
 ) -> Answer:
-    """Measure the hardware at hand and fit the constants to it.
+    """Measure this machine's GPU or CPU, and fit the constants to it.
 
-    Samples are on the disk as they come: after an interrupt the same command goes on.
+    Every sample is saved at once: after an interrupt the same command continues.
     Example: rooflinekit calibrate --device cpu --plan quick --budget 10m
     """
     seconds = seconds_of(budget)
@@ -208,7 +212,7 @@ def calibrate(
         from rooflinekit.calibrate.bench import timers
 
         timer = timers.timer_of(kind, index, max(found.l2_capacity, found.last_level_cache or 0.0))
-        stop.says = f"what was measured is in {file}; the same command goes on"
+        stop.says = f"what was measured is in {file}; the same command continues"
         with bar(chosen.name) as advance:
             result = calibration_workflows.calibrate(
                 chosen, found, timer, file, only=words, budget_s=seconds, progress=advance or (lambda *_: None)
@@ -216,7 +220,7 @@ def calibrate(
         try:
             written = _write(result, found.name, file)
         except OutputError as error:
-            raise OutputError(f"{error}; what was measured is in {file}, the same command goes on") from error
+            raise OutputError(f"{error}; what was measured is in {file}, the same command continues") from error
 
         def told() -> None:
             text.calibration.print_calibration(result)
@@ -226,7 +230,7 @@ def calibrate(
                 constants = f" --constants {fit}" if result.fit is not None else ""
                 print(f"this CPU is described in {own}: rooflinekit predict TARGET --input … --gpu {own}{constants}")
             if result.outcome.left:
-                print(f"{result.outcome.left} measurements are left: the same command goes on")
+                print(f"{result.outcome.left} measurements are left: the same command continues")
 
         files = written if own is None else {**written, "specification": [own]}
         return Answer("calibrate", lambda: documents.calibrated(result, files), told)
@@ -371,7 +375,7 @@ def _watch(reader: int, over: threading.Event, stop: Stop, finish: threading.Loc
 # --- files of measurements -------------------------------------------------------------------------------------------
 
 campaign = group(
-    """Check, summarize and merge what `calibrate` has measured.
+    """Check, summarize and merge the measurements of `calibrate`.
 
     Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
     """
@@ -383,8 +387,9 @@ Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="records (.
 @campaign.command(cls=Command)
 @made
 def validate(files: Files) -> Answer:
-    """Whether files are sound: whole, unchanged, well-formed; exit status 1 where one is not.
+    """Check that files are complete and unchanged.
 
+    The exit status is 1 where one is not.
     Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
     """
     from rooflinekit.calibrate.campaigns import files as campaign_files
@@ -403,8 +408,9 @@ def validate(files: Files) -> Answer:
 @campaign.command(cls=Command)
 @made
 def summarize(files: Files) -> Answer:
-    """What files hold: device, environment, ops by number formats, noisy cases, failures.
+    """Show what files hold, by device and op.
 
+    It lists the device, the environment, ops by number format, noisy cases and failures.
     Example: rooflinekit campaign summarize calibration/campaigns/nvidia-t4/*.csv
     """
     return _summarized(files)
@@ -428,18 +434,20 @@ def _summarized(files: list[Path], *lines: str) -> Answer:
 def from_trace(
     traces: Annotated[
         list[Path],
-        typer.Argument(metavar="TRACE...", help="of export_chrome_trace, or .json.gz; or a folder"),
+        typer.Argument(
+            metavar="TRACE...", help="files of export_chrome_trace (.json or .json.gz), or a folder of them"
+        ),
     ],
-    out: Annotated[Path, "--out -o", "file for the rows, .csv"],
-    gpu: Annotated[str | None, "by default the device that the trace names", GPUS] = None,
+    out: Annotated[Path, "--out -o", "the .csv file to write"],
+    gpu: Annotated[str | None, "the device that was traced; by default the one that the trace names", GPUS] = None,
     rank: Rank = None,
-    licence: Annotated[str, "of the measurements, for whoever gets the file"] = "own measurements",
+    licence: Annotated[str, "the licence of the measurements, which the file then states"] = "own measurements",
     force: Force = False,
 ) -> Answer:
-    """Measured ops out of traces that were recorded with shapes.
+    """Read measured ops from profiler traces with shapes.
 
-    Products, convolutions, attention, softmax, layer norms and element-wise ops become rows; `rooflinekit calibrate
-    --campaign` fits constants on them. Several traces, such as those of all ranks, are one campaign.
+    Products, convolutions, attention, softmax, layer norms and element-wise ops become rows, to which `rooflinekit
+    calibrate --campaign` fits constants. Several traces, such as those of all ranks, become one campaign.
     Example: rooflinekit campaign from-trace shapes.json.gz --gpu nvidia-l4 --out l4.csv
     """
     from rooflinekit.calibrate.campaigns.campaign import campaign_text
@@ -461,9 +469,10 @@ def from_trace(
 
 @campaign.command(cls=Command)
 @made
-def merge(files: Files, out: Annotated[Path, "--out -o", "file for all measurements"], force: Force = False) -> Answer:
-    """Several records, or several campaigns, of one device in one environment, as one file.
+def merge(files: Files, out: Annotated[Path, "--out -o", "the file to write"], force: Force = False) -> Answer:
+    """Join files of one device into one.
 
+    All have to be records, or all campaigns, of one device in one environment.
     Example: rooflinekit campaign merge monday.jsonl tuesday.jsonl --out both.jsonl
     """
     from rooflinekit.calibrate.campaigns import files as campaign_files
@@ -477,21 +486,25 @@ def merge(files: Files, out: Annotated[Path, "--out -o", "file for all measureme
 
 
 def fit(
-    campaigns: Annotated[Path | None, "--campaigns DIR", "measurements; by default those of the checkout"] = None,
-    out: Annotated[Path | None, "--out -o DIR", "where fits go; by default those in use"] = None,
-    check: Annotated[bool, "only compare with the fits there, status 1 if they differ"] = False,
+    campaigns: Annotated[
+        Path | None, "--campaigns DIR", "the folder of measurements; by default that of the checkout"
+    ] = None,
+    out: Annotated[Path | None, "--out -o DIR", "the folder of fits to write; by default the one in use"] = None,
+    check: Annotated[
+        bool, "write nothing, and compare with the fits there; the exit status is 1 if they differ"
+    ] = False,
 ) -> Answer:
-    """Fit the constants on all measurements: takes minutes.
+    """Fit the constants to all measurements, which takes minutes.
 
-    Writes priors.yaml, for a GPU that nobody has measured, a file for each that was, and links.yaml, for
-    collectives; removes fits of GPUs without measurements. With --check the exit status is 1 where a number differs
-    by more than 0.5 %, of links by 1 % or a tenth of its standard error.
+    It writes priors.yaml for GPUs that nobody has measured, a file for each measured GPU, and links.yaml for
+    collectives, and removes fits of GPUs without measurements. --check tolerates differences of 0.5 %, and for links of
+    1 % or a tenth of the standard error.
     Example: rooflinekit fit --check
     """
     if campaigns is not None and out is None:
         raise InputError(
-            f"--campaigns {campaigns}: say with --out where their fits are; "
-            "those in use, fitted on other measurements, would be replaced"
+            f"--campaigns {campaigns}: name the folder of their fits with --out; "
+            "otherwise the fits in use, of other measurements, would be replaced"
         )
     from rooflinekit.api import calibrate as calibration_workflows
     from rooflinekit.calibrate.fitting import files as fits

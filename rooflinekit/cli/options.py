@@ -36,30 +36,32 @@ GPUS, HOSTS = _names("hardware.specs", "device_names"), _names("hardware.specs",
 CLUSTERS = _names("hardware.specs", "cluster_names")
 ONE_OR_MORE, NONE_OR_MORE = {"min": 1}, {"min": 0}
 
-LISTED = "`rooflinekit clusters` lists them"
+LISTED = "a cluster, as `rooflinekit clusters` lists them"
 TARGET_HELP = (
     "timm:NAME, transformers:NAME or transformers:config.json, a language model such as llama-3.1-8b, FILE.py:NAME, "
     "or package.module:name"
 )
-_MODEL_HELP = "a name such as llama-3.1-70b hf:OWNER/NAME of HuggingFace's cache, or a config.json's path"
+_MODEL_HELP = "a name such as llama-3.1-70b, hf:OWNER/NAME in HuggingFace's cache, or the path of a config.json"
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, **_names("published.models", "published_names"))
 ]
-Draft = Annotated[bool, "accept a specification marked as a draft: its numbers are not confirmed"]
+Draft = Annotated[bool, "accept a specification that is marked as a draft, whose numbers are not confirmed"]
 ClusterName = Annotated[str, "--cluster NAME|FILE.yaml", LISTED, CLUSTERS]
-Force = Annotated[bool, "replace the file"]
-Rank = Annotated[int | None, "of a folder of traces: read this rank alone; by default the mean of all", NONE_OR_MORE]
+Force = Annotated[bool, "replace a file that exists"]
+Rank = Annotated[
+    int | None, "for a folder of traces: read only this rank; by default the mean of all ranks", NONE_OR_MORE
+]
 
 # --- a step that was measured ----------------------------------------------------------------------------------------
 
 MEASURED = (
-    "a time, '31.2 ms', or a file: a profiler's trace, or a folder of them with one a rank; a record of "
-    "`measure --out`; a .csv of name,seconds"
+    "a time, '31.2 ms', or a file: a profiler's trace (or a folder with one for each rank), what `measure --out` "
+    "wrote, or a .csv of name,seconds"
 )
 MeasuredOn = Annotated[
-    str | None, "--measured-on GPU", "the GPU of the timed step; by default the one that the file names", GPUS
+    str | None, "--measured-on GPU", "the GPU that the step was timed on; by default the one that the file names", GPUS
 ]
 
 
@@ -67,11 +69,11 @@ class Measured(Options):
     """A step that was measured, on which all predictions then rest."""
 
     measured: Annotated[
-        str | None, "--measured TIME|FILE", "scale all predictions by a step that was timed: " + MEASURED
+        str | None, "--measured TIME|FILE", "correct all predictions by a step that was timed: " + MEASURED
     ] = None
     measured_on: MeasuredOn = None
     measured_at: Annotated[
-        list[str] | None, "--measured-at NAME=VALUE", "what differed when it was timed: batch=8, execution=eager, …"
+        list[str] | None, "--measured-at NAME=VALUE", "how the timed step differed: batch=8, execution=eager, …"
     ] = None
 
     @property
@@ -109,12 +111,12 @@ def changes_of(option: str, given: Sequence[str]) -> dict[str, Any]:
 
 # --- money -----------------------------------------------------------------------------------------------------------
 
-Carbon = Annotated[float | None, "--carbon KG", "kg of CO2 for each kWh"]
+Carbon = Annotated[float | None, "--carbon KG", "kg of CO2 for each kWh, to print emissions"]
 
 
 class _Named(Options):
     price: Annotated[
-        list[str] | None, "--price GPU=DOLLARS", "dollars for an hour of one GPU, such as h100=2.99; repeatable"
+        list[str] | None, "--price GPU=DOLLARS", "dollars for one hour of a GPU, such as h100=2.99; repeatable"
     ] = None
 
 
@@ -122,12 +124,12 @@ class Hourly(Options):
     """What an hour of a GPU costs."""
 
     price_per_hour: Annotated[
-        str | None, "--price-per-hour MONEY", "price of an hour of each GPU, with its currency: '0.80 USD'"
+        str | None, "--price-per-hour MONEY", "the price of one hour of every GPU, with its currency: '0.80 USD'"
     ] = None
     prices: Annotated[
         str | None,
         "--prices NAME|FILE",
-        "a table of prices: two columns (.csv: h100,2.99), or .yaml with currency, day and source",
+        "prices of an hour: a .csv of two columns (h100,2.99), or a .yaml with currency, day and source",
         _names("hardware.prices", "price_tables"),
     ] = None
 
@@ -161,18 +163,22 @@ class Prices(Hourly, _Named):
 class Purchase(Prices):
     """What GPUs cost that are rented or bought, and their electricity."""
 
-    purchase_price: Annotated[str | None, "--purchase-price MONEY", "the price of one GPU that is bought"] = None
+    purchase_price: Annotated[
+        str | None, "--purchase-price MONEY", "the price of buying one GPU, such as '30000 USD'"
+    ] = None
     years: Annotated[float, "years over which the purchase is spread"] = 4.0
-    utilization: Annotated[float, "share of these years in which it works"] = 1.0
+    utilization: Annotated[float, "the share of these years in which the GPU works"] = 1.0
     kwh_price: Annotated[str | None, "--kwh-price MONEY", "the price of electricity, such as '0.25 USD'"] = None
-    pue: Annotated[float, "total power by that of the GPU: host, fans and cooling draw too"] = 1.0
+    pue: Annotated[float, "total power (with host, fans and cooling) divided by that of the GPUs"] = 1.0
 
 
 class Limits(Options):
     """What leaves GPUs out."""
 
-    max_watts: Annotated[str | None, "--max-watts WATTS", "leave out GPUs that draw more on average"] = None
-    max_cost: Annotated[float | None, "leave out GPUs on which the run, or else a million samples, costs more"] = None
+    max_watts: Annotated[str | None, "--max-watts WATTS", "leave out GPUs that draw more power on average"] = None
+    max_cost: Annotated[
+        float | None, "leave out GPUs on which the run (or, without a run, a million samples) costs more"
+    ] = None
 
     @property
     def watts(self) -> float | None:
@@ -211,7 +217,7 @@ def say_notes(pricing: rk.Pricing, devices: Sequence[rk.Device]) -> None:
     if pricing.table is not None and pricing.table.prices[0].source == "--price":
         for name in pricing.table.unused(devices):
             listed = ", ".join(dict.fromkeys(device.name for device in devices))
-            raise InputError(f"--price {name}=…: no such GPU is looked at: {listed}")
+            raise InputError(f"--price {name}=…: this GPU is not among those compared: {listed}")
     for note in pricing.notes(devices):
         print(printable(f"rooflinekit: {note}"), file=sys.stderr)
 

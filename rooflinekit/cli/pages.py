@@ -24,41 +24,43 @@ _WHATS = ("roofline", "timeline", "memory", "sweep", "waterfall")
 def plot(
     workload: Workload,
     target: Target,
-    out: Annotated[Path, "--out -o", "file to write: .pdf, .svg, .png or .pgf (for LaTeX)"],
+    out: Annotated[Path, "--out -o", "the file to write: .pdf, .svg, .png or .pgf (for LaTeX)"],
     others: Annotated[
-        list[str] | None, "--with TARGET", "a further network, each of which is one mark; repeatable"
+        list[str] | None, "--with TARGET", "another network to draw; each network is then one mark; repeatable"
     ] = None,
-    what: Annotated[str, "roofline, timeline, memory, sweep or waterfall"] = "roofline",
+    what: Annotated[str, "the figure: roofline, timeline, memory, sweep or waterfall"] = "roofline",
     over: Annotated[
         str | None,
         "--over NAME=VALUE,…",
-        "a size and its values, batch=1,8,64: what --what sweep draws, and a path through a roofline",
+        "a size and its values, batch=1,8,64: the axis of --what sweep, or a path through a roofline",
     ] = None,
-    venue: Annotated[str | None, "sizes of its template: ieee, acm, lncs, neurips or slides"] = None,
-    width: Annotated[str | None, "column, or page for both columns; a time line takes page"] = None,
+    venue: Annotated[str | None, "take the sizes of a template: ieee, acm, lncs, neurips or slides"] = None,
+    width: Annotated[str | None, "column (default), or page for both columns (default of a time line)"] = None,
     trace: Annotated[
-        Path | None, "--trace TRACE.json", "of torch.profiler: roofline of measured beside predicted"
+        Path | None,
+        "--trace TRACE.json",
+        "a trace of torch.profiler, whose measured ops stand beside the predicted ones",
     ] = None,
-    by_level: Annotated[bool, "roofline at the traffic of DRAM and of the L2"] = False,
-    normalized: Annotated[bool, "roofline in shares of each roof"] = False,
-    launch: Annotated[bool, "roofline with what starting kernels costs"] = False,
-    caption: Annotated[bool, "also print the caption of a roofline"] = False,
+    by_level: Annotated[bool, "roofline: show the traffic of DRAM and of the L2 cache"] = False,
+    normalized: Annotated[bool, "roofline: show shares of each roof"] = False,
+    launch: Annotated[bool, "roofline: show what launching kernels costs"] = False,
+    caption: Annotated[bool, "roofline: also print a caption"] = False,
     cluster: Annotated[
         list[str] | None,
         "--cluster NAME|FILE.yaml",
-        "a step on several devices, in the place of --gpu; repeatable, as are --gpus and --strategy",
+        "draw a training step on several GPUs, instead of --gpu; repeatable, as are --gpus and --strategy",
         CLUSTERS,
     ] = None,
-    gpus: Annotated[list[int] | None, "how many of the cluster; by default all", ONE_OR_MORE] = None,
+    gpus: Annotated[list[int] | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
     strategy: Annotated[
-        list[str] | None, "dp, ddp (default), ddp-gloo, zero-1, zero-2, fsdp, tensor or pipeline"
+        list[str] | None, "with --cluster: dp, ddp (default), ddp-gloo, zero-1, zero-2, fsdp, tensor or pipeline"
     ] = None,
 ) -> None:
-    """A figure: roofline, time line, memory, sweep or waterfall.
+    """Draw a figure: roofline, time line, memory, sweep or waterfall.
 
-    With --cluster of a training step on several devices: the roofline has the roof of links, the time line all
-    devices, and a waterfall leads from one device to several, or from one of two such steps to the other.
-    Example: rooflinekit plot timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --out figure.pdf
+    With --cluster it draws a training step on several GPUs: the roofline gets a roof for links, the time line shows all
+    GPUs, and the waterfall leads from one GPU to several, or from one such step to another.
+    Example: rooflinekit plot timm:resnet50 --batch 32 --gpu nvidia-l4 --out figure.pdf
     """
     check_word("--what", what, _WHATS)
     marks: dict[str, Any] = {
@@ -108,7 +110,7 @@ def _check(workload: Workload, what: str, over: str | None, out: Path, given: di
     if own is not None and what != "roofline":
         raise InputError(f"{own} belongs to --what roofline; got --what {what}")
     if what == "sweep" and over is None:
-        raise InputError("--what sweep: over which size? Such as --over batch=1,8,64")
+        raise InputError("--what sweep: --over is missing: a size and its values, such as --over batch=1,8,64")
     if over is not None and what not in ("sweep", "roofline"):
         raise InputError(f"--over belongs to --what sweep or roofline; got --what {what}")
     if over is not None and _size(over)[0] not in workload.sizes:
@@ -116,9 +118,12 @@ def _check(workload: Workload, what: str, over: str | None, out: Path, given: di
     if what in ("timeline", "memory") and len(workload.gpus) > 1:
         raise InputError(f"--what {what} draws one step; got {len(workload.gpus)} GPUs")
     if given["--with"] and (over is not None or given["--trace"] is not None or given["--by-level"]):
-        raise InputError("--with: each network is one mark: without --over, --trace and --by-level")
+        raise InputError("--with: draws one mark for each network; leave out --over, --trace and --by-level")
     if given["--trace"] is not None and (len(workload.gpus) != 1 or over is not None or given["--by-level"]):
-        raise InputError("--trace: one measured step beside its prediction: one --gpu, without --over and --by-level")
+        raise InputError(
+            "--trace: draws one measured step beside its prediction; name one --gpu, and leave out --over and "
+            "--by-level"
+        )
 
 
 _Asked = list[tuple[str, str, int | None]]  # cluster, strategy and number of devices of each step
@@ -130,13 +135,13 @@ def _check_several(workload: Workload, what: str, asked: _Asked, alone: dict[str
         if own := [option for option, value in theirs.items() if value]:
             raise InputError(f"{own[0]} belongs to --cluster")
         if what == "waterfall":
-            raise InputError("--what waterfall leads to a step on several devices: name its --cluster; of two steps on "
-                             "one device `rooflinekit explain --plot` draws one")  # fmt: skip
+            raise InputError("--what waterfall leads to a step on several devices: name a --cluster; for two steps on "
+                             "one device use `rooflinekit explain --plot`")  # fmt: skip
         if not workload.gpus:
             raise InputError(f"{NO_GPU}, or --cluster")
         return
     if workload.gpus:
-        raise InputError("--gpu: a cluster has its devices; leave it or --cluster out")
+        raise InputError("--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster")
     if given := [option for option, value in alone.items() if value]:
         raise InputError(f"{given[0]} is for steps on one device; got --cluster")
     workload.check_trains("steps on several devices are training steps:")
@@ -207,16 +212,18 @@ def report(
     workload: Workload,
     target: Target,
     out: Annotated[Path, "--out -o FILE.html", "the file to write"],
-    against: Annotated[str | None, "--against TARGET_B", "a second network: the page explains the difference"] = None,
-    advice: Annotated[bool, "try changes that could make the step faster; takes a while"] = True,
+    against: Annotated[
+        str | None, "--against TARGET_B", "a second network; the page then explains the difference"
+    ] = None,
+    advice: Annotated[bool, "try changes that could make the step faster, which takes a while"] = True,
     *,
     measured: Measured,
 ) -> None:
-    """One page for a design review, a file that needs no network.
+    """Write one HTML page for a design review, which opens offline.
 
-    Time, roofline, time line, memory, GPUs, advice, sources. The first --gpu is the one of the report; it is
-    compared with the others, or without any with a shortlist.
-    Example: rooflinekit report timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --out review.html
+    It shows time, roofline, time line, memory, advice and sources on the first --gpu, and compares that GPU with the
+    other ones named, or with a shortlist.
+    Example: rooflinekit report timm:resnet50 --batch 32 --gpu nvidia-l4 --out review.html
     """
     from rooflinekit.present.page.templating import check_path
 
@@ -347,17 +354,16 @@ def explore(
     step: Annotated[
         list[str] | None,
         "--step WORDS",
-        "a step to switch to, instead of the one that --mode names: a mode, bf16 or fp16 for autocast, both "
-        "('training,bf16'), or prefill or decode of a language model; repeatable",
+        "a step that the page can switch to: a mode, bf16 or fp16 for autocast, both ('training,bf16'), or prefill or "
+        "decode of a language model; repeatable",
     ] = None,
-    power: Annotated[str, "--power PERCENT", "power limits, in percent of each board's own"] = "100,85,70,55",
+    power: Annotated[str, "--power PERCENT", "power limits, in percent of each board's own limit"] = "100,85,70,55",
     *,
     money: Hourly,
 ) -> None:
-    """One page with sliders and switches, a file that needs no network.
+    """Write one HTML page with sliders and switches, usable offline.
 
-    Sizes are lists (1,2,4) and ranges (1:64), or the page's own choice; --execution and --host may be lists. GPUs stand
-    side by side.
+    Sizes are lists (1,2,4) and ranges (1:64); without them the page chooses. --execution and --host may be lists, too.
     Example: rooflinekit explore timm:resnet50 --gpu nvidia-l4 --gpu nvidia-t4 --step inference
     --step inference,fp16 --out resnet50.html
     """

@@ -96,7 +96,7 @@ def sizes_of(
             hint = option_hint(option, [*known, *options], value=value)
             raise InputError(f"unknown option or argument {option!r}{hint}{'' if hint.startswith(':') else sized}")
         if name in found:
-            raise InputError(f"{option} is given twice; to compare two values, --compare {name}=… takes the other")
+            raise InputError(f"{option} is given twice; to compare two values, give the other to --compare {name}=…")
         found[name] = option, value
     for text in assigned:
         name, equals, value = text.partition("=")

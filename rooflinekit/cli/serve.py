@@ -29,20 +29,24 @@ Place = dict[str, Any]
 class Places(Options):
     """Who asks for what, and where it is served. What may be several is a text."""
 
-    gpu: Annotated[list[str] | None, "name, alias or specification file; repeatable"] = None
-    batch: Annotated[str, "clients that ask at once; several as 1,8,64"] = "1"
-    input_tokens: Annotated[str, "--input -i", "tokens of a prompt; several as 1024,4096"] = "1024"
-    output: Annotated[int, "tokens of an answer", ONE_OR_MORE] = 256
+    gpu: Annotated[
+        list[str] | None, "a GPU, as `rooflinekit devices` lists them, or the path of a specification; repeatable"
+    ] = None
+    batch: Annotated[str, "clients that ask at once; a list is 1,8,64"] = "1"
+    input_tokens: Annotated[str, "--input -i", "tokens of each prompt; a list is 1024,4096"] = "1024"
+    output: Annotated[int, "tokens of each answer", ONE_OR_MORE] = 256
     weights: Annotated[
         str | None,
-        "bf16, fp16, fp8, fp8-dynamic, fp8-block, int8-dynamic, int8, int4, nvfp4 or mxfp4; several as bf16,fp8; by "
-        "default as the model is published",
+        "the format of the weights: bf16, fp16, fp8, fp8-dynamic, fp8-block, int8-dynamic, int8, int4, nvfp4 or mxfp4; "
+        "a list is bf16,fp8; by default as the model is published",
     ] = None
-    kv: Annotated[str, "format of the cache: bf16, fp16 or fp8; several as bf16,fp8"] = "bf16"
-    cluster: Annotated[list[str] | None, "name or file of a cluster, whose first GPUs serve; repeatable"] = None
-    tp: Annotated[str, "GPUs of the cluster that share each layer; several as 1,2,4"] = "1"
-    ep: Annotated[str, "parts of the experts over all GPUs; 1: all share each; several as 1,8"] = "1"
-    dp: Annotated[str, "groups of --tp GPUs with sequences of their own, that share the experts"] = "1"
+    kv: Annotated[str, "the format of the KV cache: bf16, fp16 or fp8; a list is bf16,fp8"] = "bf16"
+    cluster: Annotated[
+        list[str] | None, "serve on the first GPUs of a cluster, a name or file, instead of --gpu; repeatable"
+    ] = None
+    tp: Annotated[str, "GPUs that split each layer (tensor parallelism); a list is 1,2,4"] = "1"
+    ep: Annotated[str, "groups that share out the experts (expert parallelism); a list is 1,8"] = "1"
+    dp: Annotated[str, "groups of --tp GPUs that serve their own sequences, and share the experts"] = "1"
 
     def listed(self, decoder: rk.Decoder, engines: Sequence[rk.Engine]) -> list[Place]:
         """Every combination."""
@@ -63,44 +67,45 @@ class Engines(Options):
     engine: Annotated[
         str | None,
         "--engine NAME[:VERSION]",
-        "vllm:0.12, sglang:0.5.8, tensorrt-llm:1.0: the defaults of the options below, to --heads; several by commas",
+        "set the options from --host-work to --heads as an engine does: vllm:0.12, sglang:0.5.8, tensorrt-llm:1.0; a "
+        "list is separated by commas",
     ] = None
-    host_work: Annotated[str | None, "overlapped with the GPU's (default), or serial: between its steps"] = None
+    host_work: Annotated[
+        str | None, "when the CPU plans steps: overlapped with the GPU's work (default), or serial, between its steps"
+    ] = None
     policy: Annotated[
         str | None,
-        "prompts are read in mixed steps (default), beside sequences that go on, or prefill-first, or both",
+        "how prompts are scheduled: mixed, in the same steps as decoding (default), or prefill-first; a list is "
+        "mixed,prefill-first",
     ] = None
-    step_tokens: Annotated[str | None, "most tokens of a step, by default 8192; several as 2048,8192"] = None
+    step_tokens: Annotated[str | None, "the most tokens of a step, by default 8192; a list is 2048,8192"] = None
     chunks: Annotated[
-        bool | None, "a prompt is cut where a step's tokens end (default); otherwise it waits until it fits"
+        bool | None,
+        "chunked prefill: split a prompt that exceeds a step (default); otherwise it waits for its own step",
     ] = None
     reserve: Annotated[
-        str | None,
-        "of the cache: grow, as an answer does (default), own, where all of it would fit at once (SGLang), or whole, "
-        "for all its tokens",
+        str | None, "with --rate: reserve the KV cache as answers grow (grow, default), or for whole answers (whole)"
     ] = None
-    sequences: Annotated[int | None, "most sequences at once; by default any number", ONE_OR_MORE] = None
-    memory_share: Annotated[
-        float | None, "of the GPU's memory that the engine takes, by default 0.9 (SGLang's own)"
-    ] = None
+    sequences: Annotated[int | None, "the most sequences at once; by default no limit", ONE_OR_MORE] = None
+    memory_share: Annotated[float | None, "the share of the GPU's memory that the engine uses, by default 0.9"] = None
     graph_sizes: Annotated[
-        str | None, "sequences that steps are captured for as CUDA graphs, and filled up to: 1,2,4,8,16"
+        str | None, "batch sizes of the captured CUDA graphs, to which decoding steps are padded: 1,2,4,8,16"
     ] = None
     sums: Annotated[
-        str | None, "over GPUs: by nccl (default), or one-shot: by the engine's own kernels, for NVLink"
+        str | None, "how GPUs sum up: nccl (default), or one-shot, the engine's own all-reduce over NVLink"
     ] = None
     heads: Annotated[
-        str | None, "that share keys read them together (default), or apart, as older kernels do while decoding"
+        str | None, "how heads that share keys read them: together (default), or apart, as older decoding kernels do"
     ] = None
     draft: Annotated[
-        str | None, "--draft MODEL", "with --acceptance: the model that proposes tokens; else they are free"
+        str | None, "--draft MODEL", "with --acceptance: the draft model; by default proposed tokens cost nothing"
     ] = None
     draft_tokens: Annotated[int, "with --acceptance: tokens proposed in each step"] = 4
-    acceptance: Annotated[float | None, "speculative decoding: chance that a proposed token is kept, such as 0.7"] = (
-        None
-    )
-    adapters: Annotated[int, "LoRA adapters in memory, of which each sequence uses one", NONE_OR_MORE] = 0
-    adapter_rank: Annotated[int, "of each LoRA adapter"] = 16
+    acceptance: Annotated[
+        float | None, "speculative decoding: the probability that a proposed token is accepted, such as 0.7"
+    ] = None
+    adapters: Annotated[int, "LoRA adapters in memory; each sequence uses one", NONE_OR_MORE] = 0
+    adapter_rank: Annotated[int, "the rank of each LoRA adapter"] = 16
 
     def listed(self) -> list[rk.Engine]:
         """One for each combination of `engine`, `policy` and `step_tokens`."""
@@ -122,7 +127,9 @@ class Engines(Options):
     def _speculation(self) -> rk.Speculation | None:
         if self.acceptance is None:
             if self.draft is not None:
-                raise InputError("--draft: needs --acceptance, the chance that a proposed token is kept, such as 0.7")
+                raise InputError(
+                    "--draft: needs --acceptance, the probability that a proposed token is accepted, such as 0.7"
+                )
             return None
         draft = None if self.draft is None else rk.Decoder.from_config(self.draft)
         return rk.Speculation(tokens=self.draft_tokens, acceptance=self.acceptance, draft=draft)
@@ -132,13 +139,13 @@ class Apart(Options):
     """Engines of their own for prompts."""
 
     prefill_engines: Annotated[
-        int, "copies of the model that only read prompts; with --rate or --slo", NONE_OR_MORE
+        int, "with --rate or --slo: copies of the model that only run prefill (disaggregation)", NONE_OR_MORE
     ] = 0
-    decode_engines: Annotated[int, "with --prefill-engines: copies that go on with the answers", ONE_OR_MORE] = 1
-    prefill_tp: Annotated[int | None, "GPUs of a copy that only reads prompts; by default as many as of the others"] = (
-        None
+    decode_engines: Annotated[int, "with --prefill-engines: copies that only decode", ONE_OR_MORE] = 1
+    prefill_tp: Annotated[int | None, "GPUs of each copy that runs prefill; by default as many as --tp"] = None
+    link: Annotated[str, "with --prefill-engines: the speed at which each GPU sends its part of the KV cache"] = (
+        "50 GB/s"
     )
-    link: Annotated[str, "with --prefill-engines: speed at which each GPU hands its part of the cache on"] = "50 GB/s"
 
     def disaggregation(self) -> rk.Disaggregation | None:
         """The record, where some are asked for."""
@@ -156,26 +163,28 @@ class Apart(Options):
 class Rates(Options):
     """Requests at a rate, and what is asked of them."""
 
-    rate: Annotated[str | None, "requests come at this rate, whoever waits: 4/s, 120/min; several as 1,2,4/s"] = None
+    rate: Annotated[str | None, "requests arrive at this rate: 4/s or 120/min; a list is 1,2,4/s"] = None
     requests: Annotated[
         str,
-        "how many come at the rate, or a log: a CSV file with columns arrival,input,output and perhaps cached, or "
-        "prefix,shared",
+        "how many requests arrive, or a log of them: a .csv with columns arrival,input,output, and optionally cached "
+        "or prefix,shared",
     ] = "1000"
-    arrivals: Annotated[str, "poisson, even, or gamma:CV with the gaps' coefficient of variation"] = "poisson"
-    length_cv: Annotated[float, "how much tokens in and out differ between requests: coefficient of variation"] = 0.0
-    cached: Annotated[float, "share of the prompts' tokens that the prefix cache holds"] = 0.0
-    warm_up: Annotated[int, "first requests that are not counted", NONE_OR_MORE] = 0
-    drain: Annotated[int, "last requests that are not counted", NONE_OR_MORE] = 0
-    seed: Annotated[int, "of arrivals and lengths"] = 0
-    slo: Annotated[str | None, "find the highest rate that keeps it: ttft=500ms,tpot=40ms,e2e=10s"] = None
-    keep: Annotated[float, "share of the requests that must keep the --slo"] = 0.9
-    load: Annotated[str | None, "with --slo: also the GPUs that such a rate needs"] = None
+    arrivals: Annotated[
+        str, "how requests arrive: poisson, even, or gamma:CV with the coefficient of variation of the gaps"
+    ] = "poisson"
+    length_cv: Annotated[float, "the coefficient of variation of the tokens of prompts and answers"] = 0.0
+    cached: Annotated[float, "the share of prompt tokens that the prefix cache holds"] = 0.0
+    warm_up: Annotated[int, "how many first requests are not counted", NONE_OR_MORE] = 0
+    drain: Annotated[int, "how many last requests are not counted", NONE_OR_MORE] = 0
+    seed: Annotated[int, "the random seed of arrivals and lengths"] = 0
+    slo: Annotated[str | None, "find the highest rate that meets these latencies: ttft=500ms,tpot=40ms,e2e=10s"] = None
+    keep: Annotated[float, "the share of requests that must meet the --slo"] = 0.9
+    load: Annotated[str | None, "with --slo: also find how many GPUs this rate needs, such as 100/s"] = None
     price_per_hour: Annotated[
-        float | None, "with --slo: dollars for an hour of one GPU, for the cost of a million tokens"
+        float | None, "with --slo: dollars for one hour of a GPU, to print the cost of a million tokens"
     ] = None
-    search: Annotated[bool, "with --load: only the cheapest of all combinations, the others not played"] = False
-    figure: Annotated[Path | None, "with --slo: draw latency over the rate, as .svg, .pdf, .png or .pgf"] = None
+    search: Annotated[bool, "with --load: print only the cheapest combination"] = False
+    figure: Annotated[Path | None, "with --slo: draw latency against rate, as .svg, .pdf, .png or .pgf"] = None
 
     @property
     def asked(self) -> bool:
@@ -207,21 +216,21 @@ def serve(
     engines: Engines,
     apart: Apart,
     price: Annotated[
-        float | None, "dollars for one GPU, bought or for an hour, in the place of its launch price"
+        float | None, "dollars for one GPU, to buy it or for one hour, instead of its launch price"
     ] = None,
     power_limit: Annotated[
         str | None,
         "--power-limit WATTS",
-        "of each GPU, below the board's own: '400 W'; several as '400 W,700 W'",
+        "a power limit of each GPU, below the board's own: '400 W'; a list is '400 W,700 W'",
     ] = None,
     sm_clock: Annotated[str | None, "--sm-clock CLOCK", "the highest clock of the SMs, such as '1.2 GHz'"] = None,
     *,
     rates: Rates,
 ) -> Answer:
-    """Time to first token, time per token, tokens a second.
+    """Predict latency and throughput of serving a language model.
 
-    Of a served language model; also by GPU and dollar, and the largest batch. Clients ask one request after the other
-    (--batch), or requests come at a rate (--rate); --slo finds the highest rate that keeps promised latencies.
+    Clients send one request after the other (--batch), or requests arrive at a rate (--rate). --slo finds the highest
+    rate that meets given latencies.
     Example: rooflinekit serve llama-3.1-8b --gpu h100-sxm5-80gb --batch 8,64 --input 1024
     """
     if not places.gpu and not places.cluster:
@@ -344,7 +353,7 @@ def numbers(option: str, words: str) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < 1:
-        raise InputError(f"{option} {words!r}: expected a positive integer, or several as 1,8,64")
+        raise InputError(f"{option} {words!r}: expected a positive integer or a list such as 1,8,64")
     return found
 
 

@@ -38,16 +38,18 @@ if TYPE_CHECKING:
 class Meshed(Options):
     """How devices share the work, in words."""
 
-    tensor: Annotated[int | None, "mesh: devices of a tensor group", ONE_OR_MORE] = None
-    sequence: Annotated[bool, "mesh: cut tokens between pairs of layers (mesh)"] = False
-    context: Annotated[int | None, "mesh: devices that share each sequence", ONE_OR_MORE] = None
-    context_way: Annotated[str, "of context: keys and values go around a ring, or by all-gather"] = "ring"
-    expert: Annotated[int | None, "mesh: copies that share out experts", ONE_OR_MORE] = None
-    imbalance: Annotated[float, "tokens of the device with most, by the mean over devices (experts)"] = 1.0
-    pipeline: Annotated[int | None, "mesh: stages", ONE_OR_MORE] = None
-    microbatches: Annotated[int | None, "of a pipeline; by default four a stage", ONE_OR_MORE] = None
-    schedule: Annotated[str, "of a pipeline: gpipe, 1f1b or interleaved"] = "1f1b"
-    chunks: Annotated[int, "of interleaved: virtual stages of a device", ONE_OR_MORE] = 2
+    tensor: Annotated[int | None, "mesh: devices that split each layer (tensor parallelism)", ONE_OR_MORE] = None
+    sequence: Annotated[bool, "mesh: also split the tokens between the layers' products (sequence parallelism)"] = False
+    context: Annotated[int | None, "mesh: devices that share each sequence (context parallelism)", ONE_OR_MORE] = None
+    context_way: Annotated[str, "how context parallelism exchanges keys and values: ring or all-gather"] = "ring"
+    expert: Annotated[int | None, "mesh: copies that share out the experts (expert parallelism)", ONE_OR_MORE] = None
+    imbalance: Annotated[float, "experts: tokens of the busiest device, divided by the mean of all devices"] = 1.0
+    pipeline: Annotated[int | None, "mesh: stages (pipeline parallelism)", ONE_OR_MORE] = None
+    microbatches: Annotated[int | None, "microbatches of a pipeline; by default four for each stage", ONE_OR_MORE] = (
+        None
+    )
+    schedule: Annotated[str, "the schedule of a pipeline: gpipe, 1f1b or interleaved"] = "1f1b"
+    chunks: Annotated[int, "interleaved: virtual stages of each device", ONE_OR_MORE] = 2
 
     def strategy(self, word: str, count: int) -> Strategy:
         """A mesh with sizes of its groups, all of them 1 but the one that the word names; or another strategy."""
@@ -65,22 +67,24 @@ class Meshed(Options):
 class Saving(Options):
     """What saves memory, in words."""
 
-    accumulate: Annotated[int, "parts of the batch, one after another", ONE_OR_MORE] = 1
+    accumulate: Annotated[
+        int, "gradient accumulation: how many parts of the batch run one after another", ONE_OR_MORE
+    ] = 1
     checkpoint: Annotated[
-        list[str] | None, "--checkpoint MODULE|all", "blocks that backward computes again; repeatable"
+        list[str] | None, "--checkpoint MODULE|all", "a block whose activations are recomputed in backward; repeatable"
     ] = None
     save: Annotated[
         list[str] | None,
         "--save OP|PATH:OP",
-        "ops whose results checkpoints keep, such as aten.addmm; repeatable",
+        "an op whose results are kept within checkpoints, such as aten.addmm; repeatable",
     ] = None
     offload_activations: Annotated[
         list[str] | None,
         "--offload-activations BLOCK|all",
-        "blocks whose activations wait on the CPU; repeatable",
+        "a block whose activations wait in the CPU's memory; repeatable",
     ] = None
-    eight_bit: Annotated[bool, "the optimizer's state in 8 bits"] = False
-    offload: Annotated[bool, "the optimizer on the CPU"] = False
+    eight_bit: Annotated[bool, "hold the optimizer's state in 8 bits"] = False
+    offload: Annotated[bool, "run the optimizer on the CPU"] = False
 
     def savers(self) -> rk.Savers:
         """The record."""
@@ -98,31 +102,32 @@ def parallel(
     workload: Workload,
     target: Target,
     cluster: ClusterName,
-    gpus: Annotated[int | None, "how many, from the first; by default all", ONE_OR_MORE] = None,
+    gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
     strategy: Annotated[
         str,
-        "dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, context, expert, pipeline; or mesh, with its own options",
+        "dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, context, expert, pipeline; or mesh, which combines those "
+        "marked mesh below",
     ] = "ddp",
-    split: Annotated[str, "the batch in even parts, or proportional to each device's rate"] = "even",
+    split: Annotated[str, "how the batch is split: even, or proportional to each device's speed"] = "even",
     *,
     mesh: Meshed,
     saving: Saving,
     measured: Annotated[
         str | None,
         "--measured BATCH:SECONDS",
-        "a step that was timed on one of the GPUs: all but the links is scaled by it",
+        "a step that was timed on one of the GPUs; everything but communication is corrected by it",
     ] = None,
-    trace: Annotated[Path | None, "--trace FILE.json", "also write the time line, to open in Perfetto"] = None,
+    trace: Annotated[Path | None, "--trace FILE.json", "also write the step's time line, to open in Perfetto"] = None,
 ) -> Answer:
-    """How long one training step takes on several devices.
+    """Predict one training step on several GPUs.
 
-    With communication hidden and exposed. --batch is that of all devices together. The host is the cluster's,
-    unless --host names another.
-    Example: rooflinekit parallel timm:resnet50 --input batch,3,224,224 --batch 256 --cluster dgx-a100 --gpus 4
+    It shows how much communication is hidden and exposed. --batch counts the samples of all GPUs together. The host is
+    the cluster's, unless --host names another.
+    Example: rooflinekit parallel timm:resnet50 --batch 256 --autocast bf16 --cluster dgx-a100 --gpus 4
     """
     check_word("--split", split, ("even", "proportional"))
     if workload.gpus:
-        raise InputError("--gpu: a cluster has its devices; leave it out, or take `rooflinekit predict`")
+        raise InputError("--gpu: a cluster has GPUs of its own; leave out --gpu, or use `rooflinekit predict`")
     found = rk.load_cluster(cluster)
     count = found.size if gpus is None else gpus
     chosen, savers = mesh.strategy(strategy, count), saving.savers()
@@ -150,23 +155,23 @@ def _measured(words: str | None) -> tuple[int, float] | None:
 def fit_into(
     workload: Workload,
     target: Target,
-    cluster: Annotated[str | None, "--cluster NAME|FILE.yaml", "in the place of --gpu; " + LISTED, CLUSTERS] = None,
-    gpus: Annotated[int | None, "of the cluster, from the first; by default all", ONE_OR_MORE] = None,
+    cluster: Annotated[str | None, "--cluster NAME|FILE.yaml", "instead of --gpu: " + LISTED, CLUSTERS] = None,
+    gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
     policy: Annotated[
-        Path | None, "--policy FILE.py", "also write what is chosen as Python to paste into a script"
+        Path | None, "--policy FILE.py", "also write the choice as Python, to paste into a script"
     ] = None,
     largest: Annotated[
         list[str] | None,
         "--largest SIZE",
-        "also the largest batch, or other size, that fits with each; as often as wanted",
+        "also find the largest batch, or other size, that fits with each way; repeatable",
     ] = None,
 ) -> Answer:
-    """What makes a training step fit, and the fastest way to it.
+    """Find the fastest way to make a training step fit into memory.
 
-    Combinations of memory savers, each predicted: parts of the batch, formats, the optimizer in 8 bits or on the CPU;
-    and which activations to save, to compute again, by op and by block, or to send to the CPU. Of those within 2 % of
-    the fastest the one that changes least is chosen.
-    Example: rooflinekit fit-into timm:resnet18 --input batch,3,224,224 --batch 512 --optimizer Adam --gpu rtx-3070
+    It predicts combinations of gradient accumulation, number formats, an optimizer in 8 bits or on the CPU, and
+    activations that are kept, recomputed or moved to the CPU. Of all within 2 % of the fastest it chooses the one that
+    changes least.
+    Example: rooflinekit fit-into timm:resnet18 --batch 512 --optimizer Adam --gpu rtx-3070
     """
     if (cluster is None) == (not workload.gpus) or len(workload.gpus) > 1:
         raise InputError("fit-into: expected one --gpu, or --cluster")
@@ -186,14 +191,13 @@ def fit_into(
 class Laid(Options):
     """How GPUs share a decoder's training."""
 
-    tp: Annotated[int, "GPUs that share each layer; with tokens cut between products", ONE_OR_MORE] = 1
-    cp: Annotated[int, "GPUs that share a sequence", ONE_OR_MORE] = 1
-    pp: Annotated[int, "stages of a pipeline", ONE_OR_MORE] = 1
-    vp: Annotated[int, "virtual stages of a GPU", ONE_OR_MORE] = 1
-    ep: Annotated[int, "GPUs that share out the experts", ONE_OR_MORE] = 1
-    imbalance: Annotated[float, "tokens of the GPU with most, by the mean over GPUs (experts)"] = 1.0
-    micro_batch: Annotated[int, "sequences at once", ONE_OR_MORE] = 1
-    sharding: Annotated[str, "of copies: ddp, zero-1, grad-op, fsdp or hybrid"] = "zero-1"
+    tp: Annotated[int, "GPUs that split each layer (tensor parallelism, with sequence parallelism)", ONE_OR_MORE] = 1
+    cp: Annotated[int, "GPUs that share each sequence (context parallelism)", ONE_OR_MORE] = 1
+    pp: Annotated[int, "stages (pipeline parallelism)", ONE_OR_MORE] = 1
+    vp: Annotated[int, "virtual stages of each GPU", ONE_OR_MORE] = 1
+    ep: Annotated[int, "GPUs that share out the experts (expert parallelism)", ONE_OR_MORE] = 1
+    micro_batch: Annotated[int, "sequences of a micro-batch", ONE_OR_MORE] = 1
+    sharding: Annotated[str, "how copies share their state: ddp, zero-1, grad-op, fsdp or hybrid"] = "zero-1"
 
     def layout(self) -> rk.Layout:
         """The record."""
@@ -206,32 +210,36 @@ class Laid(Options):
 def train(
     config: Model,
     cluster: ClusterName,
-    batch: Annotated[int, "sequences of a step, of all GPUs together", ONE_OR_MORE],
-    seq: Annotated[int, "tokens of a sequence", ONE_OR_MORE] = 4096,
-    gpus: Annotated[int | None, "how many, from the first; by default all", ONE_OR_MORE] = None,
-    recipe: Annotated[str, "a program's way: megatron, nemo, nanotron, torchtitan, huggingface …"] = "megatron",
-    recompute: Annotated[str, "in backward: none, selective (attention) or full"] = "none",
+    batch: Annotated[int, "sequences of a step, over all GPUs together", ONE_OR_MORE],
+    seq: Annotated[int, "tokens of each sequence", ONE_OR_MORE] = 4096,
+    gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
+    recipe: Annotated[
+        str, "the training program to predict: megatron, nemo, nanotron, torchtitan, huggingface …"
+    ] = "megatron",
+    recompute: Annotated[str, "what backward recomputes: none, selective (attention) or full"] = "none",
     offload: Annotated[
-        int, "--offload LAYERS", "so many layers' activations wait on the CPU, of each GPU", NONE_OR_MORE
+        int, "--offload LAYERS", "layers of each GPU whose activations wait in the CPU's memory", NONE_OR_MORE
     ] = 0,
-    fp8: Annotated[bool, "products of 8 bits"] = False,
+    fp8: Annotated[bool, "compute matrix products in FP8"] = False,
     *,
     laid: Laid,
-    search: Annotated[bool, "the fastest layouts in the place of one, and the least memory for a time"] = False,
-    out: Annotated[Path | None, "--out FILE", "with --search: also draw time over memory"] = None,
-    host: Annotated[str | None, "in the place of the cluster's"] = None,
+    search: Annotated[bool, "find the fastest layouts, and the least memory for each time"] = False,
+    out: Annotated[Path | None, "--out FILE", "with --search: also draw time against memory"] = None,
+    host: Annotated[str | None, "the CPUs, instead of the cluster's own"] = None,
     power_limit: Annotated[
-        str | None, "--power-limit WATTS", "of each GPU, below the board's own, such as '500 W'"
+        str | None, "--power-limit WATTS", "a power limit of each GPU, below the board's own, such as '500 W'"
     ] = None,
-    rack: Annotated[str | None, "--rack WATTS", "also what a rack of so many watts trains in a day, by limit"] = None,
+    rack: Annotated[
+        str | None, "--rack WATTS", "also print what a rack with so many watts trains in a day, at each power limit"
+    ] = None,
     purchase: Purchase,
-    tokens: Annotated[float | None, "of a whole run, such as 1e12, for its cost"] = None,
+    tokens: Annotated[float | None, "tokens of a whole run, such as 1e12, to print its cost"] = None,
     carbon: Carbon = None,
 ) -> Answer:
-    """A decoder's training step on many GPUs, or its best layout.
+    """Predict a language model's training step on many GPUs.
 
-    From the dimensions of a language model: time by cause, memory by account, MFU and HFU, joules; with a price what a
-    run of --tokens costs, with --rack what so many watts train in a day.
+    It needs only the dimensions of a decoder, and prints time, memory, MFU, HFU and energy. With a price it also prints
+    what a run of --tokens costs, and with --search the best layout.
     Example: rooflinekit train llama-3.1-8b --cluster dgx-h100 --batch 128 --tp 2
     """
     from rooflinekit.distributed.records import recipe_of
@@ -245,7 +253,10 @@ def train(
         raise InputError("--out: draws what --search has found; add --search")
     priced = purchase.asked or tokens is not None or carbon is not None
     if search and (priced or rack is not None):
-        raise InputError("--search: ranks layouts by time; ask what the one that you choose costs, without --search")
+        raise InputError(
+            "--search: ranks layouts by time only; leave out prices and --rack, and give them with the layout that "
+            "you choose"
+        )
     rack_w = None if rack is None else quantity_of("--rack", rack, "W")
     pricing = purchase.pricing() if priced else None  # what can be wrong is looked at before the slow part
     if search:
@@ -313,17 +324,19 @@ def collective(
             metavar="COLLECTIVE", help="all-reduce, all-gather, reduce-scatter, broadcast, all-to-all or send-recv"
         ),
     ],
-    size: Annotated[str, "--bytes SIZE", "'100 MB'; of all-gather, of the gathered result"],
+    size: Annotated[
+        str, "--bytes SIZE", "the size of the tensor, such as '100 MB'; for all-gather, of the gathered result"
+    ],
     cluster: ClusterName,
-    gpus: Annotated[int | None, "how many, from the first; by default all", ONE_OR_MORE] = None,
-    algorithm: Annotated[str | None, "ring, tree, nvls, hierarchical; by default the fastest that NCCL has"] = None,
+    gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
+    algorithm: Annotated[str | None, "ring, tree, nvls or hierarchical; by default the fastest that NCCL has"] = None,
     constants: Annotated[
-        Path | None, "--constants FILE.links.yaml", "of links at hand, from `rooflinekit calibrate`"
+        Path | None, "--constants FILE.links.yaml", "constants of your links, which `rooflinekit calibrate` wrote"
     ] = None,
 ) -> Answer:
-    """How long one collective takes on a cluster.
+    """Predict how long one collective takes on a cluster.
 
-    And by which algorithm.
+    It also names the algorithm.
     Example: rooflinekit collective all-reduce --bytes "100 MB" --cluster dgx-h100 --gpus 4
     """
     timing = rk.collective_time(operation, size, cluster, gpus, algorithm=algorithm, constants=constants)

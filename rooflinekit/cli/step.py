@@ -25,29 +25,29 @@ from rooflinekit.present.text.progress import bar
 def predict(
     workload: Workload,
     target: Target,
-    by: Annotated[str | None, "also a table by module, kind, phase or kernel"] = None,
-    depth: Annotated[int | None, "parts of the module path, with --by module", ONE_OR_MORE] = None,
+    by: Annotated[str | None, "also print a table by module, kind, phase or kernel"] = None,
+    depth: Annotated[int | None, "with --by module: how many parts of the module path to show", ONE_OR_MORE] = None,
     compare: Annotated[
         list[str] | None,
-        "also a table of other ways: execution=eager,compiled, autocast=none,fp16, channels-last=no,yes, "
-        "attention=chosen,cudnn, or sizes, batch=1,8; repeatable, for every combination",
+        "also print a table of variants: execution=eager,compiled, autocast=none,fp16, channels-last=no,yes, "
+        "attention=chosen,cudnn, or a size, batch=1,8; given twice, every combination",
     ] = None,
-    terms: Annotated[bool, "all terms of the time, kernels, FLOP, traffic and energy"] = False,
-    largest_batch: Annotated[bool, "also the largest batch that fits the memory"] = False,
+    terms: Annotated[bool, "print all terms of the time, kernels, FLOP, traffic and energy"] = False,
+    largest_batch: Annotated[bool, "also find the largest batch that fits into memory"] = False,
     plot: Annotated[Path | None, "also write a roofline figure: .pdf, .svg or .png"] = None,
     trace: Annotated[Path | None, "--trace FILE.json", "also write the step's time line, to open in Perfetto"] = None,
     snapshot: Annotated[
-        Path | None, "--snapshot FILE.pickle", "also write the allocator's blocks, for pytorch.org/memory_viz"
+        Path | None, "--snapshot FILE.pickle", "also write the allocator's blocks, to open at pytorch.org/memory_viz"
     ] = None,
     measured_memory: Annotated[
         Path | None,
         "--measured-memory FILE.pickle|FILE.json",
-        "also what a run held, beside this: of torch.cuda.memory._dump_snapshot, or memory_stats() as JSON",
+        "compare with the memory of a real run: a file of torch.cuda.memory._dump_snapshot, or memory_stats() as JSON",
     ] = None,
 ) -> Tables:
-    """How long one step takes on each GPU.
+    """Predict how long one step takes on each GPU.
 
-    Example: rooflinekit predict timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4
+    Example: rooflinekit predict timm:resnet50 --batch 32 --gpu nvidia-l4
     """
     check_word("--by", by, ("module", "kind", "phase", "kernel"))
     variants = variants_of(compare or [])
@@ -119,12 +119,12 @@ def summary(
     workload: Workload,
     target: Target,
     depth: Annotated[int, "how many levels below the whole network", ONE_OR_MORE] = 3,
-    unfolded: Annotated[bool, "a row for each of equal neighbours, such as the layers of a transformer"] = False,
-    out: Annotated[Path | None, "--out -o FILE.html", "also write a page whose modules open and close"] = None,
+    unfolded: Annotated[bool, "show equal neighbours, such as the layers of a transformer, in a row each"] = False,
+    out: Annotated[Path | None, "--out -o FILE.html", "also write an HTML page whose modules open and close"] = None,
 ) -> Tables:
-    """The tree of modules: shapes, parameters, FLOP, bytes, time.
+    """Show the tree of modules: shapes, parameters, FLOP, bytes, time.
 
-    Each row has all below it. With --gpu also the time on each GPU; without, what is counted.
+    A row sums up its module and everything below it. Times are shown for each --gpu; without one, only counts.
     Example: rooflinekit summary timm:resnet50 --batch 32 --gpu nvidia-l4 --depth 2
     """
     from rooflinekit.files import write_text
@@ -186,20 +186,23 @@ def explain(
     workload: Workload,
     target_a: Target,
     target_b: Annotated[
-        str | None, typer.Argument(metavar="TARGET_B", help="a second network, called with the same inputs")
+        str | None,
+        typer.Argument(
+            metavar="TARGET_B", help="a second network, called with the same inputs; without it, see --compare"
+        ),
     ] = None,
     compare: Annotated[
         list[str] | None,
-        "one network, run in another way: execution=compiled, autocast=fp16, channels-last=yes, attention=cudnn, "
-        "batch=64",
+        "compare one network with itself, run in another way: execution=compiled, autocast=fp16, channels-last=yes, "
+        "attention=cudnn or batch=64",
     ] = None,
     plot: Annotated[Path | None, "also write a waterfall figure: .pdf, .svg or .png"] = None,
-    details: Annotated[bool, "show what the answer rests on: datasheets, waits, algorithms, kernels"] = False,
+    details: Annotated[bool, "also show the evidence: datasheets, waits, algorithms, kernels"] = False,
 ) -> Answer:
-    """Why one of two steps is faster: term by term, kernel by kernel.
+    """Explain why one of two steps is faster, by term and by kernel.
 
-    Of two networks, on two GPUs, or run in two ways. Two targets are compared on each --gpu. One target is compared
-    on the first --gpu and each other one, or with itself as --compare changes it.
+    The steps differ in the network, the GPU or the way of running. Two targets are compared on each --gpu. One target
+    is compared on the first --gpu with every other --gpu, or on each --gpu with itself as --compare changes it.
     Example: rooflinekit explain examples/bottlenecks.py:A examples/bottlenecks.py:A_prime --input 1,64,160,120
     --gpu p100-pcie --host xeon-server-2018 --sync none
     """
@@ -224,7 +227,7 @@ def _pairs(
 ) -> list[tuple[rk.Prediction, rk.Prediction]]:
     """What is compared with what. Raises InputError where the options leave nothing to compare, or too much to draw."""
     if target_b is not None and compare:
-        raise InputError("--compare changes one network: leave it or TARGET_B out")
+        raise InputError("--compare changes one network: leave out --compare or TARGET_B")
     if target_b is None and not compare and len(workload.gpus) < 2:
         raise InputError("nothing to compare: give a second TARGET, a second --gpu, or --compare, such as batch=64")
     variants = variants_of(compare)
@@ -253,27 +256,27 @@ def _changed(p: rk.Prediction, variants: dict[str, list[object]], compare: list[
 def crossover(
     workload: Workload,
     target: Target,
-    along: Annotated[str, "--along SIZE", "the named size that grows"] = "batch",
-    module: Annotated[str | None, "count this module, with all below it"] = None,
-    op: Annotated[str | None, "count this op alone, by its name in `Graph.ops`"] = None,
+    along: Annotated[str, "--along SIZE", "the size of --input that grows"] = "batch",
+    module: Annotated[str | None, "count only this module and everything below it"] = None,
+    op: Annotated[str | None, "count only this op, by its name in `Graph.ops`"] = None,
     other_gpu: Annotated[
         list[str] | None,
         "--other-gpu GPU",
-        "also the DRAM bandwidth that would make this GPU as fast; repeatable",
+        "also find the DRAM bandwidth that would make this GPU as fast; repeatable",
     ] = None,
-    latex: Annotated[bool, "also the formula as LaTeX"] = False,
+    latex: Annotated[bool, "also print the formula as LaTeX"] = False,
 ) -> Answer:
-    """From which size on arithmetic, not the CPU or memory, limits.
+    """Find the size above which arithmetic, not CPU or memory, limits.
 
-    Also the intensity as a formula. The size that is looked for need not be given; with --other-gpu it must, for the
-    bandwidth is that of a step.
-    Example: rooflinekit crossover timm:resnet50 --input batch,3,224,224 --gpu nvidia-l4
+    The arithmetic intensity is printed as a formula, too. Leave out the size that is looked for, unless --other-gpu is
+    given, which compares steps of one size.
+    Example: rooflinekit crossover timm:resnet50 --gpu nvidia-l4
     """
     if along not in workload.sizes:
         has = ", ".join(workload.sizes) or "none"
         raise InputError(f"--along {along!r}: no size of --input has this name; it has {has}")
     if other_gpu and along in workload.sought:
-        raise InputError(f"--other-gpu compares one step: say its size, such as --{along} 32")
+        raise InputError(f"--other-gpu compares one step: give its size, such as --{along} 32")
     others = workload.devices(other_gpu or ())
     (predictions,) = workload.predict(target, sizes_open=True)
     formula = rk.intensity(predictions[0].graph, module=module, op=op)
@@ -310,7 +313,7 @@ def profile(
         Path,
         typer.Argument(
             metavar="TRACE.json",
-            help="the file of export_chrome_trace, also .json.gz; a folder with one a rank; or the word sample",
+            help="a file of export_chrome_trace (.json or .json.gz), a folder with one per rank, or the word sample",
         ),
     ],
     target: Annotated[
@@ -321,23 +324,23 @@ def profile(
         ),
     ] = None,
     mark: Annotated[
-        str | None, "the record_function that marks a step; by default ProfilerStep#, the longest, or what repeats"
+        str | None,
+        "the record_function that marks a step; by default ProfilerStep#, else the longest or a repeated one",
     ] = None,
     rank: Rank = None,
 ) -> Answer:
-    """What a trace of torch.profiler says, beside a prediction.
+    """Read a trace of torch.profiler, and compare it with a prediction.
 
-    The regime, and where the model is named its ops beside those of a prediction. --gpu is the specification of the
-    hardware, by default that of the name in the trace.
-    `rooflinekit profile sample` reads a small trace that is shipped.
-    Example: rooflinekit profile trace.json.gz timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4
+    It names the regime of the measured step. Where a TARGET is given, measured ops stand beside predicted ones. --gpu
+    is by default the device that the trace names. `rooflinekit profile sample` reads a small trace that is shipped.
+    Example: rooflinekit profile trace.json.gz timm:resnet50 --batch 32 --gpu nvidia-l4
     """
     from rooflinekit.study.profile.profile import read_profile
 
     if len(workload.gpus) > 1:
         raise InputError(f"--gpu: one device was profiled; got {len(workload.gpus)} specifications")
     if target is None and workload.called:
-        raise InputError("--input belongs to a TARGET, the model that was profiled; name it behind the trace")
+        raise InputError("--input belongs to a TARGET, the model that was profiled; name it after the trace")
     if target is not None and not workload.called:
         raise InputError("--input is missing: the sizes that the model was called with, such as --input 32,3,224,224")
     devices = workload.devices()  # before the slow part

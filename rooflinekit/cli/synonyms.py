@@ -39,7 +39,7 @@ shape input-shape input-size inputs img-size image-size resolution s | --input b
 optim opt adam adamw sgd | --optimizer AdamW, with --mode training
 criterion loss-fn | --loss cross_entropy, with --mode training
 labels label targets | --target batch:int64, beside --loss
-model model-name arch network net m | the model as the first word after the command
+model model-name arch network net m config | the model as the first word after the command
 output out o save export output-file outfile file | --out FILE | --plot FILE.pdf, --trace FILE.json, or --json > FILE
     | --plot FILE.pdf, or --json > FILE | --figure FILE.pdf, or --json > FILE | --json > FILE
 quiet q short terse | --brief | --json
@@ -55,8 +55,9 @@ timeline perfetto chrome-trace profile | --trace FILE.json | rooflinekit predict
 memory-stats memory-profile memory-trace actual-memory peak-memory max-memory-allocated
     | --measured-memory FILE.pickle|FILE.json | rooflinekit predict … --measured-memory FILE.pickle|FILE.json
 memory-viz memory-snapshot | --snapshot FILE.pickle | rooflinekit predict … --snapshot FILE.pickle
-memory vram max-batch max-batch-size | --largest-batch | --memory-min '40 GB'
-flops flop macs params | --json, which has flop, bytes and memory
+memory vram ram max-batch max-batch-size | --largest-batch | --memory-min '40 GB'
+flops flop macs params parameters | rooflinekit summary …
+sdpa flash-attention flash-attn use-flash-attention attn-implementation | --attention flash
 torch-version pytorch version | --like 1.12, the release of PyTorch to predict
 tdp watts power power-cap | --power-limit '250 W' | rooflinekit power …
 clock frequency clocks | --sm-clock '1.2 GHz'
@@ -80,7 +81,8 @@ request-rate qps rps | --rate {4}/s | rooflinekit serve … --rate {4}/s
 max-tokens max-new-tokens output-len | --output {256} | rooflinekit serve … --output {256}
 require constraint latency max-latency max-time | --require 'time<20 ms' | --slo
     | rooflinekit search … --minimize price --require 'time<20 ms'
-usd dollars budget hourly price-hour | --price-per-hour '2 USD' | rooflinekit cost … --price-per-hour '2 USD'
+price cost prices usd dollars budget hourly price-hour | --price h100=2.99 | --price-per-hour '2 USD'
+    | rooflinekit cost … --price h100=2.99
 """
 _OPTIONS: dict[str, list[str]] = {
     words: answers
@@ -88,10 +90,12 @@ _OPTIONS: dict[str, list[str]] = {
 }
 
 _COMMANDS: dict[str, str] = {
-    "run estimate time latency simulate benchmark-model inference eval flops": "predict",
-    "training": "predict … --mode training, or train for language models on clusters",
+    "run estimate time latency throughput simulate benchmark-model inference eval": "predict",
+    "memory vram max-batch": "predict … --largest-batch",
+    "flops macs params torchinfo": "summary",
+    "training finetune": "predict … --mode training, or train for language models on clusters",
     "bench benchmark": "measure",
-    "gpus gpu device list ls hardware": "devices",
+    "gpus gpu device list ls info hardware": "devices",
     "host cpus": "hosts",
     "cluster": "clusters",
     "diff why": "explain",
@@ -100,7 +104,7 @@ _COMMANDS: dict[str, str] = {
     "optimize tune optimise": "advise",
     "ddp fsdp distributed multi-gpu": "parallel",
     "llm generate vllm decode": "serve",
-    "price money": "cost",
+    "price prices money": "cost",
     "energy watts": "power",
     "spec": "specs",
     "version": "--version",

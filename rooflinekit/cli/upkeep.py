@@ -31,17 +31,16 @@ _FORMATS = ("text", "markdown", "junit", "github")
 
 def guard(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]…", help="workloads of the file; by default all")
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="workloads of the lock file to check; by default all")
     ] = None,
     lock: Annotated[Path, "--lock FILE", "the lock file"] = Path("rooflinekit.lock"),
-    update: Annotated[bool, "accept what there is now"] = False,
-    form: Annotated[str, "--format", "text, markdown, junit, or github (annotations)"] = "text",
+    update: Annotated[bool, "accept the present predictions, and write them into the lock file"] = False,
+    form: Annotated[str, "--format", "the form of the answer: text, markdown, junit, or github (annotations)"] = "text",
 ) -> Answer:
-    """Whether a model became slower, because of which module.
+    """Check whether a model became slower, and name the module.
 
-    Workloads are held against a lock file; no GPU is needed.
-
-    Exit status 0 where all thresholds hold, 1 where one is exceeded, 2 for a file or a workload that is wrong.
+    Predictions are compared with a lock file; no GPU is needed. The exit status is 0 where all thresholds hold, 1 where
+    one is exceeded, and 2 where a file or a workload is wrong.
     Example: rooflinekit guard --lock examples/rooflinekit.lock --format markdown
     """
     check_word("--format", form, _FORMATS)
@@ -110,7 +109,7 @@ def _made_by(lock: Path) -> str:
 
 
 def doctor() -> Answer:
-    """What this installation can do, and what to install.
+    """Show what this installation can do, and what is missing.
 
     Example: rooflinekit doctor --json
     """
@@ -130,13 +129,13 @@ _SHOWN = 20  # entries of a kind that are listed
 
 def cache(
     word: Annotated[
-        str | None, typer.Argument(help="only traces with this in their name, with what they rest on")
+        str | None, typer.Argument(help="list only traces with this in their name, with what each depends on")
     ] = None,
-    clear: Annotated[bool, "remove all of them"] = False,
+    clear: Annotated[bool, "remove all kept traces"] = False,
 ) -> None:
-    """Traces kept between commands: what each rests on.
+    """List the traces that are kept between commands.
 
-    Or why one could not be kept, and so is made anew each time.
+    It shows what each depends on, or why it could not be kept.
 
     Example: rooflinekit cache resnet
     """

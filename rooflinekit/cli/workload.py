@@ -34,7 +34,7 @@ OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 NO_GPU = "--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)"
 NO_INPUT = "--input is missing: the sizes that the model is called with, such as --input batch,3,224,224"
 
-_Mode = Annotated[str, "inference, training, or forward: training mode without gradients"]
+_Mode = Annotated[str, "inference, training, or forward (training mode without gradients)"]
 
 
 class Described(Options):
@@ -43,64 +43,75 @@ class Described(Options):
     input: Annotated[
         list[str] | None,
         "--input -i",
-        "what the model is called with: sizes and format, 'batch,3,224,224' or 'batch,seq:int64', 'name=…' for a "
-        "keyword; repeatable; may be left out for models of timm and for language models by name",
+        "an argument of the model, by its sizes and format: 'batch,3,224,224', 'batch,seq:int64', or 'mask=batch,seq' "
+        "for a keyword; repeatable; models of timm and language models by name have a default",
     ] = None
-    gpu: Annotated[list[str] | None, "--gpu -g", "name, alias or path of a specification; repeatable", GPUS] = None
-    size: Annotated[list[str] | None, "a number for a size named in --input: 'batch=32', which --batch 32 says too"] = (
-        None
-    )
+    gpu: Annotated[
+        list[str] | None,
+        "--gpu -g",
+        "a GPU, as `rooflinekit devices` lists them, or the path of a specification; repeatable",
+        GPUS,
+    ] = None
+    size: Annotated[list[str] | None, "the value of a size that --input names: 'batch=32' (or write --batch 32)"] = None
     mode: _Mode = "inference"
     optimizer: Annotated[str | None, "an optimizer of torch.optim, such as SGD or AdamW"] = None
     dtype: Annotated[str | None, "the format that weights and inputs are converted to: bf16, fp16, fp32"] = None
-    tf32: Annotated[bool | None, "allow tf32 everywhere or nowhere; by default in convolutions alone"] = None
-    autocast: Annotated[str | None, "run within torch.autocast, as fp16 or bf16; weights keep their format"] = None
-    channels_last: Annotated[bool, "model and inputs with channels last in memory"] = False
-    like: Annotated[str | None, "predict what another release of PyTorch runs, such as 1.12 (docs/execution.md)"] = None
-    inference_mode: Annotated[bool, "run within torch.inference_mode in the place of torch.no_grad"] = False
+    tf32: Annotated[
+        bool | None, "allow TF32 everywhere or nowhere; by default only in convolutions, as PyTorch does"
+    ] = None
+    autocast: Annotated[str | None, "run within torch.autocast: bf16 or fp16; the weights keep their format"] = None
+    channels_last: Annotated[bool, "hold model and inputs in the channels-last memory format"] = False
+    like: Annotated[str | None, "the release of PyTorch to predict, such as 1.12 (see docs/execution.md)"] = None
+    inference_mode: Annotated[bool, "run within torch.inference_mode instead of torch.no_grad"] = False
     loss: Annotated[
         str | None,
-        "a function of torch.nn.functional, such as cross_entropy; called with the output and each --target",
+        "a function of torch.nn.functional, such as cross_entropy; it is called with the output and each --target",
     ] = None
     loss_target: Annotated[
         list[str] | None,
         "--target",
-        "what the loss takes beside the model's output, written like --input; repeatable",
+        "a further argument of the loss, written like --input; repeatable",
     ] = None
-    execution: Annotated[str, "how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead"] = "eager"
-    sync: Annotated[str, "the CPU waits for the GPU after each 'step', each 'op', or never ('none')"] = "step"
-    copy: Annotated[str, "inputs are on the GPU ('none'), or copied from 'pageable' or 'pinned' memory"] = "none"
-    non_blocking: Annotated[bool, "the CPU does not wait for copies (from pinned memory)"] = False
+    execution: Annotated[str, "how PyTorch runs it: eager, compiled, cuda-graph, reduce-overhead or max-autotune"] = (
+        "eager"
+    )
+    sync: Annotated[str, "when the CPU waits for the GPU: after each 'step', after each 'op', or never ('none')"] = (
+        "step"
+    )
+    copy: Annotated[
+        str, "where inputs are copied from: 'pageable' or 'pinned' memory; 'none' if they are on the GPU"
+    ] = "none"
+    non_blocking: Annotated[bool, "with --copy pinned: the CPU does not wait for the copy"] = False
     loader_rate: Annotated[
-        float | None, "samples a second from the data loader; by default it never holds the step up"
+        float | None, "samples a second that the data loader delivers; by default it never delays the step"
     ] = None
     attention: Annotated[
         str | None,
         "--attention KERNEL",
-        "what runs attention where it can: cudnn, flash, flash-3, flash-4, efficient, math, triton, aotriton, ck, "
-        "aiter; by default what PyTorch chooses",
+        "the kernel of attention, where it can run: cudnn, flash, flash-3, flash-4, efficient, math, triton, aotriton, "
+        "ck or aiter; by default PyTorch's choice",
     ] = None
-    host: Annotated[
-        str, "the CPU that issues the work: a name, as `rooflinekit hosts` lists them, or a path", HOSTS
-    ] = _UNNAMED
-    burst: Annotated[bool, "one step on a cool GPU, before the board's power lowers the clock"] = False
+    host: Annotated[str, "the CPU that issues work to the GPU, as `rooflinekit hosts` lists them, or a path", HOSTS] = (
+        _UNNAMED
+    )
+    burst: Annotated[bool, "predict one step on a cool GPU, before the power limit lowers its clock"] = False
     power_limit: Annotated[
-        str | None, "--power-limit WATTS", "a limit below the board's own, such as '250 W' (docs/energy.md)"
+        str | None, "--power-limit WATTS", "a power limit below the board's own, such as '250 W' (see docs/energy.md)"
     ] = None
     sm_clock: Annotated[str | None, "--sm-clock CLOCK", "the highest clock of the SMs, such as '1.2 GHz'"] = None
     constants: Annotated[
         Path | None,
         "--constants FILE",
-        "constants of the GPU from a file of `rooflinekit calibrate`, in the place of the shipped ones",
+        "the GPU's constants from a file that `rooflinekit calibrate` wrote, instead of the shipped ones",
     ] = None
     assume: Annotated[
         list[str] | None,
         "--assume NAME=VALUE",
-        "a value that depends on the data of a run: a number, a share up to 1.0, true or false; repeatable",
+        "a value that only the data of a run decides: a number, a share up to 1.0, true or false; repeatable",
     ] = None
-    strict: Annotated[bool, "refuse ops without a cost rule, and sizes that depend on data"] = False
-    cache: Annotated[bool, "keep traces, so that the next command need not make them"] = True
-    verbose: Annotated[bool, "say on standard error why a trace cannot be kept for the next command"] = False
+    strict: Annotated[bool, "fail on ops without a cost rule and on sizes that depend on data"] = False
+    cache: Annotated[bool, "keep the trace, so that the next command starts at once"] = True
+    verbose: Annotated[bool, "say on standard error why a trace could not be kept"] = False
     allow_draft: Draft = False
 
 
@@ -123,7 +134,7 @@ class Workload:
     loss: str | None
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
     sought: tuple[str, ...] = ()  # sizes that the command looks for, and that nobody gave
-    lists: dict[str, Sequence[int]] = field(default_factory=dict)  # in the place of `sizes`, where each may have many
+    lists: dict[str, Sequence[int]] = field(default_factory=dict)  # instead of `sizes`, where each may have many
     limits: dict[str, float] = field(default_factory=dict)  # of model.energy.limited
 
     @property
@@ -254,7 +265,7 @@ def _workload(
         if given and mode != "training":
             raise InputError(f"{option} belongs to --mode training")
     if told.loss_target and told.loss is None:
-        raise InputError("--target is handed to the loss: name one, such as --loss cross_entropy")
+        raise InputError("--target is an argument of the loss: name one, such as --loss cross_entropy")
     from rooflinekit.api.keywords import usual_inputs
     from rooflinekit.ir.graph import autocast_format
     from rooflinekit.ir.inputs import Release, open_names
@@ -264,7 +275,9 @@ def _workload(
     args = args if told.input or not target else usual_inputs(target, kept=told.cache)
     targets, named = inputs_of(told.loss_target or [])
     if named:
-        raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")
+        raise InputError(
+            f"--target {next(iter(named))}=…: targets have no names; the loss gets them in the order given"
+        )
     names = open_names((args, kwargs, targets))
     sizes: dict[str, int] = {}
     start: dict[str, int] = {}

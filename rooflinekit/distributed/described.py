@@ -49,7 +49,8 @@ class Planner:
         self.part = Part(decoder=self.decoder, layout=lay, seq=self.seq)
         if self.decoder.layers < lay.pipeline * lay.chunks:
             raise InputError(
-                f"{self.decoder.name}: {self.decoder.layers} layers for {lay.pipeline} × {lay.chunks} stages"
+                f"{self.decoder.name}: {self.decoder.layers} layers are too few for {lay.pipeline} × {lay.chunks} "
+                "stages"
             )
         self.pieces = pieces_at(place, self.part, self.recipe.with_changes(offload=0))
         self.groups = self._groups()
@@ -395,9 +396,9 @@ class LayoutSearch:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.considered} layouts, {self.too_large} too large for the memory, {len(self.steps)} worked out",
+            f"{self.considered} layouts, {self.too_large} do not fit, {len(self.steps)} predicted",
             *(_line(step) for step in self.steps[:5]),
-            "least time for its memory:",
+            "fastest for their memory:",
             *(_line(step) for step in self.front),
         ]
         return "\n".join(lines)

@@ -247,7 +247,7 @@ def _largest(trial: Trial, setting: Setting, name: str) -> int:
     most = start << MOST.bit_length() - start.bit_length()
     found = largest(fitting, most, start)
     if found >= most:
-        raise SizeError(f"size {name!r}: memory does not grow with it: {step * most} fits too")
+        raise SizeError(f"size {name!r}: memory does not grow with it: even {step * most} fits")
     return step * found
 
 

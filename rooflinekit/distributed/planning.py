@@ -222,17 +222,15 @@ def within_groups(graph: Graph, mesh: Mesh, copies: int, batch: int) -> Spread:
     Raises InputError for combinations that are not modelled.
     """
     if copies % mesh.expert:
-        raise InputError(
-            f"Mesh expert: groups are taken out of the copies: expected a divisor of {copies}; got {mesh.expert}"
-        )
+        raise InputError(f"Mesh expert: expected a divisor of the {copies} copies; got {mesh.expert}")
     if mesh.expert > 1 and isinstance(mesh.data, FSDP):
-        raise InputError("Mesh expert: experts that are shared out take DDP between copies; got data=FSDP")
+        raise InputError("Mesh expert: shared-out experts need DDP between copies; got data=FSDP")
     if mesh.pipeline > 1 and (mesh.expert > 1 or mesh.sequence):
         raise InputError(
-            "a pipeline's stages take tensor and context groups: not sequence=True, nor expert of 2 or more"
+            "Mesh pipeline: goes with tensor and context, but not with sequence=True or expert of 2 or more"
         )
     if mesh.context > 1 and mesh.expert > 1:
-        raise InputError("Mesh context: sequences are cut of models without shared experts; got expert of 2 or more")
+        raise InputError("Mesh context: does not go with expert of 2 or more; leave out one of the two")
     own = spread(cut_by_context(graph, mesh.context, mesh.context_way, batch), mesh.expert, mesh.imbalance)
     cut_graph = cut_by_tokens(own.graph, mesh.tensor) if mesh.sequence else cut(own.graph, mesh.tensor)
     return replace(own, graph=cut_graph)
@@ -252,7 +250,7 @@ def on_mesh(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> _Ran:
     own = within_groups(resized(graph, **{BATCH: batch // pieces}), mesh, copies, batch // pieces)
     if mesh.pipeline > 1:
         if savers.accumulate > 1:
-            raise InputError("a pipeline cuts its batch into microbatches; give these in the place of accumulate")
+            raise InputError("a pipeline splits its batch into microbatches; give microbatches instead of accumulate")
         return run_stages(_in_stages(own.graph, setting, mesh, savers, copies))
     several = copies * mesh.context > 1
     marked = in_graphs(own.graph, mesh.data, setting.host, setting.execution) if several else own.graph

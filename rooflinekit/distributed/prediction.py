@@ -204,7 +204,10 @@ class ParallelPrediction(Draws):
         """What was assumed, each once."""
         found = dict.fromkeys(self.assumptions)
         if self.stretch != 1:
-            found[f"all but the links takes {self.stretch:.3g} times as long as predicted, as measured on one"] = None
+            found[
+                f"everything but communication takes {self.stretch:.3g} times as long as predicted, as measured on "
+                "one GPU"
+            ] = None
         for share in self.shares:
             found |= dict.fromkeys(note for note in share.prediction.notes if "does not fit" not in note)
             if not share.memory.fits:
@@ -304,7 +307,7 @@ class ParallelPrediction(Draws):
         lost = max(_WAITS, key=lambda name: terms[name])
         text = f"{computing / self.total_s:.0%} of the step is kernels"
         if terms[lost] <= 0.01 * self.total_s:
-            return f"{text}, and nothing else takes a hundredth of it"
+            return f"{text}, and nothing else takes 1% of it"
         text += f", {terms[lost] / self.total_s:.0%} {MEANING[lost]}"
         if lost == "communication" and self.messages:
             longest = max(self.message_terms, key=lambda name: self.message_terms[name])

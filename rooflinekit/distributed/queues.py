@@ -79,7 +79,7 @@ class Pace:
     device: Device
     latency_s: float  # from a launch to the first instruction on an idle device
     sync_s: float  # at the end of the step; 0 where nobody waits
-    tail_s: float | None = None  # in the place of that, where it does not depend on when the last kernel ends
+    tail_s: float | None = None  # instead of that, where it does not depend on when the last kernel ends
     steady: bool = False  # whether the CPU has long issued everything when the device comes to it
     progress: float | None = None  # of kernels beside collectives, where it is known, over what they do alone
     stretch: float = 1.0  # by which all that the device and its CPU do takes longer than predicted
@@ -293,7 +293,7 @@ def covered(intervals: Sequence[tuple[float, float]], start_s: float = 0.0, end_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """An op on its way: what the CPU spends before its first kernel, and the kernels. `gap_s`: in the place of the
+    """An op on its way: what the CPU spends before its first kernel, and the kernels. `gap_s`: instead of the
     CPU's time, how long the device stands idle before it, where that does not depend on when it starts."""
 
     what: str

@@ -276,9 +276,9 @@ class Layout:
         if self.gathers and self.pipeline > 1:
             raise InputError(f"layout: {self.sharding} gathers weights layer by layer; expected pipeline=1")
         if self.instances > 1 and self.sharding != "zero-1":
-            raise InputError(f"layout instances: of the optimizer's state of zero-1; got sharding {self.sharding!r}")
+            raise InputError(f"layout instances: they belong to sharding 'zero-1'; got sharding {self.sharding!r}")
         if self.chunks > 1 and self.pipeline == 1:
-            raise InputError("layout chunks: virtual stages are of a pipeline; expected pipeline of 2 or more")
+            raise InputError("layout chunks: virtual stages need a pipeline; expected pipeline of 2 or more")
         if self.sequence and self.tensor == 1:
             object.__setattr__(self, "sequence", False)  # nothing to cut by
 

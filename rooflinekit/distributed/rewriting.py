@@ -137,7 +137,7 @@ class Insertions:
     def into(self, graph: Graph, priced: Sequence[PricedOp | None] | None = None) -> Graph:
         """The graph with them; what stands before the place behind the last op comes last.
 
-        priced: ops in the place of the graph's, None for one that falls away.
+        priced: ops instead of the graph's, None for one that falls away.
         """
         found: list[PricedOp] = []
         own = graph.priced if priced is None else priced

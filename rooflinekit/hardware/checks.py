@@ -170,7 +170,7 @@ def _compare(
     name: str, expected: float, actual: float, unit: str, tolerance: float, formula: str, cause: str = "",
     words: str = "",
 ) -> Check:  # fmt: skip
-    """cause: what a number that is off may be. words: behind what is expected, in the place of the tolerance."""
+    """cause: what a number that is off may be. words: behind what is expected, instead of the tolerance."""
     if abs(actual / expected - 1) <= tolerance:
         return Check(name, expected, actual, unit, "passed", formula)
     note = (

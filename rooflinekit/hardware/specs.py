@@ -202,7 +202,7 @@ def shipped_files(kind: str) -> Mapping[str, tuple[Traversable, str]]:
         folder, place = (top / kind, f"{source}/{kind}") if kind else (top, source)
         for name in _stems(folder):
             if name in found:
-                raise SpecError(f"{place}/{name}.yaml: is there already, as {found[name][1]}; one of the two has to go")
+                raise SpecError(f"{place}/{name}.yaml: exists already as {found[name][1]}; remove one of the two")
             found[name] = folder / f"{name}.yaml", f"{place}/{name}.yaml"
     return dict(sorted(found.items()))
 
@@ -243,7 +243,7 @@ def _accepted(device: Device, label: str, allow_draft: bool) -> Device:
     """The device; raises SpecError for a draft that was not asked for."""
     if device.draft and not allow_draft:
         reason = f"{label}: is a draft ({device.draft_reason})"
-        raise SpecError(f"{reason}; take it all the same with allow_draft=True, on the command line --allow-draft")
+        raise SpecError(f"{reason}; accept it with allow_draft=True (--allow-draft on the command line)")
     return device
 
 
@@ -325,7 +325,7 @@ def resolve(query: str, devices: Iterable[Device]) -> Device:
         if len(meant) == 1:
             others = " and ".join(name for name in found if name != meant[0])
             warnings.warn(
-                DeviceWarning(f"{query!r} is taken for {meant[0]}, as most people mean it; {others} may be meant too"),
+                DeviceWarning(f"{query!r} is read as {meant[0]}, which most people mean; others are {others}"),
                 stacklevel=3,
             )
             return known[meant[0]]

@@ -81,14 +81,15 @@ class Coverage:
         if self.default_kinds:
             kinds = ", ".join(f"{kind} ×{count}" for kind, count in self.default_kinds.items())
             text += (
-                f"(the FLOP of those are unknown: counted is one an output element, {1 - self.flop_share:.2%} of all; "
+                f"(their FLOP are unknown, and counted as one for each output element, {1 - self.flop_share:.2%} of "
+                "all; "
                 f"{self.bytes_share:.2%} of bytes are exact); by default: {kinds}"
             )
         else:
             exact = "exact" if not self.assumptions else "exact for what is assumed"
             text += f"({self.flop_share:.2%} of FLOP and {self.bytes_share:.2%} of bytes are {exact})"
         if self.assumptions:
-            text += f"; data decide, assumed are: {', '.join(map(str, self.assumptions))}"
+            text += f"; decided by data, so assumed: {', '.join(map(str, self.assumptions))}"
         return text
 
 

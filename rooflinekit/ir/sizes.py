@@ -350,7 +350,7 @@ def check_conditions(conditions: tuple[Condition, ...], given: Mapping[str, int]
         if not may_hold(condition.holds, numbers):
             sizes = ", ".join(f"{name}={value}" for name, value in given.items())
             raise SizeError(
-                f"the trace holds for {condition.holds} ({condition.where}), which is not so at {sizes}; "
+                f"the trace is valid only for {condition.holds} ({condition.where}), which is not true at {sizes}; "
                 "trace again at these sizes"
             )
 

@@ -463,7 +463,7 @@ def _is_one_of(device: Device, architectures: tuple[str, ...]) -> bool:
 
 
 def other_backends(op: Op, device: Device, like: Release | None) -> Iterator[str]:
-    """Names in BACKENDS of what a program for CUDA may call in the place of what runs, for an op of attention."""
+    """Names in BACKENDS of what a program for CUDA may call instead of what runs, for an op of attention."""
     ran = backend_of(op, device, like)
     yield from (name for name in backends_of(op, device, like) if BACKENDS[name] != ran)
 

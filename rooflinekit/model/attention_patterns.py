@@ -35,7 +35,7 @@ class _Written:
 
 
 def with_fused_attention(graph: Graph) -> Graph:
-    """The graph with each attention that inductor finds as one op, in the place of its second product; remembered."""
+    """The graph with each attention that inductor finds as one op, instead of its second product; remembered."""
     if "fused attention" not in graph.memo:
         graph.memo["fused attention"] = _with_fused_attention(graph)
     return graph.memo["fused attention"] or graph

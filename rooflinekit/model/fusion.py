@@ -111,7 +111,7 @@ def assumptions_of(graph: Graph, device: Device) -> Iterator[str]:
     if any(op.kind in RECURRENT for op in graph.ops):
         yield "compiled: recurrent layers run as in eager mode, where torch.compile leaves them"
     if graph.mode == "training":
-        yield "compiled: the whole step, optimizer included; backward computes nothing of the forward phase again"
+        yield "compiled: the whole step, optimizer included; backward recomputes nothing of forward"
 
 
 def is_fused(issue: Issue) -> bool:

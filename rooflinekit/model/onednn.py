@@ -18,7 +18,7 @@ DEPTHWISE = replace(depthwise.UNROLLED, library=ONEDNN)
 
 
 def direct(algorithm: Algorithm) -> Algorithm:
-    """The algorithm of a CPU in the place of one of a GPU."""
+    """The algorithm of a CPU instead of one of a GPU."""
     if algorithm.runs_in_threads:
         return DEPTHWISE
     if algorithm == cudnn.POINTWISE:

@@ -96,7 +96,7 @@ class Decoder:
             self.dense_ffn > 0
         ):
             raise InputError(
-                "decoder: dense_layers: expected some of the layers that see everything, before others with experts, "
+                "decoder: dense_layers: expected fewer than layers, without a window, in a decoder with experts, "
                 f"and dense_ffn; got {self.dense_layers} and {self.dense_ffn}"
             )
 

@@ -74,7 +74,7 @@ class Installed:
         hidden: bool | None = None, joules: bool = False, firsts_s: Sequence[float] | None = None,
     ) -> Played:  # fmt: skip
         """The requests, with steps so many times as long: those that read prompts, and the others. hidden: whether the
-        CPU's work is, in the place of what the engine's settings say: requests are then received at once, or else in
+        CPU's work is, instead of what the engine's settings say: requests are then received at once, or else in
         twice the time. joules: also those of the kernels, where power is stated. firsts_s: as of `replay`.
         """
         engine = works = self.engine
@@ -120,8 +120,11 @@ def fullest(chunks: Sequence[Chunk], groups: int) -> Sequence[Chunk]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepJoules(StepSums):
-    """Joules of one GPU's kernels, beside idling."""
+class StepJoules(StepTimes):
+    """Joules of one GPU's kernels, beside idling, instead of their seconds.
+
+    What makes a step's seconds of few that are timed is linear in them, and so in joules.
+    """
 
     @classmethod
     def of(cls, times: StepTimes) -> StepJoules:

@@ -29,7 +29,7 @@ from rooflinekit.units import format_quantity
 
 #: What is told of each request, and how a reader calls it.
 MEASURES = {
-    "queue_s": "waiting to be read",
+    "queue_s": "waiting for prefill",
     "ttft_s": "first token",
     "tpot_s": "each further token",
     "e2e_s": "whole answer",
@@ -130,7 +130,7 @@ class Serving(Served):
     running: int  # clients whose sequences the cache and the engine hold together
     prefill_s: float
     decode_s: float
-    price_usd: float | None = None  # of one GPU, in the place of its launch price
+    price_usd: float | None = None  # of one GPU, instead of its launch price
 
     @property
     def ttft_s(self) -> float:

@@ -65,7 +65,7 @@ class StepSums(Options):
             over = f"tp {self.tp}" if self.dp == 1 else f"dp {self.dp}"
             raise InputError(
                 f"{over}: the GPUs sum their results over a link, whose speed a GPU's specification does not "
-                "tell: name a cluster in the GPU's place, such as dgx-h100 (rooflinekit clusters lists them)"
+                "tell: name a cluster instead of the GPU, such as dgx-h100 (rooflinekit clusters lists them)"
             )
 
     def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
@@ -258,7 +258,7 @@ def _on_grid(value: float, at: Callable[[int], float], parts: int = _PARTS) -> f
     return first if share == 0 else first + share * (at(low + step) - first)
 
 
-# Sums over GPUs as an engine's own kernels make them, in the place of NCCL's.
+# Sums over GPUs as an engine's own kernels make them, instead of NCCL's.
 
 
 #: Seconds of a sum of one number over 2 to 8 GPUs, each reading all others' after one barrier: vLLM's kernel in a CUDA

@@ -116,7 +116,7 @@ class Traffic:
     warm_up: int = 0
     drain: int = 0
     seed: int = 0
-    log: tuple[Request, ...] = ()  # in the place of what is drawn
+    log: tuple[Request, ...] = ()  # instead of what is drawn
 
     def __post_init__(self) -> None:
         expect(finite(self.rate) and self.rate > 0, "traffic rate", "requests a second, above 0", self.rate)
@@ -163,7 +163,7 @@ class Traffic:
             missing = [name for name in _COLUMNS if name not in (table.fieldnames or ())]
             if missing:
                 raise InputError(
-                    f"{printable(str(path))}: expected columns arrival, input, output (and perhaps cached); "
+                    f"{printable(str(path))}: expected columns arrival, input, output (and optionally cached); "
                     f"{', '.join(missing)} missing"
                 )
             rows = list(enumerate(table, 2))
@@ -246,8 +246,8 @@ def _with_prefixes(path: Path, found: list[Request], rows: list[tuple[int, dict[
         shared = int(text) if text.isdecimal() else -1
         if request.cached or not 0 <= shared <= request.input or (shared and not name):
             raise InputError(
-                f"{printable(str(path))}, line {line}: expected with a column prefix its name, and in the column "
-                f"shared no more tokens than input, without a column cached; got prefix={printable(name)!r}, "
+                f"{printable(str(path))}, line {line}: expected a name in the column prefix, at most `input` tokens "
+                f"in the column shared, and no column cached; got prefix={printable(name)!r}, "
                 f"shared={printable(text)!r}, input={request.input}, cached={request.cached}"
             )
         if name in seen:

@@ -76,8 +76,8 @@ def unmeasured_note(missing: Sequence[str], machine: Machine) -> str:
     """What to tell of these families, whose constants are others'; "" for none."""
     if not missing:
         return ""
-    what = f"no measurements of {', '.join(missing)} kernels" if machine.constants.measured else "not measured"
-    return f"{machine.name}: {what}: constants of {_owners(machine)}, interval accordingly wider"
+    what = f"{', '.join(missing)} kernels are not measured" if machine.constants.measured else "not measured"
+    return f"{machine.name}: {what}; constants of {_owners(machine)}, wider interval"
 
 
 def _owners(machine: Machine) -> str:

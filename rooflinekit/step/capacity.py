@@ -40,7 +40,7 @@ def largest_size(p: Prediction, size: str) -> int:
 
     found = largest(fits)
     if found >= MOST:
-        raise SizeError(f"size {size!r}: memory does not grow with it: {MOST} fits too")
+        raise SizeError(f"size {size!r}: memory does not grow with it: even {MOST} fits")
     return found
 
 

@@ -337,7 +337,7 @@ _SOFTMAX_BACKWARD = "aten._softmax_backward_data"
 
 
 def workspace_of(issue: Issue, device: Device, *, fused: bool) -> int:
-    """Of a convolution: tensors with channels last in the place of its own, and the windows of an image where they are
+    """Of a convolution: tensors with channels last instead of its own, and the windows of an image where they are
     written out because the device's library has no other way. Of a softmax's backward that PyTorch runs: gradient times
     result (softmax_backward_cuda_out of ATen's cuda/SoftMax.cu).
     """

@@ -248,7 +248,7 @@ def remedies(predictions: Sequence[Prediction]) -> list[str]:
     for p in predictions:
         if p.memory.fits and p.total_s:
             left = [word for word in REMEDIES[p.regime] if not _used(p, word)]
-            found.setdefault(f"{p.regime}-bound steps gain by {', '.join(left)}", []).append(p.machine.name)
+            found.setdefault(f"{p.regime}-bound: try {', '.join(left)}", []).append(p.machine.name)
     return [
         sentence + (f" ({', '.join(names)})" if found.keys() - {sentence} else "") for sentence, names in found.items()
     ]

@@ -117,7 +117,7 @@ def widened(*values: Any) -> Any:
     return values if region_format() is None else _CASTS.all(values, torch.float32)
 
 
-# --- what stands in the place of the operators' kernels -------------------------------------------------------
+# --- what stands instead of the operators' kernels -------------------------------------------------------
 
 
 def _operator(name: str) -> Any:

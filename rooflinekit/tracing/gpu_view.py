@@ -171,7 +171,7 @@ _MOVING = {torch.Tensor.to}
 
 
 def _called(replaced: _Replaced, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What stands in the place of the function, or the function itself."""
+    """What stands instead of the function, or the function itself."""
     replacement = replaced.get(function)
     output = NotImplemented if replacement is None else replacement(*args, **kwargs)
     return function(*args, **kwargs) if output is NotImplemented else output

@@ -1,4 +1,4 @@
-"""A model, torch and the process as they were before a trace: fake weights in the place of real ones, and back.
+"""A model, torch and the process as they were before a trace: fake weights instead of real ones, and back.
 
 A model that keeps its results (a cache of keys, a table of positions in a global, `functools.lru_cache`) would hold
 fake tensors after a trace, and give them to its next real call. What a model and its code keep in lists, dicts, sets

@@ -442,7 +442,7 @@ _MOST = 2**58
 
 
 class InputMaker:
-    """Puts fake tensors in the place of descriptions, and remembers their records."""
+    """Puts fake tensors instead of descriptions, and remembers their records."""
 
     def __init__(
         self, recorder: Recorder, symbols: Symbols, dtype: DType | None, *, channels_last: bool = False
@@ -518,7 +518,7 @@ def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
         given = f"say what it is, such as {recorder.assumed.asked}" if recorder.assumed.asked else "make it an argument"
         return (
             f" by the model's Python code, and a trace has none: {given}; or give the tensor that it comes from "
-            "itself in the place of its sizes"
+            "itself instead of its sizes"
         )
     if isinstance(error, DynamicOutputShapeException):
         return (

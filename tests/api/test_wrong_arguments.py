@@ -63,8 +63,8 @@ def listing(of: Sequence[float], by: Mapping[str, float] | None = None) -> int:
         (lambda: rk.rule(len), "kinds: expected a text; got <built-in function len>"),
         (lambda: rk.rule(), "rule: expected kinds of ops, such as 'aten.mm'"),
         (lambda: rk.rule("mylib.gate")("mylib"), "rule of mylib.gate: expected a function of an op; got 'mylib'"),
-        (lambda: rk.plot.sweep([1, 2]), r"sweep: expected a table, a pandas DataFrame; got \[1, 2\]"),
-        (lambda: rk.plot.errors("table.csv"), "errors: expected a table, a pandas DataFrame; got 'table.csv'"),
+        (lambda: rk.plot.sweep([1, 2]), r"sweep: table: expected a pandas DataFrame; got \[1, 2\]"),
+        (lambda: rk.plot.errors("table.csv"), "errors: table: expected a pandas DataFrame; got 'table.csv'"),
     ],
 )
 def test_an_argument_of_another_type_is_named(call: Callable[[], object], message: str) -> None:

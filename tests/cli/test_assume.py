@@ -28,7 +28,7 @@ def test_assumptions_of_the_command_line(tmp_path: Path, run: Run) -> None:
     some = json.loads(run(*call, "--json", "--assume", "mask=0.25", "--input", "mode=batch,8").out)["predictions"][0]
     assert most["coverage"]["assumptions"] == ["mask 64 of 64 (its most; chooses.py:12)"]
     assert some["coverage"]["assumptions"] == ["mask 16 of 64 (given; chooses.py:12)"]
-    assert "data decide, assumed are: mask 64 of 64" in run(*call).out
+    assert "decided by data, so assumed: mask 64 of 64" in run(*call).out
 
 
 def test_wrong_assumptions_are_told(tmp_path: Path, run: Run) -> None:

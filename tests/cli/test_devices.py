@@ -315,7 +315,7 @@ def test_a_short_name_says_which_board_it_is_taken_for(run: Run) -> None:
     result = run("devices", "h100")
     assert result.status == 0
     assert result.out.startswith("nvidia-h100-sxm5-80gb: ")
-    assert result.err.startswith("rooflinekit: 'h100' is taken for nvidia-h100-sxm5-80gb, as most people mean it; ")
+    assert result.err.startswith("rooflinekit: 'h100' is taken for nvidia-h100-sxm5-80gb, which most people mean; ")
     assert result.err.count("\n") == 1
 
 

@@ -439,7 +439,7 @@ def test_a_prologue_and_a_lower_rate_are_what_is_left(device: Device) -> None:
 
 
 def test_power_is_what_lifting_it_would_save(device: Device) -> None:
-    # 50 W at 10 pJ sustain 5 of 10 TFLOP/s: 327.68 µs in the place of 163.84
+    # 50 W at 10 pJ sustain 5 of 10 TFLOP/s: 327.68 µs instead of 163.84
     board = device.replace(board_power=50.0, process_nm=16)
     machine = Machine.of(board, constants(simt_energy=1e-11, **UNSPLIT))
     assert causes_us(times(machine, m=6400, n=128, k=1000)) == pytest.approx((163.84, 0, 0, 0), abs=1e-9)

@@ -89,7 +89,7 @@ def test_experts_are_read_as_far_as_a_token_needs_them() -> None:
         graph = d.decode().at(batch=tokens, context=5)
         up = next(p for p in graph.priced if p.op.kind == "serving.grouped_mm")
         assert up.op.inputs[1].bytes == touched * 8 * 32 * 2
-        # two experts of 8 × 32 and 16 × 8, and the router, in the place of one network
+        # two experts of 8 × 32 and 16 × 8, and the router, instead of one network
         dense = TINY.decode().at(batch=tokens, context=5).matrix_flop
         assert graph.matrix_flop == dense + tokens * 2 * (384 + 8 * 8)
     assert d.decode().parameters == TINY.decode().parameters + 7 * (8 * 32 + 16 * 8) + 8 * 8

@@ -201,7 +201,7 @@ def test_emulated_formats_are_said() -> None:
     assert found.notes == (
         "nvidia-v100-sxm2-16gb has no bf16 matrix units: computed in fp32",
         "nvidia-v100-sxm2-16gb: no measurements of fp32 product kernels: constants of its architecture "
-        "(nvidia-v100-pcie-16gb, nvidia-v100-pcie-32gb) or of all GPUs, interval accordingly wider",
+        "(nvidia-v100-pcie-16gb, nvidia-v100-pcie-32gb) or of all GPUs, wider interval",
     )
 
 

@@ -72,7 +72,7 @@ def test_a_tensor_that_is_given_itself_has_its_numbers() -> None:
 
     graph = rk.trace(crops, rk.Input("n", 8), torch.tensor([[2, 3], [4, 5]]))
     assert [spec.shape for spec in graph.outputs] == [(2, 3), (4, 5)]
-    with pytest.raises(TraceError, match="or give the tensor that it comes from itself in the place of its sizes"):
+    with pytest.raises(TraceError, match="or give the tensor that it comes from itself instead of its sizes"):
         rk.trace(lambda x, sizes: x if sizes.sum() > 3 else -x, X, rk.Input(2, 2, dtype="int64"))
 
 

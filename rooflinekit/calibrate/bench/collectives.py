@@ -129,7 +129,7 @@ class Group:
             self.folder.cleanup()
             raise CampaignError(
                 f"a process of a collective was ended by {signal.Signals(by[0]).name}; what was measured before is "
-                "kept, the same command goes on with this case, and --only leaves its op out"
+                "kept, the same command continues with this case, and --only can leave out its op"
             )
         said = [Path(f"{self.folder.name}/{rank}.txt").read_text(encoding="utf-8") for rank in range(self.ranks)]
         lines = [line for text in said for line in text.strip().splitlines()[-1:]]

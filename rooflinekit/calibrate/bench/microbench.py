@@ -242,7 +242,9 @@ def _attention_backward(case: Case, tensor: _Tensors) -> Call:
     b, s, t, heads, kv_heads, d = (case.sizes[name] for name in ("b", "s", "t", "heads", "kv_heads", "d"))
     causal = bool(case.sizes.get("causal"))
     if heads != kv_heads or (causal and s != t):
-        raise UnsupportedError("attention_bwd is measured with as many heads of keys, and causal with as many keys")
+        raise UnsupportedError(
+            "attention_bwd needs as many key heads as query heads, and when causal as many keys as queries"
+        )
     aten = torch.ops.aten
     q, gradient = tensor(b, heads, s, d), tensor(b, heads, s, d)
     k, v = tensor(b, heads, t, d), tensor(b, heads, t, d)

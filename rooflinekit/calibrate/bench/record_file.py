@@ -187,7 +187,7 @@ class Recorder:
                 os.fsync(self.descriptor)
             except OSError as error:
                 self._shorten()
-                kept = "; what was measured is kept, the same command goes on" if self.done else ""
+                kept = "; what was measured is kept, the same command continues" if self.done else ""
                 raise OutputError(f"{self.file}: cannot be written: {error.strerror or error}{kept}") from error
             except BaseException:  # an interrupt: half a line goes, a whole one stays
                 if line:

@@ -207,7 +207,7 @@ def _measured(case: Case, turn: int, timed: Callable[[], _Timed]) -> Measurement
     except _FAILURES as error:
         raise CampaignError(
             f"{case.key}: the device failed: {first_line(error)}; what was measured before is kept, the same command "
-            "goes on with this case, and --only leaves its op out"
+            "continues with this case, and --only can leave out its op"
         ) from error
     except (torch.OutOfMemoryError, MemoryError) as error:
         return Measurement(case=case, round=turn, status="out of memory", note=first_line(error))

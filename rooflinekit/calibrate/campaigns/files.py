@@ -104,10 +104,10 @@ def _check(recorded: Recorded, file: Path) -> None:
         if wrong:
             raise CampaignError(f"{what}: seconds: expected positive numbers; got {wrong[0]!r}")
         if (one.status == "ok") != bool(one.seconds):
-            raise CampaignError(f"{what}: status {one.status!r} with {len(one.seconds)} samples")
+            raise CampaignError(f"{what}: status {one.status!r} does not go with {len(one.seconds)} samples")
         before = seen.setdefault((one.case.key, one.round), line)
         if before != line:
-            raise CampaignError(f"{what}: round {one.round} stands on line {before} already")
+            raise CampaignError(f"{what}: round {one.round} is already on line {before}")
 
 
 def summarize_file(file: Path) -> Summary:

@@ -50,7 +50,7 @@ def costs_of(recorded: Recorded) -> tuple[HostCost, ...]:
 
 
 def host_of(costs: Iterable[HostCost], base: Host, name: str, *, gpu: bool, source: str) -> Host | None:
-    """A host with what was measured in the place of `base`'s values; None where no issue cost was measured.
+    """A host with what was measured instead of `base`'s values; None where no issue cost was measured.
 
     gpu: whether ops were issued to a GPU. Without one a launch is no part of an op's cost, and `base`'s is added.
     source: what the values that were measured come from.

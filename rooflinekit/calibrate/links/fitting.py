@@ -2,7 +2,7 @@
 
 As in `fitting`: a constant of a kind is shared · exp(own), the own part with a prior around 0. Where a profiler has
 timed a kernel, the gap before it is missing and the wait for other ranks is in it: of such a source one number stands
-in the place of the start, is fitted beside the constants and belongs to none of them.
+instead of the start, is fitted beside the constants and belongs to none of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Group:
         return self.format.startswith(("fp", "bf"))
 
     def predict(self, constants: LinkConstants, wait_s: float | None = None) -> Floats:
-        """Seconds by the fastest algorithm. wait_s: in the place of the start, where a profiler has timed."""
+        """Seconds by the fastest algorithm. wait_s: instead of the start, where a profiler has timed."""
         ways = algorithms_of(self.collective, self.route, sums_in_switch=self.sums_in_switch)
         timings = [
             ALGORITHMS[way](self.collective, self.sizes, self.route, constants)  # type: ignore[arg-type]

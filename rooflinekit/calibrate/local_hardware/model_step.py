@@ -24,7 +24,7 @@ Run = Callable[[], object]
 
 
 def on_device(step: Step, device: torch.device, dtype: DType | None, sizes: Mapping[str, int]) -> Step:
-    """The step with a copy of its model, in the mode of the step, and with tensors in the place of descriptions.
+    """The step with a copy of its model, in the mode of the step, and with tensors instead of descriptions.
 
     Tensors that were given are copied; described ones are random: normal numbers, integers that every table of
     embeddings of the model has, and flags that are set. Parameters without numbers, on the meta device, are initialized

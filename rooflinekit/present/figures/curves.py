@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.frame import si
 from rooflinekit.present.figures.labels import name_marks
@@ -421,6 +421,7 @@ def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page
 
     found: what `search_layouts` gives. ax: where to draw; by default a new figure.
     """
+    expect(hasattr(found, "front"), "found", "what search_layouts gives", found)
     front = found.front
     named = front[:: max(1, -(-len(front) // _NAMED))]
     with sheet(ax, width, venue) as page:

@@ -138,7 +138,7 @@ _VENUES: dict[Venue, dict[Width, Style]] = {
     },
 }
 
-#: A style in the place of all presets.
+#: A style instead of all presets.
 STYLE: ContextVar[Style | None] = ContextVar("STYLE", default=None)
 
 
@@ -328,7 +328,7 @@ class _Whole(MaxNLocator):
 def check_table(figure: str, table: pd.DataFrame, columns: Iterable[str]) -> None:
     """Raises InputError for what is no DataFrame, or lacks a column that the figure needs."""
     if not hasattr(table, "columns"):
-        raise InputError(f"{figure}: expected a table, a pandas DataFrame; got {shown(table)}")
+        raise InputError(f"{figure}: table: expected a pandas DataFrame; got {shown(table)}")
     for column in columns:
         if column not in table:
             names = [str(name) for name in table.columns]

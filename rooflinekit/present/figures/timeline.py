@@ -65,7 +65,7 @@ def merged(runs: Iterable[Run], least_gap_s: float) -> list[Run]:
 
 
 def time_axis(ax: Axes, total_s: float, style: Style) -> None:
-    """The step's time from left to right, its end marked; lanes have names in the place of ticks."""
+    """The step's time from left to right, its end marked; lanes have names instead of ticks."""
     time_scale(ax, total_s * 1.005, style)
     plain_frame(ax, style, grid="x")
     ax.tick_params(axis="y", length=0)

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.present.figures.labels import Box, Ruler
 from rooflinekit.present.figures.style import (
     BLUE,
@@ -122,6 +122,7 @@ def _compared(told: object) -> Compared:
     if isinstance(told, ParallelPrediction):
         return scaling.from_one(told, whole=told.one_gpu.total_s < _TALLER * told.total_s)
     if not isinstance(told, Sequence):
+        expect(hasattr(told, "totals"), "told", "an Explanation, or one or two steps on several devices", told)
         return told  # type: ignore[return-value]
     if len(told) != 2 or not all(isinstance(p, ParallelPrediction) for p in told):
         given = ", ".join(type(p).__name__ for p in told) or "none"

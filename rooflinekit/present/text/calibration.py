@@ -31,7 +31,7 @@ def print_calibration(found: Calibrated) -> None:
         print_own_fit(fit)
     far, samples = outliers_of(found.recorded)
     if far:
-        out.print(f"{far} of {samples} samples are outliers; they are kept, and medians do not feel them")
+        out.print(f"{far} of {samples} samples are outliers; they are kept, as medians are robust to them")
     for warning in warnings_of(found.recorded):
         out.print(f"warning: {warning}")
 
@@ -43,11 +43,14 @@ def print_own_fit(fit: OwnFit) -> None:
         out.print("constants of its own")
         print_table(constants_table(fit.calibration.constants))
     else:
-        out.print("the measurements tell no constant: those of an unmeasured device stand")
+        out.print("the measurements determine no constant, so those of an unmeasured device are kept")
     print_table(_families(fit))
     print_table(_worst(fit))
     if fit.left_out:
-        out.print(f"{fit.left_out} cases are faster than the specification allows, and left out: is it of this device?")
+        out.print(
+            f"{fit.left_out} cases are left out, as they are faster than the specification allows: is it of this "
+            "device?"
+        )
 
 
 def _costs(costs: Sequence[HostCost]) -> Table:

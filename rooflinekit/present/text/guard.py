@@ -39,7 +39,7 @@ def details(one: Checked) -> Iterator[str]:
     if left := one.causes[_SHOWN:]:
         yield f"and {len(left)} further places: {signed(sum(cause.all_s for cause in left))}"
     if one.own_s:
-        yield f"of rooflinekit itself: {signed(one.own_s)}, what it knows or how it counts has changed since"
+        yield f"because of rooflinekit itself: {signed(one.own_s)}; its constants or counts have changed since"
     yield from one.notes
 
 
@@ -47,8 +47,8 @@ def _certainty(one: Checked) -> str:
     ratio = one.ratio
     assert ratio is not None
     if not ratio.certain:
-        return "whether it is slower is not certain: the change is within what the two predictions may be off by apart"
-    return f"{ratio.times:.3f} times as long, for certain: with 90 % {ratio.low:.3f} to {ratio.high:.3f}"
+        return "it is not certain that the time changed: the difference is within the error of the two predictions"
+    return f"{ratio.times:.3f} times as long, for certain: with 90 % probability {ratio.low:.3f} to {ratio.high:.3f}"
 
 
 def _mark(one: Checked) -> str:

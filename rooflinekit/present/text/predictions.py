@@ -104,7 +104,7 @@ def _notes(predictions: Sequence[Prediction], *, terms: bool) -> list[str]:
     found = [note for p in fitting for note in p.notes if note not in apart]
     if apart:
         of = ", ".join(f"{p.machine.name} ({_kinds(p, named=terms)})" for p in missing)
-        found.append(f"not measured, so with constants of GPUs like it and a wider interval: {of}")
+        found.append(f"not measured, so constants of similar GPUs and a wider interval: {of}")
     return list(dict.fromkeys(found))
 
 
@@ -189,7 +189,7 @@ def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
     samples = ", for as many samples" if "batch" in varied else ""
     out.print(f"{base.machine.name}, in other ways{samples}")
     print_table(table_of(times, rows), lambda: frame.drop(columns="prediction"))
-    out.print("what each removes from a step of this (below 0: adds)")
+    out.print("what each saves of this step (negative: adds)")
     print_table(table_of(removed, rows[1:]))
 
 

@@ -93,16 +93,16 @@ def _print_one(served: ServedTraffic) -> None:
     print_table(table(heads, rows))
     waits = served.mean("queue_s") - alone.queue_s
     for line in (
-        f"a request by itself: first token {_s(alone.ttft_s)}, each further {_s(alone.tpot_s)}; the rest is queueing: "
-        f"{_s(waits)} until it is read, {_s(served.mean('ttft_s') - waits - alone.ttft_s)} beside others, "
+        f"one request alone: first token {_s(alone.ttft_s)}, each further {_s(alone.tpot_s)}; queueing adds "
+        f"{_s(waits)} before prefill, {_s(served.mean('ttft_s') - waits - alone.ttft_s)} in it, "
         f"{_s(served.mean('tpot_s') - alone.tpot_s)} a token",
-        f"{served.requests_per_s:.4g} requests/s, {served.tokens_per_s:.4g} tokens/s answered; "
-        f"{served.played.running:.3g} sequences run on average, "
-        f"{served.played.reading_s / served.played.busy_s:.0%} of the steps' time reads prompts, at most "
-        f"{served.played.peak_cache:.0%} of the cache is in use"
+        f"{served.requests_per_s:.4g} requests/s, {served.tokens_per_s:.4g} tokens/s; "
+        f"{served.played.running:.3g} sequences on average, "
+        f"{served.played.reading_s / served.played.busy_s:.0%} of the time in prefill, at most "
+        f"{served.played.peak_cache:.0%} of the cache used"
         + (f", {served.played.preemptions} preempted" if served.played.preemptions else ""),
         *(
-            ["requests come faster than they are answered: waiting grows with their number"]
+            ["requests arrive faster than they are answered, so waiting grows with their number"]
             if served.overloaded
             else ()
         ),
@@ -142,8 +142,8 @@ def print_fleets(found: FleetSearch) -> None:
     if found.best:
         _print_table(found.best, found.load, copies=True)
     out = console()
-    out.print(f"{found.considered} ways considered, {found.played} played: by what their kernels could answer at most "
-              f"the others cannot be among these{'' if found.best else '; none keeps the level'}",
+    out.print(f"{found.considered} combinations considered, {found.played} simulated: by an upper bound on their rates "
+              f"the others cannot be better{'' if found.best else '; none meets the service level'}",
               markup=False, soft_wrap=True)  # fmt: skip
     _print_left([one.at for one in found.best], left)
 

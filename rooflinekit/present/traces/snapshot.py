@@ -27,7 +27,7 @@ def save_snapshot(prediction: Prediction, path: str | Path) -> Path:
     """Writes what the step asks PyTorch's caching allocator for, and the segments that are left, in bytes.
 
     The file is what `torch.cuda.memory._dump_snapshot` writes: every block with the op, its modules and what it holds
-    in the place of a stack; weights, inputs and states first. Blocks are shown when the GPU begins their op. A step
+    instead of a stack; weights, inputs and states first. Blocks are shown when the GPU begins their op. A step
     that does not fit is shown as on a GPU with room for it. Returns the path.
     Raises InputError for a device that is no GPU, OutputError for a name that does not end in .pickle and for a place
     that cannot be written.

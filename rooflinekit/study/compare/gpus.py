@@ -380,11 +380,11 @@ def _all_wait(comparison: GpuComparison) -> Iterator[str]:
         alone = [*alone[:_LISTED], "…", *alone[-_LISTED:]]
     every = len(held) == len(comparison.order)
     host = held[0].host
-    known = "no host is named, so the middle of those measured" if host.stands_for_any else host.name
+    known = "no host is named, so the median of those measured" if host.stands_for_any else host.name
     yield (
         f"{'All of them' if every else f'{len(held)} of them'} wait for the CPU, which takes "
         f"{seconds(min(p.cpu_s for p in held))} to issue the step ({known}): a larger batch, torch.compile, a CUDA "
-        f"graph or a faster host tells them apart, no other GPU is faster. The GPUs alone would take: "
+        f"graph or a faster host would tell them apart. The GPUs alone would take: "
         f"{', '.join(alone)}."
     )
 
@@ -452,7 +452,7 @@ def _no_claim(comparison: GpuComparison, places: Sequence[int]) -> Iterator[str]
     if len(claims) > _LISTED:
         claims = [*claims[:_LISTED], f"{len(claims) - _LISTED} more such claims in the table"]
     certain = f" For certain, {listed(claims)}." if claims else ""
-    yield f"No claim on the order of {those}: the 90 % interval of the ratio of one to the next holds 1.{certain}"
+    yield f"The order of {those} is not certain: the 90 % interval of the ratio of neighbours includes 1.{certain}"
 
 
 def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:

@@ -127,7 +127,8 @@ class PowerLimits(Generic[Step]):
         if rows["above"].any():
             highest = format_quantity(max(rows.index[rows["above"]]), "W")
             said.append(
-                f"under a limit of {highest} or less the mean is above it: kernels draw more even at the lowest clock"
+                f"at limits of {highest} or less the mean power exceeds the limit: kernels draw more even at the "
+                "lowest clock"
             )
         return "\n".join(said)
 

@@ -126,7 +126,7 @@ def advise(
     """What would make this step faster, each candidate predicted again, ranked by the time that it saves.
 
     Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, autocast together
-    with each torch.compile, copies from pinned memory, layers without recurrence in the place of those with it, other
+    with each torch.compile, copies from pinned memory, layers without recurrence instead of those with it, other
     kernels of attention, the optimizer's fused form, and the other GPUs given. What cannot be predicted, or does not
     fit the memory, is left out, and said with the reason. The model is traced again where a candidate asks for it.
     corrected: makes of each prediction the one that counts, such as a measured step's transfer. Raises
@@ -172,7 +172,7 @@ def _sizes(p: Prediction) -> Iterator[_Candidate]:
         yield "a larger batch", "no size of the inputs is named batch"
         return
     batch = 2 * p.sizes[BATCH]
-    yield f"batch {batch} in the place of {p.sizes[BATCH]}", lambda: _with(p, resized(p.graph, **{BATCH: batch}))
+    yield f"batch {batch} instead of {p.sizes[BATCH]}", lambda: _with(p, resized(p.graph, **{BATCH: batch}))
 
 
 def _formats(p: Prediction) -> Iterator[_Candidate]:

@@ -366,8 +366,8 @@ def _certainty(e: Explanation) -> str:
     b = e.labels[1]
     if e.ratio.certain:
         word, bounds = ("fast", (1 / high, 1 / low)) if high < 1 else ("slow", (low, high))
-        return f"with 90 %, {b} is {bounds[0]:.3g} to {bounds[1]:.3g} times as {word}"
-    return f"no claim which of the two is faster: with 90 %, {b} takes {low:.3g} to {high:.3g} times as long"
+        return f"with 90 % probability, {b} is {bounds[0]:.3g} to {bounds[1]:.3g} times as {word}"
+    return f"it is not certain which is faster: with 90 % probability, {b} takes {low:.3g} to {high:.3g} times as long"
 
 
 def _busy(e: Explanation) -> str:

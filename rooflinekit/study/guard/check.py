@@ -100,9 +100,9 @@ class Limits:
         found = quantities(p)
         for name, (bound, equal) in self.most.items():
             if found[name] > bound or (found[name] == bound and not equal):
-                yield f"{name} {shown(name, found[name])} where {shown(name, bound)} is the most"
+                yield f"{name} {shown(name, found[name])}, at most {shown(name, bound)} allowed"
         if self.regime and p.regime != self.regime:
-            yield f"{p.regime}-bound where {self.regime}-bound is asked for"
+            yield f"{p.regime}-bound, {self.regime}-bound required"
 
     def grown(self, before: Mapping[str, float], now: Mapping[str, float]) -> Iterator[str]:
         """In words, what has grown by more than it may."""
@@ -110,7 +110,7 @@ class Limits:
             old, new = before[name], now[name]
             if new > old * (1 + share):
                 by = f"+{new / old - 1:.1%}" if old else "from nothing"
-                yield f"{name} {shown(name, old)} → {shown(name, new)}, {by} where +{share:.1%} is the most"
+                yield f"{name} {shown(name, old)} → {shown(name, new)}, {by}, at most +{share:.1%} allowed"
 
 
 def quantities(p: Prediction) -> dict[str, float]:
@@ -131,7 +131,9 @@ def _bound(name: str, text: str, where: str) -> tuple[float, bool]:
         value = parse_quantity(number, unit) if unit else float(number)
     except (UnitError, ValueError):
         such = "400" if not unit else {"s": "12 ms", "byte": "80 GB", "flop": "3 TFLOP"}[unit]
-        raise LockError(f"{where}: {name}: expected '{such}' at most, or growth as '+3 %'; got {text!r:.40}") from None
+        raise LockError(
+            f"{where}: {name}: expected a limit such as '{such}', or growth such as '+3 %'; got {text!r:.40}"
+        ) from None
     return value, sign != "<"
 
 

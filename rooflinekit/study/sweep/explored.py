@@ -30,7 +30,7 @@ TIMES = ("total_s", "low_s", "high_s", "cpu_s", "energy_j")
 EXACT = ("flop", "bytes", "peak_bytes", "fits")
 _DIGITS = 6  # of what is kept: a hundredth of the tolerance and less
 _MOST_ROWS = 400_000  # beyond, neither minutes nor megabytes suffice
-_LEAST_S = 1e-12  # in the place of 0, which has no logarithm
+_LEAST_S = 1e-12  # instead of 0, which has no logarithm
 _BATCH = "batch"
 
 

@@ -197,7 +197,7 @@ def opened(path: Path, ending: Literal["parquet", "npz"], plan: Plan) -> Iterato
         except OutputError as error:
             if not folder.is_any_there():
                 raise
-            raise OutputError(f"{error}; finished pieces are kept: the same call goes on") from error
+            raise OutputError(f"{error}; finished pieces are kept: the same call continues") from error
 
 
 def _leave(path: Path) -> None:

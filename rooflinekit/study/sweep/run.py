@@ -368,7 +368,7 @@ def _handed_out(pieces: list[Piece], executor: Executor, workers: int) -> Genera
                 yield running.pop(future), future.result()
     except BrokenExecutor as error:
         raise SweepError(
-            f"executor: {error}; pieces that are in a file are kept: the same call with another executor goes on"
+            f"executor: {error}; pieces that are in a file are kept: the same call with another executor continues"
         ) from error
     finally:
         for future in running:

@@ -79,10 +79,11 @@ class Found(FirstLine):
     def head(self) -> tuple[str, ...]:
         """What was looked for, how, and whether something meets it."""
         asked = f" with {', '.join(self.requirements)}" if self.requirements else ""
-        how = "all there are" if self.exhaustive else "of which differential evolution chose the sizes"
+        how = "" if self.exhaustive else ", whose sizes differential evolution chose"
+        every = "all " * self.exhaustive
         most = "most" if self.goal in MOST else "least"
         return (
-            f"{most} {self.goal}{asked}: {self.predicted} configurations predicted, {how}",
+            f"{most} {self.goal}{asked}: {every}{self.predicted} configurations predicted{how}",
             *((f"left out, for want of a {price_hint(self.unpriced, self.currency)}",) if self.unpriced else ()),
             *(("none meets it; closest come:",) if self.best is None else ()),
         )
@@ -103,8 +104,8 @@ class Found(FirstLine):
                 for name, value in zip(names, values, strict=True)
             ]
             if shown:
-                surely = f"; {bound.text.replace('time', 'high')} asks for that end" if timed else ""
-                found.append(f"{bound.text} is missed at the slow end of the 90 % interval: {', '.join(shown)}{surely}")
+                surely = f"; to require it of the slow end, write {bound.text.replace('time', 'high')}" if timed else ""
+                found.append(f"the slow end of the 90 % interval misses {bound.text}: {', '.join(shown)}{surely}")
         return tuple(found)
 
     def __str__(self) -> str:
@@ -130,7 +131,7 @@ def search_plan(
 
     goal: the least "time", "dollars" (launch price by throughput), "memory", "price", "energy" (joules of a sample) or
     "cost" (of a sample, where `prices` are those of an hour), or the most "throughput". prices: dollars of one device,
-    by any of its names, in the place of its launch price. correct: of predicted times. currency: says that prices are
+    by any of its names, instead of its launch price. correct: of predicted times. currency: says that prices are
     those of an hour, in this currency; where `cost` is asked for they are, in USD. Raises InputError for another
     goal, for a requirement that cannot be read, for the price of a device that is not there, and for a goal in dollars
     where no price is known.
@@ -342,7 +343,9 @@ def named_prices(given: Mapping[str, float], devices: Iterable[Device]) -> dict[
             device = resolve(name, known.values()).name
         except LookupError:
             listed = ", ".join(known)
-            raise InputError(f"prices: no device {name!r} is looked at: {listed}{nearest(name, known)}") from None
+            raise InputError(
+                f"prices: device {name!r} is not among those compared: {listed}{nearest(name, known)}"
+            ) from None
         if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < float("inf"):
             raise InputError(f"prices: {name!r}: expected dollars, a positive number; got {price!r:.60}")
         if device in found:

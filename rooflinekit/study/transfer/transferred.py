@@ -158,8 +158,8 @@ class Transferred(Prediction):
         kernels = " and its ops" if self.evidence.ops or self.evidence.matched else ""
         first = (
             f"rests on {self.evidence.source}{kernels} on {self.source.machine.name}{told}: corrected by "
-            f"{math.expm1(self.posterior.mean):+.1%}{f' ({shown})' if shown else ''}; plainly predicted spread "
-            f"{self.posterior.before:.0%}, now {self.posterior.spread:.0%}"
+            f"{math.expm1(self.posterior.mean):+.1%}{f' ({shown})' if shown else ''}; the spread was "
+            f"{self.posterior.before:.0%} without the measurement, and is {self.posterior.spread:.0%} with it"
         )
         return (first, self._split(), *self.evidence.notes(self.source), *self.plain.notes)
 
@@ -167,7 +167,7 @@ class Transferred(Prediction):
         """What the measured step is off by, in words."""
         found = [f"its {name} {math.expm1(ln):+.1%}" for name, ln in self.posterior.split.items() if abs(ln) >= 0.001]
         own = "" if self.source.machine.device == self.machine.device else "; its constants are of that GPU alone"
-        return f"of what it is off by there is told: {', '.join(found) or 'nothing above 0.1 %'}{own}"
+        return f"found to be off there: {', '.join(found) or 'nothing above 0.1 %'}{own}"
 
     def largest_parts(self) -> Mapping[str, float]:
         """Of the correction, in ln: the three largest families, host or network itself, if above 1 %."""
@@ -258,7 +258,7 @@ def on_several(correct: Callable[[Prediction], Transferred], p: ParallelPredicti
         terms = {**share.terms, CORRECTION: own * math.expm1(found.posterior.mean)}
         shares.append(replace(share, prediction=found, terms=terms))
         note = note or found.notes[0]
-    note = f"of each device's own part of the step, kernels and host: {note}; communication is as predicted"
+    note = f"each device's own part of the step, kernels and host, {note}; communication is as predicted"
     alone: Callable[[], Prediction] = lambda: correct(p.alone())  # noqa: E731
     return replace(p, shares=tuple(shares), alone=alone, assumptions=(note, *p.assumptions))
 

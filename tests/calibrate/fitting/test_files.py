@@ -39,7 +39,7 @@ OWN = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Fits of any GPU and of gpu-a, in the place of the shipped ones."""
+    """Fits of any GPU and of gpu-a, instead of the shipped ones."""
     made = tmp_path / "fits"
     made.mkdir()
     write(made, PRIORS)

@@ -126,7 +126,7 @@ def test_batch_norm_in_training_reads_and_writes_its_statistics(traced, costs_of
 def test_batch_norm_in_evaluation_computes_no_statistics(traced, costs_of):
     (c,) = costs_of(traced(nn.BatchNorm1d(3), (8, 3, 4)), "native_batch_norm")
     assert (c.vector_flop, c.special_flop) == (384, 3)  # difference, times 1/σ, gain, shift: 4 · 96
-    assert c.read_bytes == 432  # running statistics in the place of those of the batch
+    assert c.read_bytes == 432  # running statistics instead of those of the batch
     assert c.write_bytes == 384  # 4 · 96
 
 

@@ -100,7 +100,7 @@ def test_no_claim_where_either_may_be_faster(device: Device, host: Host) -> None
     found = _round_comparison(device, host, vector_peak={"fp32": 20e12}, dram={"bandwidth": 900e9})
     assert found.surprises == ()
     assert str(found).splitlines()[-1] == (
-        "No claim on the order of round-gpu and other-gpu: the 90 % interval of the ratio of one to the next holds 1."
+        "The order of round-gpu and other-gpu is not certain: the 90 % interval of the ratio of neighbours includes 1."
     )
 
 
@@ -117,7 +117,7 @@ def test_claims_are_made_by_pairs(device: Device, host: Host) -> None:
     assert not any(pair.certain for pair in found.neighbours)
     assert found.claims == (("a", "c"), ("a", "d"), ("b", "d"))
     assert str(found).splitlines()[-1] == (
-        "No claim on the order of a, b, c and d: the 90 % interval of the ratio of one to the next holds 1. "
+        "The order of a, b, c and d is not certain: the 90 % interval of the ratio of neighbours includes 1. "
         "For certain, a is faster than c and d and b is faster than d."
     )
     assert found.to_dict()["certainly_faster"] == [["a", "c"], ["a", "d"], ["b", "d"]]

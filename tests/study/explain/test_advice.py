@@ -27,7 +27,7 @@ def test_each_time_is_that_of_a_direct_prediction() -> None:
     graph = step()
     p = rk.predict(graph, GPU, batch=32)
     direct = {
-        "batch 64 in the place of 32": rk.predict(graph, GPU, batch=64),
+        "batch 64 instead of 32": rk.predict(graph, GPU, batch=64),
         "channels last": rk.predict(step(channels_last=True), GPU, batch=32),
         "autocast in bfloat16": rk.predict(step(autocast="bf16"), GPU, batch=32),
         "autocast in float16": rk.predict(step(autocast="fp16"), GPU, batch=32),
@@ -88,14 +88,14 @@ def test_a_batch_that_does_not_fit_is_not_advised() -> None:
     p = rk.predict(nn.ReLU(), rk.Input("batch", 2**18), gpu="nvidia-l4", batch=10000)
     left_out = dict(rk.advise(p).left_out)
     # 2 · 20000 MiB, and 500 MiB for CUDA: 40500 MiB = 39.55 GiB
-    assert left_out["batch 20000 in the place of 10000"] == "needs 39.6 GiB of 24.0 GiB: does not fit"
+    assert left_out["batch 20000 instead of 10000"] == "needs 39.6 GiB of 24.0 GiB: does not fit"
 
 
 def test_a_graph_without_its_model_has_what_needs_no_trace() -> None:
     graph = replace(step(optimizer=torch.optim.SGD), origin=None)  # as in a file or another process
     advice = rk.advise(rk.predict(graph, GPU, batch=8))
     tried = {suggestion.what for suggestion in advice.suggestions}
-    assert {"batch 16 in the place of 8", "torch.compile", "a CUDA graph"} <= tried
+    assert {"batch 16 instead of 8", "torch.compile", "a CUDA graph"} <= tried
     left_out = dict(advice.left_out)
     assert "this graph does not know its model" in left_out["channels last"]
     assert left_out["the optimizer's fused form"] == (
@@ -132,7 +132,7 @@ def test_of_a_chain_it_says_what_a_network_without_one_would_take() -> None:
     assert other.flop == p.flop
     assert other.total_s < 0.2 * p.total_s
     # a step of the chain takes no longer with twice the samples, and a CUDA graph needs no launches
-    assert by_name["batch 16 in the place of 8"].speedup == pytest.approx(2, rel=0.05)
+    assert by_name["batch 16 instead of 8"].speedup == pytest.approx(2, rel=0.05)
     assert by_name["a CUDA graph"].speedup > 2
     assert "is a chain of 203 steps, each too small for the GPU" in str(found)
 

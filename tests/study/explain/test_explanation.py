@@ -60,7 +60,9 @@ def test_words_are_made_from_the_numbers(bottleneck: rk.Explanation) -> None:
     assert text.startswith("A' does 9.8× fewer FLOP than A (141 MFLOP against 1.37 GFLOP), yet ")
     assert len(text.splitlines()) <= 4
     low, high = (f"{bound:.3g}" for bound in (bottleneck.ratio.low, bottleneck.ratio.high))
-    assert f"; no claim which of the two is faster: with 90 %, A' takes {low} to {high} times as long." in text
+    assert (
+        f"; it is not certain which is faster: with 90 % probability, A' takes {low} to {high} times as long." in text
+    )
     assert "A is memory-bound, A' overhead-bound: " in text
     behind = "\n".join(bottleneck.details)
     assert "the CPU of xeon-server-2018 needs 123 µs to issue the step" in behind

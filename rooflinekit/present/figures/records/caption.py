@@ -44,7 +44,7 @@ def roof_sentences(figure: Figure) -> list[str]:
     if above := figure.above:
         named = ", ".join(f"{p.label} ({figure.excess(p):.3g} times)" for p in above[:_NAMED])
         more = f" and {len(above) - _NAMED} more" if len(above) > _NAMED else ""
-        found.append(f"Ringed: above the roof, an error until explained: {named}{more}.")
+        found.append(f"Ringed: above the roof, which is an error unless explained: {named}{more}.")
     held = 0
     for point in (*figure.points, *figure.rail):
         rate = point.bytes / (point.measured_s or point.time_s)
@@ -101,7 +101,7 @@ def floor_sentence(figure: Figure, floor: Floor) -> str:
     name = f"{floor.series}: " if len(figure.series) > 1 else ""
     return (
         f"{name}{floor.kernels} of {series.kernels} kernels wait longer for their start "
-        f"({format_quantity(floor.start_s, 's')} or more) than they work; at the memory roof that befalls what moves "
+        f"({format_quantity(floor.start_s, 's')} or more) than they work; at the memory roof this concerns what moves "
         f"less than {format_quantity(least, 'byte')}, and half of the kernels move less than "
         f"{format_quantity(floor.median_bytes, 'byte')}."
     )
