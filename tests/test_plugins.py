@@ -124,7 +124,7 @@ except rk.errors.RooflinekitError as error:
         ({}, f"{DEVICES}ModuleNotFoundError: No module named 'tiny_specs'; repair or uninstall it"),
         ({"tiny_specs.py": ""}, f"{DEVICES}expected a package with YAML files in it; repair or uninstall it"),
         ({"tiny_specs/__init__.py": "", "tiny_specs/nvidia-t4.yaml": "schema: 1"},
-         "SpecError tiny_specs/nvidia-t4.yaml: is there already, as gpu_specs/nvidia-t4.yaml; one of the two has to"),
+         "SpecError tiny_specs/nvidia-t4.yaml: exists already as gpu_specs/nvidia-t4.yaml; remove one of the two"),
         ({"tiny_specs/__init__.py": "", "tiny_specs/hosts/mine.yaml": "schema: 1"},
          "SpecError tiny_specs/hosts/mine.yaml: "),
         ({"tiny_specs/__init__.py": "", "tiny_specs/hosts/mine.yaml":

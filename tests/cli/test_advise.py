@@ -26,7 +26,10 @@ def test_advice(run: Run, net: str) -> None:
     ("args", "message"),
     [
         ((), "--gpu is missing"),
-        (("--gpu", "l4", "--gpu", "t4"), "--gpu: advice is for one GPU; got 2; name those to change to as --other-gpu"),
+        (
+            ("--gpu", "l4", "--gpu", "t4"),
+            "--gpu: advice is for one GPU; got 2; name others that you could change to as --other-gpu",
+        ),
         (("--gpu", "l4", "--other-gpu", "l44"), "unknown device 'l44'"),
     ],
 )

@@ -42,7 +42,7 @@ def test_predict_prints_a_column_a_gpu(run, net) -> None:
     assert "nvidia-l4" in result.out
     assert "nvidia-a100-sxm4-80gb, by kind" in result.out
     assert "aten.convolution" in result.out
-    assert "note: not measured, so with constants of GPUs like it" in result.out  # one note for both
+    assert "note: not measured, so constants of similar GPUs" in result.out  # one note for both
     assert "0 by default" not in result.out  # all counts are exact: nothing to say
     assert "0 by default" in run("predict", f"{net}:Net", *COMMON, "--batch", 8, "--terms").out
 
@@ -153,8 +153,8 @@ def test_explain_one_network_on_two_gpus_or_in_two_ways(run, net, tmp_path) -> N
     [
         ((), "nothing to compare: give a second TARGET, a second --gpu, or --compare, such as batch=64"),
         (("--compare", "batch=1,2"), "--compare batch=1,2: expected one other way to run it, such as batch=64; got 2"),
-        (("--batch", "4"), "--batch is given twice; to compare two values, --compare batch=… takes the other"),
-        (("--compare", "batch=1", "x.py:B"), "--compare changes one network: leave it or TARGET_B out"),
+        (("--batch", "4"), "--batch is given twice; to compare two values, give the other to --compare batch=…"),
+        (("--compare", "batch=1", "x.py:B"), "--compare changes one network: leave out --compare or TARGET_B"),
         (("--bacth", "4"), "unknown option or argument '--bacth'; did you mean '--batch'?; the sizes of --input are "),
         (("--gpu", "t4", "--gpu", "p4", "--plot", "w.svg"), "--plot draws one waterfall; got 2 pairs of GPUs"),
     ],
@@ -382,7 +382,7 @@ def test_execution_decides_which_kernels_run(run, tmp_path) -> None:
         (("--loss", "cross_entropy"), "--loss belongs to --mode training"),
         (
             ("--mode", "training", "--target", "8"),
-            "--target is handed to the loss: name one, such as --loss cross_entropy",
+            "--target is an argument of the loss: name one, such as --loss cross_entropy",
         ),
         (
             ("--mode", "training", "--loss", "mse_los"),
@@ -390,7 +390,7 @@ def test_execution_decides_which_kernels_run(run, tmp_path) -> None:
         ),
         (
             ("--mode", "training", "--loss", "mse_loss", "--target", "y=8"),
-            "--target y=…: targets have no names; they are handed over in their order",
+            "--target y=…: targets have no names; the loss gets them in the order given",
         ),
         (
             ("--execution", "cuda-graph", "--sync", "op"),

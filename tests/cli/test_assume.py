@@ -49,6 +49,6 @@ def test_wrong_assumptions_are_told(tmp_path: Path, run: Run) -> None:
         assert "expected a name and a number, a share or an answer" in found.err
     found = run(*call, "--strict")
     assert found.status == 2
-    assert "strict: data decide mask" in found.err
+    assert "strict: the data of a run decide mask" in found.err
     found = run(*call, "--assume", "msk=3")
     assert "this trace has no 'msk': it has 'mask'; did you mean 'mask'?" in found.err

@@ -143,7 +143,7 @@ def test_interrupted(run: Run, tmp_path: Path) -> None:
     assert process.returncode == 130
     # Versions of typer differ in whether they hand the interrupt on to be named once more.
     assert err.removesuffix("rooflinekit: interrupted\n") == (
-        "\nwhat was measured is in run.jsonl; the same command goes on\n"
+        "\nwhat was measured is in run.jsonl; the same command continues\n"
     )
     assert len(read_record(tmp_path / "run.jsonl").measurements) >= 2
 
@@ -204,7 +204,7 @@ def test_what_is_made_of_samples_can_be_made_later(run: Run, tmp_path: Path) -> 
         2,
         "",
         "rooflinekit: run.fit.yaml: cannot be written: Is a directory; what was measured is in run.jsonl, the same "
-        "command goes on\n",
+        "command continues\n",
     )
     before = (tmp_path / "run.jsonl").read_bytes()
     (tmp_path / "run.fit.yaml").rmdir()

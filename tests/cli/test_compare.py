@@ -40,7 +40,7 @@ def test_json_has_what_predict_says(run: Run, net: str) -> None:
     ("args", "message"),
     [
         (("--sort", "fast"), "sort 'fast': expected one of time, per-dollar, per-watt, share-of-peak, price, energy"),
-        (("--gpu", "l4", "--vendor", "AMD"), "--vendor: these choose among all GPUs; leave them or --gpu out"),
+        (("--gpu", "l4", "--vendor", "AMD"), "--vendor: filters choose among all GPUs; leave out them or --gpu"),
         (("--gpu", "l4", "--gpu", "nvidia-l4"), "gpus: 'nvidia-l4' is given twice"),
         (("--memory-min", "9 TB"), "gpus: none is left to compare; give other names or filters"),
         (("--memory-min", "9"), "least memory: "),

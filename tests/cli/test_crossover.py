@@ -32,7 +32,7 @@ def test_the_size_that_is_looked_for_need_not_be_given(run: Run, net: str) -> No
     assert (given.status, sought.status) == (0, 0)
     assert given.out == sought.out
     refused = run("crossover", net, "-i", "batch,64", "--gpu", "t4", "--other-gpu", "l4")
-    assert refused.err == "rooflinekit: --other-gpu compares one step: say its size, such as --batch 32\n"
+    assert refused.err == "rooflinekit: --other-gpu compares one step: give its size, such as --batch 32\n"
 
 
 @pytest.mark.parametrize(

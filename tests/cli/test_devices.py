@@ -118,7 +118,7 @@ def test_drafts(run: Run) -> None:
     refused = run("devices", "b100")
     assert (refused.status, refused.out) == (2, "")
     assert refused.err.startswith("rooflinekit: nvidia-b100: is a draft (announced figures")
-    assert refused.err.endswith("on the command line --allow-draft\n")
+    assert refused.err.endswith("(--allow-draft on the command line)\n")
     assert "draft: announced figures" in run("devices", "b100", "--allow-draft").out
     assert run("specs", "new", "--from", "b100").status == 2
     assert "draft: true" in run("specs", "new", "--from", "b100", "--allow-draft").out
@@ -315,7 +315,7 @@ def test_a_short_name_says_which_board_it_is_taken_for(run: Run) -> None:
     result = run("devices", "h100")
     assert result.status == 0
     assert result.out.startswith("nvidia-h100-sxm5-80gb: ")
-    assert result.err.startswith("rooflinekit: 'h100' is taken for nvidia-h100-sxm5-80gb, which most people mean; ")
+    assert result.err.startswith("rooflinekit: 'h100' is read as nvidia-h100-sxm5-80gb, which most people mean; ")
     assert result.err.count("\n") == 1
 
 

@@ -176,8 +176,8 @@ def test_wrong_arguments(run: Run, campaigns: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     (tmp_path / "empty").mkdir()
     for args, message in (
-        (("--campaigns", "mine"), "--campaigns mine: say with --out where their fits are; those in use, fitted on "
-         "other measurements, would be replaced"),
+        (("--campaigns", "mine"), "--campaigns mine: name the folder of their fits with --out; otherwise the fits in "
+         "use, of other measurements, would be replaced"),
         (("--campaigns", "mine", "--out", "fits"), "mine: expected campaign files (*.csv); found none"),
         (("--campaigns", "empty", "--out", "fits"), "empty: expected campaign files (*.csv); found none"),
         (("--campaigns", campaigns, "--out", "taken"), "taken: cannot be written: Not a directory"),

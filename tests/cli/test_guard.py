@@ -44,7 +44,7 @@ def test_a_wider_layer_fails_and_is_blamed_in_every_form(run: Run, folder: Path)
     assert told.status == 1
     assert "because of aten.addmm in 0: " in told.out
     assert "8192×512 and 512×2048 → 8192×2048, before 8192×512 and 512×512 → 8192×512" in told.out
-    assert "for certain: with 90 % " in told.out
+    assert "for certain: with 90 % probability " in told.out
     table = run("guard", "--format", "markdown").out
     assert re.search(r"^\| ❌ \| net \| nvidia-l4 \| .* → .* \(\+\d+\.\d%\)", table, re.MULTILINE)
     heights = [len(line.split("s", 1)[1].strip()) for line in table.splitlines() if line.startswith(("locked", "now "))]

@@ -86,7 +86,7 @@ def test_what_fits(run: Run, net: str) -> None:
             ("--cluster", "dgx-a100", "--tensor", 2),
             "options of a mesh, such as --tensor, belong to --strategy mesh; got 'ddp'",
         ),
-        (("--cluster", "dgx-a100", "--gpu", "l4"), "--gpu: a cluster has its devices"),
+        (("--cluster", "dgx-a100", "--gpu", "l4"), "--gpu: a cluster has GPUs of its own"),
         (("--cluster", "dgx-a100", "--gpus", 9), "dgx-a100 has 8 devices; got gpus=9"),
         (("--cluster", "dgx-a100", "--checkpoint", "head"), "Net: no op of forward is in module 'head'"),
     ],

@@ -56,7 +56,7 @@ def test_several_networks_are_a_mark_each(run, net, tmp_path) -> None:
     assert {"Net", "Wide"} <= {word.strip() for word in re.findall(r">([^<>]*)<", out.read_text(encoding="utf-8"))}
     assert "path" not in result.out  # no arrows lead from one to the other
     refused = run("plot", net, "--with", f"{other}:Wide", *COMMON, "--over", "batch=1,2", "--out", out)
-    assert refused.err.startswith("rooflinekit: --with: each network is one mark")
+    assert refused.err.startswith("rooflinekit: --with: draws one mark for each network")
 
 
 def test_measured_beside_predicted_with_a_caption(run, net, tmp_path) -> None:
@@ -92,7 +92,7 @@ def test_figures_of_several_devices(run, net, tmp_path, options, told) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--gpu", "nvidia-l4"), "--gpu: a cluster has its devices; leave it or --cluster out"),
+        (("--gpu", "nvidia-l4"), "--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster"),
         (("--mode", "inference"), "--optimizer belongs to --mode training"),
         (("--what", "memory"), "--cluster goes with --what roofline, timeline or waterfall; got --what memory"),
         (("--what", "timeline", "--gpus", 2, "--gpus", 4), "--what timeline draws one step; got 2"),
@@ -118,7 +118,7 @@ def test_what_several_devices_need(run, net, tmp_path) -> None:
         in run("plot", net, *size, "--cluster", "dgx-a100", *out).err
     )
     assert "--gpus belongs to --cluster" in run("plot", net, *COMMON, "--gpus", 2, *out).err
-    assert "name its --cluster" in run("plot", net, *COMMON, "--what", "waterfall", *out).err
+    assert "name a --cluster" in run("plot", net, *COMMON, "--what", "waterfall", *out).err
     assert "--gpu is missing: name one or more" in run("plot", net, *size, *out).err
 
 
@@ -128,13 +128,13 @@ def test_what_several_devices_need(run, net, tmp_path) -> None:
         (("--what", "pie"), "--what"),
         (("--venue", "nature"), "--venue"),
         (("--width", "wide"), "--width"),
-        (("--what", "sweep"), "--what sweep: over which size? Such as --over batch=1,8,64"),
+        (("--what", "sweep"), "--what sweep: --over is missing: a size and its values, such as --over batch=1,8,64"),
         (("--over", "seq=1,2"), "--over seq=1,2: no size of --input is named seq"),
         (("--over", "batch=1"), "--over batch=1: expected a size with two values or more, such as batch=1,8,64"),
         (("--what", "memory", "--launch"), "--launch belongs to --what roofline; got --what memory"),
         (("--what", "timeline", "--gpu", "nvidia-t4"), "--what timeline draws one step; got 2 GPUs"),
         (("--what", "memory", "--over", "batch=1,2"), "--over belongs to --what sweep or roofline; got --what memory"),
-        (("--trace", "t.json", "--by-level"), "--trace: one measured step beside its prediction: one --gpu, without"),
+        (("--trace", "t.json", "--by-level"), "--trace: draws one measured step beside its prediction; name one --gpu"),
         (("--trace", "lost.json"), "lost.json"),
     ],
 )

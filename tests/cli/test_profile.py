@@ -71,7 +71,7 @@ def test_a_trace_of_a_cpu_shows_its_calls(run, tmp_path) -> None:
     [
         (("none.json",), "none.json: cannot be read: No such file or directory"),
         (("{trace}", "-i", "32,64"),
-         "--input belongs to a TARGET, the model that was profiled; name it behind the trace"),
+         "--input belongs to a TARGET, the model that was profiled; name it after the trace"),
         (("{trace}", "{net}"),
          "--input is missing: the sizes that the model was called with, such as --input 32,3,224,224"),
         (("{trace}", "-g", "nvidia-l4", "-g", "nvidia-a10"), "--gpu: one device was profiled; got 2 specifications"),

@@ -47,7 +47,7 @@ def test_a_gpu_that_it_does_not_fit_is_a_row(run: Run) -> None:
     ("args", "message"),
     [
         ((), "--gpu is missing"),
-        (("--gpu", "l4", "--batch", "x"), "--batch 'x': expected a positive integer, or several as 1,8,64\n"),
+        (("--gpu", "l4", "--batch", "x"), "--batch 'x': expected a positive integer or a list such as 1,8,64\n"),
         (("--gpu", "l4", "--policy", "x"), "engine policy 'x': expected mixed or prefill-first\n"),
         (("--gpu", "l4", "--tp", "2"), "tp 2: the GPUs sum their results over a link"),
     ],
@@ -161,7 +161,7 @@ def test_engines_apart_and_the_cheapest_of_several(run: Run) -> None:
     result = run(*searched)
     assert (result.status, result.err) == (0, "")
     assert "copies   GPUs for 20/s" in result.out
-    assert "2 ways considered, " in result.out
+    assert "2 combinations considered, " in result.out
     assert json.loads(run(*searched, "--json").out)["considered"] == 2
 
 

@@ -171,7 +171,7 @@ def test_it_ends_in_time_and_goes_on_with_the_last_case(
     found = program.run(where, 2, ignored, stop)
     assert found.seconds < 5
     assert found.status == 128 + stop
-    assert "what was measured is in run.jsonl; the same command goes on\n" in found.err
+    assert "what was measured is in run.jsonl; the same command continues\n" in found.err
     assert "Traceback" not in found.err
     record = read_record(program.folder / "run.jsonl")  # raises where it is cut off or changed
     assert len(record.measurements) == 2
@@ -194,7 +194,7 @@ def test_it_ends_in_time_and_goes_on_with_the_last_case(
 def test_what_does_not_heed_is_ended(program: Program, where: str) -> None:
     found = program.run(where, 3, False, signal.SIGINT)
     assert found.seconds < 5
-    assert (found.status, found.err) == (130, "\nwhat was measured is in run.jsonl; the same command goes on\n")
+    assert (found.status, found.err) == (130, "\nwhat was measured is in run.jsonl; the same command continues\n")
     assert len(read_record(program.folder / "run.jsonl").measurements) == 3
 
 
@@ -224,7 +224,7 @@ def test_stopped_again_and_again(program: Program) -> None:
 
 def test_a_case_that_an_interrupt_has_spoilt_is_measured_again(program: Program) -> None:
     found = program.run("turned", 3, False, signal.SIGTERM)
-    assert (found.status, found.err) == (143, "\nwhat was measured is in run.jsonl; the same command goes on\n")
+    assert (found.status, found.err) == (143, "\nwhat was measured is in run.jsonl; the same command continues\n")
     assert [one.status for one in read_record(program.folder / "run.jsonl").measurements] == ["ok"] * 3
 
 

@@ -53,7 +53,7 @@ def test_a_search(run: Run, net: str) -> None:
     options = (net, *INPUT, "--batch", "1:64", "--gpu", "rtx-3090", "--minimize", "memory", "--require", "batch>=8")
     found = json.loads(run("search", *options, "--json").out)
     assert (found["best"]["batch"], found["predicted"], found["exhaustive"]) == (8, 64, True)
-    assert run("search", *options).out.startswith("least memory with batch>=8: 64 configurations predicted, all there")
+    assert run("search", *options).out.startswith("least memory with batch>=8: all 64 configurations predicted")
 
 
 def test_a_search_without_an_objective_is_for_throughput(run: Run, net: str) -> None:
@@ -63,7 +63,7 @@ def test_a_search_without_an_objective_is_for_throughput(run: Run, net: str) -> 
     assert (found["maximize"], found["minimize"], found["best"]["batch"]) == ("throughput", None, 4096)
     assert found["runners_up"] == []
     words = run("search", *options).out
-    assert words.startswith("most throughput: 3 configurations predicted")
+    assert words.startswith("most throughput: all 3 configurations predicted")
     assert json.loads(run("search", *options, "--minimize", "time", "--json").out)["best"]["batch"] == 1
 
 
@@ -81,7 +81,7 @@ def test_everything_is_looked_at_before_the_model(run: Run, tmp_path: Path) -> N
     (tmp_path / "net.py").write_text("raise SystemError('was imported')")
     options = (f"{tmp_path / 'net.py'}:Net", *INPUT, "--batch", "8,16", "--gpu", "l40s")
     for wrong, message in (
-        (("--price", "a100=1"), "--price a100=…: no such GPU is looked at: nvidia-l40s"),
+        (("--price", "a100=1"), "--price a100=…: this GPU is not among those compared: nvidia-l40s"),
         (("--price", "l40s=1", "--prices", "example"), "--price, --prices: give one of the two"),
         (("--maximize", "time"), "maximize 'time': expected 'throughput'; minimize 'time'"),
         (("--maximize", "throughput", "--minimize", "time"), "minimize 'time' and maximize 'throughput': expected one"),
@@ -129,7 +129,7 @@ def test_memory_that_runs_out_loses_no_piece(
         (("sweep", "--batch", "1", "--strategy", "ddp"), "--strategy: belongs to --cluster, which is missing"),
         (
             ("sweep", "--batch", "1", "--cluster", "dgx-a100"),
-            "--gpu: a cluster has its devices; leave it out, or --clu",
+            "--gpu: a cluster has GPUs of its own; leave out --gpu or --clu",
         ),
         (("sweep", "--batch", "1", "--out", "/none/s.csv"), "/none/s.csv: cannot be written: there is no folder /none"),
         (("search", "--batch", "1", "--price", "l4"), "--price 'l4': expected a GPU and the dollars of an hour, such"),

@@ -311,13 +311,9 @@ def test_what_cannot_be_shared_out(batched: rk.Graph, blocks: rk.Graph) -> None:
         spread(traced(Heads()).at(batch=8), 2)
     with pytest.raises(InputError, match=r"^Sequential: 8 experts cannot be shared out to 3 devices$"):
         predicted(batched, gpus=3, expert=3, batch=24)
-    with pytest.raises(
-        InputError, match=r"^Mesh expert: groups are taken out of the copies: expected a divisor of 4; got 8"
-    ):
+    with pytest.raises(InputError, match=r"^Mesh expert: expected a divisor of the 4 copies; got 8"):
         predicted(batched, gpus=4, expert=8, batch=64)
-    with pytest.raises(
-        InputError, match=r"^Mesh expert: experts that are shared out take DDP between copies; got data=FS"
-    ):
+    with pytest.raises(InputError, match=r"^Mesh expert: shared-out experts need DDP between copies; got data=FS"):
         predicted(batched, gpus=4, expert=2, batch=64, data=rk.FSDP())
     with pytest.raises(
         InputError, match=r"^Mesh imbalance: expected a number from 1 \(as many tokens everywhere\) to exp"

@@ -220,7 +220,7 @@ def test_layouts_that_cannot_be() -> None:
         rk.Layout(sharding="zero-9")
     with pytest.raises(InputError, match="layout: fsdp gathers weights layer by layer; expected pipeline=1"):
         rk.Layout(sharding="fsdp", pipeline=2)
-    with pytest.raises(InputError, match="layout instances: of the optimizer's state of zero-1; got sharding 'ddp'"):
+    with pytest.raises(InputError, match="layout instances: they belong to sharding 'zero-1'; got sharding 'ddp'"):
         rk.Layout(sharding="ddp", instances=2)
     with pytest.raises(InputError, match=r"layout imbalance: expected a number from 1 .* to expert=1 .*; got 1.5"):
         rk.Layout(imbalance=1.5)

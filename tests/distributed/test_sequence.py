@@ -133,7 +133,7 @@ def test_what_cannot_be_cut_by_tokens(transformer: rk.Graph) -> None:
     ):
         rk.Mesh(sequence=True)
     mesh = rk.Mesh(tensor=2, pipeline=2, sequence=True)
-    with pytest.raises(InputError, match=r"^a pipeline.s stages take tensor and context groups: not seq"):
+    with pytest.raises(InputError, match=r"^Mesh pipeline: goes with tensor and context, but not with seq"):
         rk.parallel(transformer, cluster="dgx-a100", strategy=mesh, gpus=4, batch=64)
     pair = nn.Sequential(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)))
     alone = rk.trace(pair, rk.Input("batch", 64), mode="training")

@@ -47,7 +47,7 @@ def test_drafts_are_refused(every_device: tuple[Device, ...]) -> None:
         with pytest.raises(SpecError) as caught:
             specs.load_device(device.aliases[0])
         assert str(caught.value) == (
-            f"{name}: is a draft ({device.draft_reason}); take it all the same with allow_draft=True, "
+            f"{name}: is a draft ({device.draft_reason}); accept it with allow_draft=True "
             "on the command line --allow-draft"
         )
 

@@ -83,7 +83,7 @@ def test_wrong_sizes_say_what_is_wrong(graph: rk.Graph) -> None:
 def test_conditions_hold_in_every_row() -> None:
     graph = rk.trace(lambda x: x.exp() if x.shape[0] < 50 else x, rk.Input("n"))
     assert graph.counts(n=range(1, 50))["special_flop"].sum() == sum(range(1, 50))
-    with pytest.raises(SizeError, match="which is not so at n=50"):
+    with pytest.raises(SizeError, match="which is not true at n=50"):
         graph.counts(n=range(40, 60))
 
 

@@ -78,7 +78,7 @@ def test_layers_without_experts_before_those_with_them() -> None:
     by_hand = 4 * 4 * 64**2 + 3 * 64 * 96 + 3 * (9 * 3 * 64 * 32 + 64 * 8) + 9 * 64 + 2 * 99 * 64
     assert graph.parameters == by_hand
     assert decoder.parameters == by_hand - 9 * 64
-    with pytest.raises(InputError, match="dense_layers: expected some of the layers that see everything"):
+    with pytest.raises(InputError, match="dense_layers: expected fewer than layers"):
         decoder.with_changes(dense_layers=5)
 
 

@@ -232,7 +232,9 @@ def test_prefixes_are_read_by_the_first_that_come(tmp_path: Path) -> None:
     # a whole prompt that is cached leaves a token
     assert found == {0: 0, 1: 0, 2: 8, 3: 4, 4: 0}
     log.write_text("arrival,input,output,prefix,shared\n3,10,1,a,18\n")
-    with pytest.raises(InputError, match=r"line 2: expected with a column prefix .* got prefix='a', shared='18'"):
+    with pytest.raises(
+        InputError, match=r"line 2: expected a name in the column prefix, .* got prefix='a', shared='18'"
+    ):
         rk.Traffic.from_csv(log)
 
 

@@ -59,7 +59,7 @@ def test_a_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("arrival,input\n1,2\n", r"expected columns arrival, input, output \(and perhaps cached\); output missing"),
+        ("arrival,input\n1,2\n", r"expected columns arrival, input, output \(and optionally cached\); output missing"),
         ("arrival,input,output\n1,2,x\n", "line 2: expected seconds and whole numbers of tokens, .*output='x'"),
         ("arrival,input,output\n1,2,3\nnan,2,3\n", "line 3: expected seconds"),
         ("arrival,input,output,cached\n1,2,3,2\n", "line 2: .* fewer cached than input"),

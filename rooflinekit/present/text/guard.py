@@ -39,7 +39,7 @@ def details(one: Checked) -> Iterator[str]:
     if left := one.causes[_SHOWN:]:
         yield f"and {len(left)} further places: {signed(sum(cause.all_s for cause in left))}"
     if one.own_s:
-        yield f"because of rooflinekit itself: {signed(one.own_s)}; its constants or counts have changed since"
+        yield f"rooflinekit itself: {signed(one.own_s)}; its constants or counts have changed since"
     yield from one.notes
 
 

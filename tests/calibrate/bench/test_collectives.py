@@ -63,7 +63,7 @@ def test_a_process_that_ends_is_told_and_replaced(groups: Groups) -> None:
     with pytest.raises(CampaignError) as caught:  # it says nothing of the case, which is to be measured again
         group.samples(made, 1, 5, 0.5)
     assert str(caught.value) == (
-        "a process of a collective was ended by SIGKILL; what was measured before is kept, the same command goes on "
+        "a process of a collective was ended by SIGKILL; what was measured before is kept, the same command continues "
         "with this case, and --only leaves its op out"
     )
     another = groups.of(made)

@@ -363,7 +363,7 @@ def test_a_full_disk_is_found_before_measuring(tmp_path: Path) -> None:
 
 def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
-    told = f"{file}: cannot be written: File too large; what was measured is kept, the same command goes on"
+    told = f"{file}: cannot be written: File too large; what was measured is kept, the same command continues"
     with refused(OutputError, told), limited(2000), recording(file, HEAD, 10) as recorder:
         for rows in range(1, 100):
             recorder.append(measurement(rows))

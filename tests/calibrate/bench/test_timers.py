@@ -183,7 +183,7 @@ def test_number_formats() -> None:
         (case("mm", "tf32", m=1, n=1, k=1), "tf32 is an arithmetic of GPUs"),
         (case("to_fp32", rows=1, cols=1), "to_fp32 of fp32 casts nothing"),
         (case("attention_bwd", b=1, s=2, t=2, heads=2, kv_heads=1, d=8),
-         "attention_bwd is measured with as many heads of keys, and causal with as many keys"),
+         "attention_bwd needs as many key heads as query heads, and when causal as many keys as queries"),
         (case("launch_graph", nodes=1), "launch_graph needs a GPU"),
         (case("nccl_all_reduce", bytes=4), "nccl_all_reduce needs 2 GPUs; PyTorch sees 0"),
         (case("llm_rope", rows=1, cols=1), "llm_rope has no call in PyTorch"),
@@ -365,7 +365,7 @@ def test_a_device_that_fails_ends_the_run(play: Callable[..., Any], monkeypatch:
         play(cuda, precision=0.01)
     assert str(caught.value) == (
         "add fp32 rows=1 cols=1: the device failed: CUDA error: an illegal memory access was encountered; what was "
-        "measured before is kept, the same command goes on with this case, and --only leaves its op out"
+        "measured before is kept, the same command continues with this case, and --only leaves its op out"
     )
 
 

@@ -84,7 +84,7 @@ def test_what_is_wrong_with_each(tmp_path: Path) -> None:
         (one("add", 2, seconds=()), "line 3: add fp32 rows=2 cols=8: status 'ok' with 0 samples"),
         (replace(one("add", 2), status="unsupported"),
          "line 3: add fp32 rows=2 cols=8: status 'unsupported' with 5 samples"),
-        (one("add", 1), "line 3: add fp32 rows=1 cols=8: round 0 stands on line 2 already"),
+        (one("add", 1), "line 3: add fp32 rows=1 cols=8: round 0 is already on line 2"),
     ],
 )  # fmt: skip
 def test_numbers_that_nothing_can_have_measured(tmp_path: Path, wrong: Measurement, message: str) -> None:

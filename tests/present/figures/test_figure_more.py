@@ -137,7 +137,7 @@ def test_a_point_above_its_roof_is_an_error_until_explained() -> None:
     (point,) = figure.above
     flop, peak = 2 * 2 * 2048 * 4096 * 4096, 311.9e12
     assert figure.excess(point) == pytest.approx(flop / peak / point.measured_s)
-    assert "above the roof, an error until explained: first" in caption(figure) or "Ringed" in caption(figure)
+    assert "above the roof, which is an error unless explained: first" in caption(figure) or "Ringed" in caption(figure)
     ax = plot.roofline(figure)
     assert ax.get_ylim()[1] >= 10 * peak or any(line.get_marker() == 2 + 8 for line in ax.lines)  # or an arrow up
     (legend,) = [child for child in ax.get_children() if hasattr(child, "get_texts")]

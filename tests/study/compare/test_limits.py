@@ -37,7 +37,7 @@ def test_watts_above_the_limit_are_marked(prediction: rk.Prediction) -> None:
             predictions=(prediction,) * 2, limits_w=limits, sizes={}, batch=1, gpus=gpus, heading=("net", "m", "gpu")
         )
         assert found.table["above"].tolist() == above
-        assert "under a limit of" in str(found)
+        assert "at limits of" in str(found)
 
 
 def test_a_rack_in_a_day(prediction: rk.Prediction) -> None:

@@ -64,9 +64,9 @@ def test_thresholds() -> None:
     for sign, holds in (("<", False), ("<=", True), ("", True)):
         limits = Limits.parse({"flop": f"{sign}{flop} FLOP", "regime": p.regime}, "x")
         assert (not list(limits.exceeded(p))) is holds
-    assert [*Limits.parse({"kernels": "<1"}, "x").exceeded(p)] == ["kernels 1 where 1 is the most"]
+    assert [*Limits.parse({"kernels": "<1"}, "x").exceeded(p)] == ["kernels 1, at most 1 allowed"]
     base = {"time": 1.0, "kernels": 10}
     (words,) = Limits.parse({"kernels": ["+10 %", "400"]}, "x").grown(base, {"time": 1.02, "kernels": 12})
-    assert words == "kernels 10 → 12, +20.0% where +10.0% is the most"
+    assert words == "kernels 10 → 12, +20.0%, at most +10.0% allowed"
     (words,) = Limits.parse({}, "x").grown(base, {"time": 1.04, "kernels": 99})
     assert words.startswith("time 1.00 s → 1.04 s, +4.0% where +3.0%")

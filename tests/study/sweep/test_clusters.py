@@ -97,7 +97,7 @@ def test_labels_say_what_is_not_as_by_default() -> None:
         ({}, "expected gpus=[…], or clusters=[…] for training steps on several devices"),
         ({"gpus": [4]}, "gpu: expected a name, a path or a Device; got 4"),
         ({"gpus": ["nvidia-l4"], "strategies": ["ddp"], "savers": rk.Savers()},
-         "strategies, savers: of training steps on several devices: give clusters=[…] too"),
+         "strategies, savers: only training steps on several devices have it: give clusters=[…] too"),
         ({"clusters": "dgx-a100"}, "clusters: expected a list; got 'dgx-a100'"),
         ({"clusters": []}, "clusters: expected one or more; got none"),
         ({"clusters": CLUSTERS, "gpus": ["nvidia-l4"]},
@@ -121,7 +121,7 @@ def test_wrong_use(graph: rk.Graph, options: dict[str, Any], message: str) -> No
     [
         (None, "minimize 'price': no launch price is known of nvidia-a100-sxm4-80gb; give "
          "prices={'nvidia-a100-sxm4-80gb': …} (--price nvidia-a100-sxm4-80gb=… on the command line)"),
-        ({"h100": 1}, "prices: no device 'h100' is looked at: nvidia-a100-sxm4-80gb"),
+        ({"h100": 1}, "prices: device 'h100' is not among those compared: nvidia-a100-sxm4-80gb"),
         ({"nvidia-a100-sxm4-80gb": 0},
          "prices: 'nvidia-a100-sxm4-80gb': expected dollars, a positive number; got 0"),
     ],

@@ -211,7 +211,7 @@ def test_a_piece_that_is_lost_meanwhile_is_made_again_by_the_same_call(
         patch.setattr(sweep_plan.Piece, "predict", predict)
         with pytest.raises(OutputError) as caught:
             swept(graph, out=out)
-    assert str(caught.value) == f"{lost[0]}: {message}; finished pieces are kept: the same call goes on"
+    assert str(caught.value) == f"{lost[0]}: {message}; finished pieces are kept: the same call continues"
     assert not out.is_file()
     calls = counted(monkeypatch)
     with warned():

@@ -45,7 +45,7 @@ def test_a_limit_on_files_costs_no_piece(
         swept(graph, out=out)
     except OutputError as error:
         kept = any(parts_of(out).glob("part-*"))
-        told = "; finished pieces are kept: the same call goes on" if kept else ""
+        told = "; finished pieces are kept: the same call continues" if kept else ""
         assert str(error).endswith(f": cannot be written: File too large{told}")  # noqa: PT017  some are no hindrance
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
