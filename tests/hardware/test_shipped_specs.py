@@ -48,7 +48,7 @@ def test_drafts_are_refused(every_device: tuple[Device, ...]) -> None:
             specs.load_device(device.aliases[0])
         assert str(caught.value) == (
             f"{name}: is a draft ({device.draft_reason}); accept it with allow_draft=True "
-            "on the command line --allow-draft"
+            "(--allow-draft on the command line)"
         )
 
 
