@@ -128,7 +128,10 @@ def test_a_graph_refuses_sizes_for_which_the_model_takes_another_path(graph):
     batch, seq = symbol("batch"), symbol("seq")
     graph = replace(graph, dims=("batch", "seq"), conditions=(Condition(holds=batch > seq, where="model.py:12"),))
     assert graph.at(batch=4, seq=3).sizes["seq"] == 3
-    message = "the trace is valid only for batch > seq (model.py:12), which is not true at batch=3, seq=5; trace again at these sizes"
+    message = (
+        "the trace is valid only for batch > seq (model.py:12), which is not true at batch=3, seq=5; "
+        "trace again at these sizes"
+    )
     with pytest.raises(SizeError) as caught:
         graph.at(batch=3, seq=5)
     assert str(caught.value) == message
