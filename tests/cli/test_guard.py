@@ -66,7 +66,7 @@ def test_a_change_of_rooflinekit_s_own_is_told_apart(run: Run, folder: Path) -> 
     lock.write_text(lock.read_text().replace(f"time_s = {time_s:.5e}", f"time_s = {time_s / 2:.5e}"))
     result = run("guard")
     assert result.status == 0
-    assert "of rooflinekit itself: +" in result.out
+    assert "rooflinekit itself: +" in result.out
     assert "because of" not in result.out
 
 
