@@ -132,7 +132,7 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
     if figure.rail:
         found.append(_handle("no FLOP: bandwidth", "s", RAIL_GREY, 45.0))
     if crossings(figure):
-        found.append(_handle("equal, FLOP/byte", "x", INK, 20.0))
+        found.append(_handle("equally fast (FLOP/byte)", "x", INK, 20.0))
         found[-1].set_markeredgewidth(1.0)
     return found
 

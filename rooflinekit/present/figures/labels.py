@@ -368,15 +368,18 @@ class Ground:
 
 _LEADER_FROM = 3.0  # points between a mark and its name
 _WORTH = 100.0  # what a name may cost: one that covers marks, or whose leader runs through text, is left out
-_LONGEST_NAME = 28  # characters
+_LONGEST_NAME, _SHORT_NAME = 28, 18  # characters
 
 
 class Name:
-    """A mark's name, and what always stands behind it: looks for room, and is written when all have theirs."""
+    """A mark's name, and what always stands behind it: looks for room, and is written when all have theirs.
+
+    shorter: whether a long name may be shortened further where it has no room.
+    """
 
     def __init__(
         self, ground: Ground, spot: tuple[float, float], radius: float, text: str, behind: str = "",
-        gid: str | None = None,
+        gid: str | None = None, shorter: bool = False,
     ) -> None:  # fmt: skip
         self.box: Box | None = None
         self._leader: Line | None = None
@@ -386,18 +389,22 @@ class Name:
         self._place = ground.place(*spot)
         self._radius = radius
         self._text = printable(text) + behind
+        self._texts = [self._text, shortened(self._text, _SHORT_NAME)] if shorter else [self._text]
         self._worth = math.inf if behind else _WORTH  # an error that was measured is always told
-        self._offer = around(*self._place, radius, ground.ruler.size(self._text, ground.style.label_font), self._text)
 
     def settle(self) -> None:
         """Takes the best free place, leaving an earlier one."""
         room = self._ground.room
         if self.box is not None:
             room.boxes.remove(self.box)
-        if self._leader is not None:
-            room.lines.remove(self._leader)
-        best = room.best([self._offer], self._leader_costs, self._worth)
-        self.box = best[0] if best else None
+        room.lines = [line for line in room.lines if line is not self._leader]
+        self.box = None
+        for text in dict.fromkeys(self._texts):
+            size = self._ground.ruler.size(text, self._ground.style.label_font)
+            best = room.best(around(*self._place, self._radius, size, text), self._leader_cost, self._worth)
+            if best is not None:
+                self.box, self._text = best[1], text
+                break
         self._leader = None
         if self.box is not None:
             room.boxes.append(self.box)

@@ -222,7 +222,7 @@ def name_paths(frame: Frame, figure: Figure) -> None:
         for i in _by_weight(path):
             stop = path.stops[i]
             radius = marker_radius(BOUND_MARKERS[stop.bound], _AREA)
-            names.append(Name(frame, _spot(frame, stop), radius, shortened(stop.label)))
+            names.append(Name(frame, _spot(frame, stop), radius, shortened(stop.label), shorter=True))
     write_names(names)
 
 
@@ -264,7 +264,10 @@ def label_floors(frame: Frame, figure: Figure) -> None:
             continue
         start, moved = format_quantity(floor.start_s, "s"), format_quantity(floor.median_bytes, "byte")
         found = []
-        for dislike, text in ((0.0, f"start {start}, {moved} a kernel"), (15.0, f"start {start}")):
+        for dislike, text in (
+            (0.0, f"with a launch of {start}, {moved} a kernel"),
+            (15.0, f"with a launch of {start}"),
+        ):
             size = frame.ruler.size(text, frame.style.label_font)
             for i, spot in enumerate(inside[::8]):
                 offer = around(*frame.place(*spot), 1.0, size, text)
