@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.sweep.search import Found
 
 
-_ROWS = 25  # of a breakdown; the rest is one line
+_ROWS, _GPUS = 25, 15  # of a breakdown, of a comparison; the rest is one line
 
 
 def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] = (), *, terms: bool = False) -> None:
@@ -221,10 +221,14 @@ _SENTENCES = 8  # of each kind; the rest is a line
 
 
 def print_gpu_comparison(comparison: GpuComparison) -> None:
-    """A line a GPU, then why their order is what it is, and which have more FLOP/s and are slower."""
+    """A line a GPU, of many the first; why their order is what it is, and which have more FLOP/s and are slower."""
     first, out = comparison.predictions[0], console()
     out.print(title(first), markup=False)
-    print_table(table(*gpu_table(comparison)), lambda: comparison.table.reset_index())
+    heads, lines = gpu_table(comparison)
+    shown = lines if whole() else lines[:_GPUS]
+    print_table(table(heads, shown), lambda: comparison.table.reset_index())
+    if len(shown) < len(lines):
+        out.print(f"{len(lines) - len(shown)} more GPUs with --csv or --json")
     _print_some(price_sentences(comparison))
     if comparison.sort != "time":
         out.print("By time:")
