@@ -285,5 +285,5 @@ def _saving(suggestion: Suggestion) -> str:
     largest = [f"{MEANING[name]} {signed(-saved)}" for name, saved in suggestion.saved_terms().items() if saved][:2]
     return (
         f"{suggestion.what}: saves {seconds(suggestion.saved_s)}{samples} ({suggestion.speedup:.2f}×, "
-        f"with 90 % {ratio.low:.2f} to {ratio.high:.2f}), {after.regime}-bound after it; {', '.join(largest)}."
+        f"90 % interval {ratio.low:.2f} to {ratio.high:.2f}), then {after.regime}-bound; {', '.join(largest)}."
     )
