@@ -215,7 +215,7 @@
     }
     one("between").hidden = !(a && b);
     one("hint").hidden = Boolean(a && b);
-    if (!a && !b) { one("hint").textContent = "Pin two states, such as one GPU before and after a change: what lies between them stands here."; return; }
+    if (!a && !b) { one("hint").textContent = "Pin two states, such as one GPU before and after a change: the difference between them appears here."; return; }
     if (!(a && b)) { const [name, s] = a ? ["A", a] : ["B", b]; one("hint").textContent = `${name} is ${choices.gpu[s.gpu]}, ${worded(s)}. Pin the other too.`; return; }
     const [from, to] = [look(a), look(b)];
     const steps = [[`A: ${choices.gpu[a.gpu]}`, 0, from.total_s, "total"]];
