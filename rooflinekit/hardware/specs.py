@@ -325,7 +325,7 @@ def resolve(query: str, devices: Iterable[Device]) -> Device:
         if len(meant) == 1:
             others = " and ".join(name for name in found if name != meant[0])
             warnings.warn(
-                DeviceWarning(f"{query!r} is read as {meant[0]}, which most people mean; others are {others}"),
+                DeviceWarning(f"{query!r} is read as {meant[0]}, which most people mean; there is also {others}"),
                 stacklevel=3,
             )
             return known[meant[0]]

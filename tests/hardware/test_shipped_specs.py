@@ -298,7 +298,7 @@ def test_a_short_name_is_the_board_that_most_people_mean_and_says_so(query: str,
     with pytest.warns(DeviceWarning) as caught:
         assert specs.load_device(query).name == name
     (said,) = [str(one.message) for one in caught]
-    assert said.startswith(f"{query!r} is taken for {name}, which most people mean; {others}")
+    assert said.startswith(f"{query!r} is read as {name}, which most people mean; there is also {others}")
 
 
 def test_short_names_mean_one_board_each() -> None:

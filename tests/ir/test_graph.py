@@ -157,8 +157,8 @@ def test_coverage_shares_of_flop_and_bytes(graph):
     assert coverage.flop_share == pytest.approx(80 / 85)
     assert coverage.bytes_share == pytest.approx(304 / 384)  # at batch 2: twice 36·2 + 80, and 40·2
     assert str(coverage) == (
-        "2 ops by exact rules, 1 free, 1 by default (the FLOP of those are unknown: counted is one "
-        "an output element, 5.88% of all; 79.17% of bytes are exact); "
+        "2 ops by exact rules, 1 free, 1 by default (their FLOP are unknown, and counted as one "
+        "for each output element, 5.88% of all; 79.17% of bytes are exact); "
         "by default: mylib.sort ×1"
     )
 

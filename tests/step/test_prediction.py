@@ -200,7 +200,7 @@ def test_emulated_formats_are_said() -> None:
     found = rk.predict(nn.Linear(8, 8), rk.Input(2, 8), gpu="V100-SXM2-16GB", dtype="bfloat16", host="generic-server")
     assert found.notes == (
         "nvidia-v100-sxm2-16gb has no bf16 matrix units: computed in fp32",
-        "nvidia-v100-sxm2-16gb: no measurements of fp32 product kernels: constants of its architecture "
+        "nvidia-v100-sxm2-16gb: fp32 product kernels are not measured; constants of its architecture "
         "(nvidia-v100-pcie-16gb, nvidia-v100-pcie-32gb) or of all GPUs, wider interval",
     )
 

@@ -264,10 +264,7 @@ def label_floors(frame: Frame, figure: Figure) -> None:
             continue
         start, moved = format_quantity(floor.start_s, "s"), format_quantity(floor.median_bytes, "byte")
         found = []
-        for dislike, text in (
-            (0.0, f"with a launch of {start}, {moved} a kernel"),
-            (15.0, f"with a launch of {start}"),
-        ):
+        for dislike, text in ((0.0, f"launch {start}, {moved} a kernel"), (15.0, f"launch {start}")):
             size = frame.ruler.size(text, frame.style.label_font)
             for i, spot in enumerate(inside[::8]):
                 offer = around(*frame.place(*spot), 1.0, size, text)
