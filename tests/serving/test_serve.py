@@ -96,7 +96,7 @@ def test_the_gpus_of_a_cluster() -> None:
     [
         ({"gpu": "nvidia-l4", "cluster": "dgx-a100"}, "a GPU or a cluster of GPUs; got both: leave out one"),
         ({}, "expected a GPU, such as 'nvidia-l4', or cluster='dgx-h100'; got neither"),
-        ({"cluster": "dgx-a100", "tp": 16}, "dgx-a100: tp=16 needs as many GPUs; it has 8"),
+        ({"cluster": "dgx-a100", "tp": 16}, "dgx-a100: tp=16 needs 16 GPUs; the cluster has 8"),
         (
             {"cluster": "titan-x-x2-gtx-1080", "tp": 3},
             "its GPUs differ \\(nvidia-titan-x-pascal, nvidia-gtx-1080\\); choose equal ones",
