@@ -279,7 +279,7 @@ def test_the_drawn_search_has_a_key_and_axes_from_zero() -> None:
     assert capacity.get_xdata()[0] == 80  # GiB of an A100 of 80 GB
     assert (ax.get_xlim()[0], ax.get_ylim()[0]) == (0, 0)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [  # type: ignore[union-attr]
-        "a layout", "none is faster with as little memory", "the GPU's memory",
+        "a layout", "the fastest for its memory", "the GPU's memory",
     ]  # fmt: skip
     assert overlaps(ax) == []
     inside = ax.get_window_extent()

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rooflinekit.distributed.described import LayoutSearch
+    from rooflinekit.distributed.prediction import TrainingStep
     from rooflinekit.serving.fleet import Capacity
 
 _SHAPES = "osD^vPX*"  # of the marks of series
@@ -354,7 +355,12 @@ def attention(
             axes.set_ylabel(f"{name}\nTFLOP/s", fontsize=font)
             axes.yaxis.set_major_locator(MaxNLocator(4))
             plain_frame(axes, page.style, grid="both")
-            handles = [Line2D([], [], **look) for look in looks]
+            handles = [
+                Line2D(
+                    [], [], **{**look, "label": look["label"] + ", PyTorch's choice" * (look["label"] == rates.chosen)}
+                )
+                for look in looks
+            ]
         last = page.panels[1]
         last.xaxis.set_major_locator(FixedLocator(rates.lengths))
         last.xaxis.set_minor_locator(NullLocator())
@@ -433,10 +439,10 @@ def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page
         axes.scatter(xs, ys, s=8, color=FAINT, linewidths=0, zorder=2, label="a layout")
         axes.plot(
             *zip(*best, strict=True), marker="o", markersize=3, linewidth=0.8, color=SERIES_COLOURS[0], zorder=3,
-            label="none is faster with as little memory",
+            label="the fastest for its memory",
         )  # fmt: skip
-        axes.set_xlabel("Peak allocated memory of a GPU, GiB", fontsize=style.axis_font)
-        axes.set_ylabel("Time of a step, s", fontsize=style.axis_font)
+        axes.set_xlabel("Peak allocated memory of a GPU (GiB)", fontsize=style.axis_font)
+        axes.set_ylabel("Time of a step (s)", fontsize=style.axis_font)
         axes.margins(y=0.12)
         capacity = found.best.memory.capacity / _GIB
         axes.axvline(capacity, color=VERMILLION, linewidth=0.8, linestyle="--", zorder=1, label="the GPU's memory")
@@ -445,7 +451,12 @@ def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page
         axes.legend(loc="lower left", fontsize=style.label_font, frameon=False)
         plain_frame(axes, style, grid="both")
         page.settle([])
-        texts = {id(step): f"{step.layout}, {step.recipe.recompute}" for step in named}
+        texts = {id(step): f"{step.layout}{_recomputed(step)}" for step in named}
         marks = [(place, _RADIUS, texts.get(id(step), "")) for step, place in zip(found.steps, every, strict=True)]
         name_marks(axes, style, marks, [tuple(zip(*best, strict=True)), ((capacity, capacity), axes.get_ylim())])
     return axes
+
+
+def _recomputed(step: TrainingStep) -> str:
+    """What backward computes again, where anything is."""
+    return "" if step.recipe.recompute == "none" else f", recompute {step.recipe.recompute}"

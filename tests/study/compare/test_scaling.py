@@ -48,9 +48,9 @@ def test_other_batches_are_compared_by_sample() -> None:
 
 
 def test_names_tell_apart() -> None:
-    assert names_of([step(), step(gpus=2)]) == ("4 × a100-sxm4-80gb", "2 × a100-sxm4-80gb")
+    assert names_of([step(), step(gpus=2)]) == ("4 × A100 SXM4 80 GB", "2 × A100 SXM4 80 GB")
     assert names_of([step(), step("fsdp"), step("zero-1")]) == ("DDP", "FSDP", "ZeRO 1")
-    assert names_of([step(), step()]) == ("4 × a100-sxm4-80gb #1", "4 × a100-sxm4-80gb #2")
+    assert names_of([step(), step()]) == ("4 × A100 SXM4 80 GB #1", "4 × A100 SXM4 80 GB #2")
     small = rk.DDP(bucket_bytes=1000)
     assert names_of([step(small), step()]) == ("bucket_bytes 1000", "plain")
 
