@@ -47,7 +47,7 @@ Target = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, **_names("published.models", "published_names"))
 ]
-Draft = Annotated[bool, "accept a specification that is marked as a draft, whose numbers are not confirmed"]
+Draft = Annotated[bool, "accept draft specifications, whose numbers are not confirmed"]
 ClusterName = Annotated[str, "--cluster NAME|FILE.yaml", LISTED, CLUSTERS]
 Force = Annotated[bool, "replace a file that exists"]
 Rank = Annotated[

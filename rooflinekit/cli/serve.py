@@ -30,7 +30,7 @@ class Places(Options):
     """Who asks for what, and where it is served. What may be several is a text."""
 
     gpu: Annotated[
-        list[str] | None, "a GPU, as `rooflinekit devices` lists them, or the path of a specification; repeatable"
+        list[str] | None, "a GPU that `rooflinekit devices` lists, or a specification's path; repeatable"
     ] = None
     batch: Annotated[str, "clients that ask at once; a list is 1,8,64"] = "1"
     input_tokens: Annotated[str, "--input -i", "tokens of each prompt; a list is 1024,4096"] = "1024"

@@ -43,29 +43,27 @@ class Described(Options):
     input: Annotated[
         list[str] | None,
         "--input -i",
-        "an argument of the model, by its sizes and format: 'batch,3,224,224', 'batch,seq:int64', or 'mask=batch,seq' "
-        "for a keyword; repeatable; models of timm and language models by name have a default",
+        "an argument of the model, by sizes and format: 'batch,3,224,224', 'batch,seq:int64', 'mask=batch,seq'; "
+        "repeatable; models of libraries have a default",
     ] = None
     gpu: Annotated[
         list[str] | None,
         "--gpu -g",
-        "a GPU, as `rooflinekit devices` lists them, or the path of a specification; repeatable",
+        "a GPU that `rooflinekit devices` lists, or a specification's path; repeatable",
         GPUS,
     ] = None
-    size: Annotated[list[str] | None, "the value of a size that --input names: 'batch=32' (or write --batch 32)"] = None
+    size: Annotated[list[str] | None, "a size that --input names: 'batch=32', or --batch 32"] = None
     mode: _Mode = "inference"
     optimizer: Annotated[str | None, "an optimizer of torch.optim, such as SGD or AdamW"] = None
     dtype: Annotated[str | None, "the format that weights and inputs are converted to: bf16, fp16, fp32"] = None
-    tf32: Annotated[
-        bool | None, "allow TF32 everywhere or nowhere; by default only in convolutions, as PyTorch does"
-    ] = None
+    tf32: Annotated[bool | None, "allow TF32 everywhere or nowhere; by default only in convolutions"] = None
     autocast: Annotated[str | None, "run within torch.autocast: bf16 or fp16; the weights keep their format"] = None
     channels_last: Annotated[bool, "hold model and inputs in the channels-last memory format"] = False
     like: Annotated[str | None, "the release of PyTorch to predict, such as 1.12 (see docs/execution.md)"] = None
     inference_mode: Annotated[bool, "run within torch.inference_mode instead of torch.no_grad"] = False
     loss: Annotated[
         str | None,
-        "a function of torch.nn.functional, such as cross_entropy; it is called with the output and each --target",
+        "a function of torch.nn.functional, such as cross_entropy, of the output and each --target",
     ] = None
     loss_target: Annotated[
         list[str] | None,
@@ -75,12 +73,8 @@ class Described(Options):
     execution: Annotated[str, "how PyTorch runs it: eager, compiled, cuda-graph, reduce-overhead or max-autotune"] = (
         "eager"
     )
-    sync: Annotated[str, "when the CPU waits for the GPU: after each 'step', after each 'op', or never ('none')"] = (
-        "step"
-    )
-    copy: Annotated[
-        str, "where inputs are copied from: 'pageable' or 'pinned' memory; 'none' if they are on the GPU"
-    ] = "none"
+    sync: Annotated[str, "when the CPU waits for the GPU: after each 'step' or 'op', or never ('none')"] = "step"
+    copy: Annotated[str, "where inputs are copied from: 'pageable' or 'pinned' memory, or 'none'"] = "none"
     non_blocking: Annotated[bool, "with --copy pinned: the CPU does not wait for the copy"] = False
     loader_rate: Annotated[
         float | None, "samples a second that the data loader delivers; by default it never delays the step"
@@ -91,9 +85,9 @@ class Described(Options):
         "the kernel of attention, where it can run: cudnn, flash, flash-3, flash-4, efficient, math, triton, aotriton, "
         "ck or aiter; by default PyTorch's choice",
     ] = None
-    host: Annotated[str, "the CPU that issues work to the GPU, as `rooflinekit hosts` lists them, or a path", HOSTS] = (
-        _UNNAMED
-    )
+    host: Annotated[
+        str, "the CPU that issues work to the GPU: one that `rooflinekit hosts` lists, or a path", HOSTS
+    ] = _UNNAMED
     burst: Annotated[bool, "predict one step on a cool GPU, before the power limit lowers its clock"] = False
     power_limit: Annotated[
         str | None, "--power-limit WATTS", "a power limit below the board's own, such as '250 W' (see docs/energy.md)"
@@ -102,7 +96,7 @@ class Described(Options):
     constants: Annotated[
         Path | None,
         "--constants FILE",
-        "the GPU's constants from a file that `rooflinekit calibrate` wrote, instead of the shipped ones",
+        "constants that `rooflinekit calibrate` wrote, instead of the shipped ones",
     ] = None
     assume: Annotated[
         list[str] | None,
