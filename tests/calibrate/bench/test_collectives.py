@@ -64,7 +64,7 @@ def test_a_process_that_ends_is_told_and_replaced(groups: Groups) -> None:
         group.samples(made, 1, 5, 0.5)
     assert str(caught.value) == (
         "a process of a collective was ended by SIGKILL; what was measured before is kept, the same command continues "
-        "with this case, and --only leaves its op out"
+        "with this case, and --only can leave out its op"
     )
     another = groups.of(made)
     assert another is not group

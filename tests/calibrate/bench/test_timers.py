@@ -365,7 +365,7 @@ def test_a_device_that_fails_ends_the_run(play: Callable[..., Any], monkeypatch:
         play(cuda, precision=0.01)
     assert str(caught.value) == (
         "add fp32 rows=1 cols=1: the device failed: CUDA error: an illegal memory access was encountered; what was "
-        "measured before is kept, the same command continues with this case, and --only leaves its op out"
+        "measured before is kept, the same command continues with this case, and --only can leave out its op"
     )
 
 
