@@ -47,7 +47,7 @@ _ROWS, _GPUS = 25, 15  # of a breakdown, of a comparison; the rest is one line
 def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] = (), *, terms: bool = False) -> None:
     """Predictions of one workload: the answer, or with `terms` all of which it is made.
 
-    A column each; answers of more than two are a line each.
+    A column each; of several, without terms, a line each.
     largest: the largest batch of each that fits, where it was asked for.
     """
     first = predictions[0]
@@ -82,7 +82,7 @@ def _judged(predictions: Sequence[Prediction]) -> Iterable[Accuracy]:
 
 
 def _beside(predictions: Sequence[Prediction], largest: Sequence[int], *, terms: bool) -> Table:
-    if predictions[2:] and not terms:
+    if predictions[1:] and not terms:
         heads, lines = rows_of(predictions)
         if largest:
             heads, lines = (
