@@ -9,12 +9,15 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from overlaps import overlaps
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.present.figures import plot
+from rooflinekit.present.figures.labels import Ground, Name
+from rooflinekit.present.figures.style import style_of
 from rooflinekit.present.figures.timeline import merged
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
@@ -220,9 +223,7 @@ def test_refused_errors(frame: Any, message: str) -> None:
 
 
 def test_draws_on_given_axes() -> None:
-    from matplotlib.figure import Figure as Page
-
-    panels = Page(figsize=(12, 8)).subplots(2, 2).ravel()
+    panels = Figure(figsize=(12, 8)).subplots(2, 2).ravel()
     p = net()
     frame = pd.DataFrame({"measured_s": [1e-3], "predicted_s": [1e-3]})
     rows = rk.sweep(Net(1), rk.Input("batch", 64), gpus=[A100], batch=[1, 8])
@@ -230,3 +231,16 @@ def test_draws_on_given_axes() -> None:
     assert plot.memory(p, panels[1]) is panels[1]
     assert plot.sweep(rows, "batch", panels[2]) is panels[2]
     assert plot.errors(frame, panels[3]) is panels[3]
+
+
+def test_a_name_without_room_is_shortened() -> None:
+    ax = Figure(figsize=(1.6, 1.6)).add_axes((0.1, 0.1, 0.8, 0.8))  # 92 points wide: room for some 20 letters
+    ground = Ground(ax, style_of("column", None))
+    ground.settle()
+    long = "mobilenetv3_large_100_minimal"
+    names = [Name(ground, (0.5, 0.2), 2.0, long, shorter=shorter) for shorter in (False, True)]
+    for name in names:
+        name.settle()
+        name.write()
+    assert names[0].box is None
+    assert [text.get_text() for text in ax.texts] == ["mobilenet…_minimal"]
