@@ -84,10 +84,14 @@ class Engines(Options):
         "chunked prefill: split a prompt that exceeds a step (default); otherwise it waits for its own step",
     ] = None
     reserve: Annotated[
-        str | None, "with --rate: reserve the KV cache as answers grow (grow, default), or for whole answers (whole)"
+        str | None,
+        "how the KV cache is reserved: grow, as an answer grows (default), own, where all of it would fit at once "
+        "(SGLang), or whole, for whole answers",
     ] = None
     sequences: Annotated[int | None, "the most sequences at once; by default no limit", ONE_OR_MORE] = None
-    memory_share: Annotated[float | None, "the share of the GPU's memory that the engine uses, by default 0.9"] = None
+    memory_share: Annotated[
+        float | None, "the share of the GPU's memory that the engine uses, by default 0.9 (SGLang's own)"
+    ] = None
     graph_sizes: Annotated[
         str | None, "batch sizes of the captured CUDA graphs, to which decoding steps are padded: 1,2,4,8,16"
     ] = None

@@ -196,6 +196,7 @@ class Laid(Options):
     pp: Annotated[int, "stages (pipeline parallelism)", ONE_OR_MORE] = 1
     vp: Annotated[int, "virtual stages of each GPU", ONE_OR_MORE] = 1
     ep: Annotated[int, "GPUs that share out the experts (expert parallelism)", ONE_OR_MORE] = 1
+    imbalance: Annotated[float, "experts: tokens of the busiest GPU, divided by the mean of all GPUs"] = 1.0
     micro_batch: Annotated[int, "sequences of a micro-batch", ONE_OR_MORE] = 1
     sharding: Annotated[str, "how copies share their state: ddp, zero-1, grad-op, fsdp or hybrid"] = "zero-1"
 

@@ -120,11 +120,8 @@ def fullest(chunks: Sequence[Chunk], groups: int) -> Sequence[Chunk]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepJoules(StepTimes):
-    """Joules of one GPU's kernels, beside idling, instead of their seconds.
-
-    What makes a step's seconds of few that are timed is linear in them, and so in joules.
-    """
+class StepJoules(StepSums):
+    """Joules of one GPU's kernels, beside idling."""
 
     @classmethod
     def of(cls, times: StepTimes) -> StepJoules:

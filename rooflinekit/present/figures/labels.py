@@ -389,21 +389,24 @@ class Name:
         self._place = ground.place(*spot)
         self._radius = radius
         self._text = printable(text) + behind
-        self._texts = [self._text, shortened(self._text, _SHORT_NAME)] if shorter else [self._text]
         self._worth = math.inf if behind else _WORTH  # an error that was measured is always told
+        self._offers = [
+            around(*self._place, radius, ground.ruler.size(words, ground.style.label_font), words)
+            for words in dict.fromkeys([self._text, shortened(self._text, _SHORT_NAME) if shorter else self._text])
+        ]
 
     def settle(self) -> None:
         """Takes the best free place, leaving an earlier one."""
         room = self._ground.room
         if self.box is not None:
             room.boxes.remove(self.box)
-        room.lines = [line for line in room.lines if line is not self._leader]
+        if self._leader is not None:
+            room.lines.remove(self._leader)
         self.box = None
-        for text in dict.fromkeys(self._texts):
-            size = self._ground.ruler.size(text, self._ground.style.label_font)
-            best = room.best(around(*self._place, self._radius, size, text), self._leader_cost, self._worth)
+        for offer in self._offers:
+            best = room.best([offer], self._leader_costs, self._worth)
             if best is not None:
-                self.box, self._text = best[1], text
+                self.box, self._text = best
                 break
         self._leader = None
         if self.box is not None:
