@@ -52,9 +52,13 @@ def tried(rows: pd.DataFrame, graphs: list[rk.Graph], mode: str) -> pd.DataFrame
     stands, found = recurrence.HANDOVER, {}
     for value in _TRIED:
         recurrence.HANDOVER = float(value)
+        for graph in graphs:
+            graph.memo.clear()  # the chains were made with another value
         seconds = [predicted_row(g, gpu, mode)["predicted_s"] for g, gpu in zip(graphs, rows["gpu"], strict=True)]
         found[round(float(value), 1)] = np.log(np.array(seconds) / rows["measured_s"].to_numpy())
     recurrence.HANDOVER = stands
+    for graph in graphs:
+        graph.memo.clear()
     return pd.DataFrame(found, index=rows.index)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Math
+from rooflinekit.model.stated import NUMBERS
 
 CAMPAIGNS_OF = "calibration/campaigns: "  # in the source of a constant, before the GPUs
 
@@ -333,10 +334,11 @@ def has_dot_products(device: Device) -> bool:
 #: energy. Half as many bits are moved, and multipliers shrink with the square of the mantissa, but sums stay in fp32.
 #: Of 4 bits a constant of its own, fitted on a B200's products, came to 0.363 where this says 0.371.
 _HALVED = {Math.FP8: 1, Math.INT8: 1, Math.FP4: 2}
-#: Of wider formats, of a 16-bit FLOP's: an MI100 sustains 40 of its 46 TFLOP/s in fp32 where it has 185 in fp16
-#: (MIOpen's tuning data), 1.39²; TF32, whose mantissa is fp16's and whose operands have twice the bytes, by half of it
-#: as a logarithm. ± 20 %.
-_WIDER = {Math.FP16: 1.0, Math.BF16: 1.0, Math.TF32: 1.39, Math.FP32: 1.39**2}
+#: Of wider formats, of a 16-bit FLOP's: TF32 has fp16's mantissa and operands of twice the bytes, fp32 both twice.
+_WIDER = {
+    math: NUMBERS["wider energy"].value ** times
+    for math, times in ((Math.FP16, 0), (Math.BF16, 0), (Math.TF32, 1), (Math.FP32, 2))
+}
 _LEAST_S = 1e-12  # of a call, to divide by
 _REFERENCE_NM = 16.0
 _REFERENCE_SIZE = 512.0  # multiply-adds in 16 bits that an SM of Volta does in a clock

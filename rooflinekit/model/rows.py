@@ -183,7 +183,7 @@ def blocks_of(op: Op, cost: Cost) -> Blocks:
     return Blocks(count=count, loads=loads, bytes=(passes + 1) * integer(x.bytes))
 
 
-_PLACE = NUMBERS["average place"].value  # a maximum's thread takes no longer than its taps
+_PLACE = int(NUMBERS["average place"].value)  # a maximum's thread takes no longer than its taps
 
 
 def window_accesses(op: Op) -> int:

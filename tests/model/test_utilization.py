@@ -104,7 +104,7 @@ def test_the_latency_of_a_step_is_a_floor_not_an_addition(device: Device) -> Non
 
 
 def test_blocks_of_miopen_wait_unless_others_are_beside_them(device: Device) -> None:
-    # 5.12 ns of a 16×32 tile and 400 ns for operands: 405.12 ns a step, as long as an SM of 64 KiB has up to 4 blocks of
+    # 5.12 ns of a 16×32 tile and 400 ns for operands: 405.12 ns a step, as long as an SM of 64 KiB has 4 blocks of
     # 16 KiB. 8 blocks come as twice 4. Where sums are split, blocks are never alone: the longer counts.
     machine = Machine.of(
         device.replace(vendor="AMD", shared_memory_per_sm=64 * 1024), constants(miopen_latency_cycles=500, **UNSPLIT)

@@ -9,7 +9,7 @@ from torch import nn
 
 import rooflinekit as rk
 
-ALL = ("total_s", "low_s", "high_s", "gpu_s", "cpu_s", "throughput")
+ALL = ("total_s", "low_s", "high_s", "gpu_s", "cpu_s", "throughput", "energy_j")
 
 
 class Net(nn.Module):
@@ -49,8 +49,9 @@ def _as_predicted(graph: rk.Graph, found: Any, **options: Any) -> None:
     for row in found.to_dict("records"):
         p = rk.predict(graph, row["gpu"], **{name: int(row[name]) for name in graph.dims}, **options)
         low, high = p.interval(0.9)
-        exact = [p.total_s, low, high, p.gpu_s, p.cpu_s, row["batch"] / p.total_s]
-        assert [row[name] for name in ALL] == pytest.approx(exact, rel=1e-9), row
+        joules = np.nan if p.energy_j is None else p.energy_j
+        exact = [p.total_s, low, high, p.gpu_s, p.cpu_s, row["batch"] / p.total_s, joules]
+        assert [row[name] for name in ALL] == pytest.approx(exact, rel=1e-9, nan_ok=True), row
         assert (row["regime"], row["fits"], row["peak_bytes"]) == (p.regime, p.memory.fits, p.memory.peak_bytes), row
 
 
