@@ -332,6 +332,13 @@ SLOW: dict[str, tuple[str, Change]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _settled() -> None:
+    """What is alive by now is left alone when a test looks for what it has left behind."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], rk.Graph]]:
     """The model of tmp_path/net.py as a new process would trace it, with traces kept beside it."""

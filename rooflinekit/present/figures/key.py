@@ -54,8 +54,8 @@ def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequenc
         box = Box.around(extent.get_points() * frame.ruler.points)
         texts = sum(box.overlaps(other) for other in frame.room.boxes)
         # Labels can move, marks cannot.
-        marks, lines = (float(hits[0]) for hits in frame.room.hits(box.row))
-        cost = 100.0 * texts + 10 * marks + lines
+        marks, under = (float(hits[0]) for hits in frame.room.hits(box.row))
+        cost = 100.0 * texts + 10 * marks + under
         if best is None or cost < best[0]:
             best = cost, place, box, texts > 0
         legend.remove()

@@ -114,8 +114,9 @@ def _steps(lines: Numbers) -> Numbers:
 
 def _within(first: Numbers, last: Numbers, steps: Numbers) -> Numbers:
     """How many places lie between two shares of a line."""
-    count = np.floor(np.minimum(last, 1) * steps + _ROUNDING) - np.ceil(np.maximum(first, 0) * steps - _ROUNDING) + 1
-    return np.maximum(count, 0)
+    begin, end = np.ceil(np.maximum(first, 0) * steps - _ROUNDING), np.floor(np.minimum(last, 1) * steps + _ROUNDING)
+    found: Numbers = np.maximum(end - begin + 1, 0)
+    return found
 
 
 _ROUNDING = 1e-9  # of a step
@@ -153,7 +154,8 @@ def _crossings(ones: Numbers, others: Numbers) -> Numbers:
     start, end = ones[:, None, :2], ones[:, None, 2:]
     first, last = others[:, :2], others[:, 2:]
     apart = sides(first, last, start) != sides(first, last, end)
-    return (apart & (sides(start, end, first) != sides(start, end, last))).sum(axis=1).astype(float)
+    crossing = apart & (sides(start, end, first) != sides(start, end, last))
+    return np.asarray(crossing.sum(axis=1), dtype=float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,8 @@ class Room:
         x, y, along, across = boxes[:, :4].T
         cos, sin = np.abs(boxes[:, 4:]).T
         wide, high = along * cos + across * sin, along * sin + across * cos
-        inside = (x - wide >= left) & (x + wide <= right) & (y - high >= bottom) & (y + high <= top)
+        inside: NDArray[np.bool_] = (x - wide >= left) & (x + wide <= right)
+        inside &= (y - high >= bottom) & (y + high <= top)
         if self.boxes and inside.any():
             taken = np.concatenate([box.row for box in self.boxes])
             inside[inside] = ~_overlap(boxes[inside], taken).any(axis=1)
@@ -427,12 +430,13 @@ class Name:
 
     def _gaps(self, near: Numbers) -> Numbers:
         """From places to the mark's edge."""
-        return np.hypot(*(near - self._place).T) - self._radius
+        away = near - self._place
+        return np.hypot(away[:, 0], away[:, 1]) - self._radius
 
     def _leaders(self, near: Numbers, radius: float) -> Numbers:
         """Lines from places to a circle around the mark."""
         away = near - self._place
-        return np.hstack([near, self._place + radius * away / np.hypot(*away.T)[:, None]])
+        return np.hstack([near, self._place + radius * away / np.hypot(away[:, :1], away[:, 1:])])
 
     def _leader_costs(self, boxes: Rows) -> Numbers:
         near = _nearest(boxes, *self._place)

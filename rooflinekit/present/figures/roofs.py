@@ -222,5 +222,5 @@ def _along(frame: Frame, line: Line, text: str, penalty: float) -> Iterator[Offe
         middle = length - 2 - width / 2 - step if level else 2 + width / 2 + step
         off = step if level else np.abs(middle - length * 0.45)
         x, y = x0 + middle * cos - away * sin, y0 + middle * sin + away * cos
-        costs = penalty + dislike + 0.06 * off
+        costs = np.asarray(penalty + dislike + 0.06 * off, dtype=float)
         yield Offer(text, (width, height), costs, np.column_stack([x, y]), angle)

@@ -18,7 +18,8 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Page
 from matplotlib.figure import SubFigure
-from matplotlib.lines import TICKDOWN, TICKLEFT, Line2D
+from matplotlib.lines import Line2D
+from matplotlib.markers import TICKDOWN, TICKLEFT
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
 
@@ -199,7 +200,8 @@ def _join_minor_ticks(ax: Axes) -> None:
     """Draws an axis' minor ticks as one line of marks: a web page moves no axes, and a tick takes long to make."""
     settle(ax)
     across, up, rc = ax.get_xaxis_transform(), ax.get_yaxis_transform(), mpl.rcParams
-    for axis, marker, transform in ((ax.xaxis, TICKDOWN, across), (ax.yaxis, TICKLEFT, up)):
+    axes: tuple[tuple[Axis, Any, Any], ...] = (ax.xaxis, TICKDOWN, across), (ax.yaxis, TICKLEFT, up)
+    for axis, marker, transform in axes:
         low, high = sorted(axis.get_view_interval())
         ticks = [place for place in axis.get_minorticklocs() if low <= place <= high]
         axis.set_minor_locator(NullLocator())

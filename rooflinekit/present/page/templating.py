@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from rooflinekit.errors import OutputError
+from rooflinekit.files import check_kind
 
 #: What a template shows: its names with texts, lengths and rows. Jinja refuses a name that is not there.
 View = dict[str, Any]
@@ -30,10 +31,11 @@ class Origin:
 
 
 def check_path(path: str | Path) -> Path:
-    """The path of a page. Raises OutputError for a name that does not end in .html."""
+    """The path of a page. Raises OutputError for a name that does not end in .html, and where a device or pipe is."""
     target = Path(path)
     if target.suffix.lower() not in _SUFFIXES:
         raise OutputError(f"{target}: expected a file name that ends in .html")
+    check_kind(target)
     return target
 
 

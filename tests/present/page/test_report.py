@@ -86,6 +86,12 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[rk.Prediction, str]:
     return p, path.read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page of what stands in every page."""
+    return written(net("a"), tmp_path_factory.mktemp("plain"))
+
+
 def test_the_page_is_well_formed_and_its_links_lead_somewhere(full: tuple[rk.Prediction, str]) -> None:
     page = Page(full[1])
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
@@ -164,21 +170,21 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert text.count(HOSTILE) == 0
 
 
-def test_the_same_prediction_gives_the_same_bytes(tmp_path: Path) -> None:
-    assert written(net("a"), tmp_path) == written(net("a"), tmp_path)
+def test_the_same_prediction_gives_the_same_bytes(plain: str, tmp_path: Path) -> None:
+    assert written(net("a"), tmp_path) == plain
 
 
-def test_parts_that_nobody_asked_for_are_left_out(tmp_path: Path) -> None:
-    ids = {attributes.get("id") for _, attributes in Page(written(net("a"), tmp_path)).elements}
+def test_parts_that_nobody_asked_for_are_left_out(plain: str) -> None:
+    ids = {attributes.get("id") for _, attributes in Page(plain).elements}
     assert {"time", "roofline", "sources"} <= ids
     assert not {"gpus", "advice", "explanation"} & ids
 
 
-def test_energy_is_left_out_where_no_power_is_stated(tmp_path: Path) -> None:
+def test_energy_is_left_out_where_no_power_is_stated(plain: str, tmp_path: Path) -> None:
     silent = rk.load_device("nvidia-l4").replace(board_power=None)
-    for gpu, shown in (("nvidia-l4", True), (silent, False)):
-        p = rk.predict(Net("a"), rk.Input("batch", 3, 32, 32), gpu=gpu, batch=8)
-        ids = {attributes.get("id") for _, attributes in Page(written(p, tmp_path)).elements}
+    other = rk.predict(Net("a"), rk.Input("batch", 3, 32, 32), gpu=silent, batch=8)
+    for text, shown in ((plain, True), (written(other, tmp_path), False)):
+        ids = {attributes.get("id") for _, attributes in Page(text).elements}
         assert ("energy" in ids) == shown
 
 

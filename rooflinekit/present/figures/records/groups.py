@@ -154,6 +154,7 @@ class Namer:
         for timing in timings:
             kinds[timing.kernel.module].add(timing.kernel.kind)
             self._modules[_what(timing)].append(timing.kernel.module)
+        self._all_modules = [module for found in self._modules.values() for module in found]
         inner = {module[:end] for module in kinds for end, char in enumerate(module) if char == "."}
         self._telling = {
             module
@@ -171,11 +172,7 @@ class Namer:
         dots, count = Counter(module.count(".") for module in modules).most_common(1)[0]
         speaking = [module for module in modules if module.count(".") == dots]
         alone = not part and self._telling.issuperset(speaking)
-        others = (
-            [module for found in self._modules.values() for module in found]
-            if alone
-            else self._modules[_what(group[0])]
-        )
+        others = self._all_modules if alone else self._modules[_what(group[0])]
         path = _shortest_path(speaking, others) if count >= _MOST * len(modules) else ""
         if not path or path in word:
             return f"{word} ×{len(group)}" if len(group) > 1 else word
