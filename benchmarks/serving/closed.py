@@ -1,7 +1,8 @@
 """Closed loops of clients, against measured ones. Called by accuracy.py beside it, by default or --source ml_energy.
 
-DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, two
-numbers are by half of its first tokens, `REQUEST_S` and `INPUT_TOKEN_S`). Judged are rows of
+DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, four
+numbers are by half of its first tokens, `REQUEST_S` and `INPUT_TOKEN_S`, and of H200's `SGLANG_TOKEN_S` and
+`SGLANG_REQUEST_S`). Judged are rows of
 dense models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts,
 each token choosing evenly among all. What each row does not say is assumed from its source:
 

@@ -32,7 +32,7 @@ class FrontEnd:
         if self.read_elsewhere:
             self.queued_s.append(sent_s)
         elif self.one_thread:
-            self.free_s = max(self.free_s, sent_s) + engine.request_work_s + engine.input_s * request.input
+            self.free_s = max(self.free_s, sent_s) + engine.thread_s(request.input, 0)
             self.queued_s.append(self.free_s + engine.request_s)
         else:
             self.queued_s.append(self.earliest_s(request))

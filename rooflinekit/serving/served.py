@@ -17,7 +17,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine import EnginePool, Installed, ServingMemory, Setup, gpus_of
 from rooflinekit.serving.formats import Options
-from rooflinekit.serving.settings import Disaggregation, Engine, launch_lines, release_text
+from rooflinekit.serving.settings import THREAD_SPREAD, Disaggregation, Engine, launch_lines, release_text
 from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import Answered, Played, Request, ServiceLevel, Stream, Traffic
 from rooflinekit.step.accuracy import Accuracy, engine_accuracy
@@ -172,8 +172,9 @@ class Serving(Served):
         engine one step earlier or later than played, unless there are no other clients: first tokens take one step
         that reads prompts less or more, and no less than a prompt alone. The request is received at once, or in twice
         the time. A prompt that is not cut may have to wait until an answer ends: engines leave no more room than they
-        are told to, TensorRT-LLM seems to hold one sequence less than there are clients. The CPU hides its work better
-        or worse: where it is said to be overlapped, it may stand between the steps, and the other way round. Other
+        are told to, TensorRT-LLM seems to hold one sequence less than there are clients. A thread in front that is
+        nearly busy all the time may keep answers waiting, or not (`THREAD_SPREAD`). The CPU hides its work better or
+        worse: where it is said to be overlapped, it may stand between the steps, and the other way round. Other
         settings of the engine and other clients are not in it.
         Raises ValueError for a level outside (0, 1).
         """
@@ -185,7 +186,12 @@ class Serving(Served):
         waits = self.stream.clients > 1 and not self.engine.chunks
         ends_s = waits * self.played.end_s / (self.stream.clients * self.stream.rounds)
         step_s += self.engine.received_s(self.stream.input)
-        first = (low * max(self.ttft_s - step_s, alone_s), high * (self.ttft_s + step_s) + ends_s)
+        thread_s = self.engine.thread_s(self.stream.input, self.stream.output)
+        busy = thread_s * self.stream.clients * self.stream.rounds / self.played.end_s
+        held_s = self.played.mean("e2e_s") * max(0.0, busy * (1 + THREAD_SPREAD) - 1)
+        first = (
+            low * max(self.ttft_s - step_s - held_s, alone_s), high * (self.ttft_s + step_s + held_s) + ends_s
+        )  # fmt: skip
         low, high = (bound / self.decode.total_s for bound in self.decode.interval(level))
         further = (low * (self.tpot_s - serial * cpu_s), high * (self.tpot_s + (not serial) * cpu_s))
         width = deviations(level)

@@ -254,3 +254,14 @@ def test_prefixes_are_read_by_the_first_that_come(tmp_path: Path) -> None:
 def test_numbers_out_of_range(make: Any, message: str) -> None:
     with pytest.raises(InputError, match=f"^{message}"):
         make()
+
+
+def test_a_thread_in_front_that_is_nearly_busy_makes_first_tokens_uncertain() -> None:
+    def width(token_s: float) -> float:
+        found = served(token_s=token_s)
+        low, high = found.interval()["ttft_s"]
+        return high / low
+
+    assert width(1e-9) == pytest.approx(width(0.0), rel=1e-2)
+    # a thread that takes longer for a step's tokens than the step does is busy all the time
+    assert width(10e-3) > 1.2 * width(0.0)
