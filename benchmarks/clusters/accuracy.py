@@ -111,7 +111,7 @@ def half_of(model: str) -> int:
 
 
 def fit(source: str, data: Path, name: str, change: Callable[[Case, float], Case], bounds: tuple[float, float]) -> None:
-    """Prints the value of a number that fits each half of a source's models on A100, and the error of the other half."""
+    """Prints the number that fits each half of the models of a source on A100, and the error of the other half."""
     cases = [case for case in SOURCES[source](data) if case.cluster.startswith("a100")]
     cases = cases[:: max(1, len(cases) // 100)]
 
