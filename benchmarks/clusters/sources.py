@@ -110,8 +110,9 @@ def megatron(data: Path) -> Iterator[Case]:
     it tells into how many parts the optimizer's state is cut; those peaks judge nothing. Where the router is not made
     to balance, the fullest GPU's experts are taken to have the 1.25 times the mean for which Switch Transformers have
     room: that was taken on when these rows were 15 to 27 % too fast without it, so they no longer judge it; with it the
-    peak of one of them would tell 128 GPUs and not 64, and its step 47 % too fast. Rows that would be above 85 % of the GPUs' peak are of other GPUs than they say (two, filed under A100, take
-    as long as on H100). The peak is that of the last rank, which is the one that writes Megatron's log.
+    peak of one of them would tell 128 GPUs and not 64, and its step 47 % too fast. Rows that would be above 85 % of the
+    GPUs' peak are of other GPUs than they say (two, filed under A100, take as long as on H100). The peak is that of the
+    last rank, which is the one that writes Megatron's log.
     """
     table = read_table(data / "megatron_lm" / "golden.parquet")
     table = table[table.model.isin(["gpt", "moe", "mixtral"])]
