@@ -111,8 +111,8 @@ def half_of(model: str) -> int:
 
 
 def fit(source: str, data: Path, name: str, change: Callable[[Case, float], Case], bounds: tuple[float, float]) -> None:
-    """Prints the value of a number that fits each half of a source's models, and the error of the other half."""
-    cases = list(SOURCES[source](data))
+    """Prints the number that fits each half of the models of a source on A100, and the error of the other half."""
+    cases = [case for case in SOURCES[source](data) if case.cluster.startswith("a100")]
     cases = cases[:: max(1, len(cases) // 100)]
 
     def errors(half: int, value: float) -> np.ndarray[Any, Any]:
@@ -243,9 +243,9 @@ HEAD = """# Training on clusters, against measurements
 Made by `python -m benchmarks.clusters.accuracy DATA --page`. Rows are other people's; each source says what it is and
 what was assumed of it. One number that no op tells is fitted on whole steps, on half of vtrain's models by the hash of
 their names (`--fit` prints both halves): what Megatron's Python takes (`MEGATRON_ISSUE` in
-`rooflinekit/distributed/records.py`). Rows of megatron_bridge, of which it knows nothing, are 10.0 % off with it and
-13.5 % without it. That kernels of FSDP 1 in 2023 stand still beside collectives was chosen by the models of one half,
-of which `--fit` prints the paces too.
+`rooflinekit/distributed/records.py`). Rows of megatron_bridge, of which it knows nothing, are 10.1 % off with it and
+13.4 % without it. `--fit` prints too what the halves of MPT's models on A100 say of the pace of FSDP 1's kernels beside
+collectives: they are taken to stand still ([training](training.md)).
 """
 
 

@@ -20,7 +20,7 @@ from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.ir.op import Phase
 from rooflinekit.model.energy import PARTS
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.step.energy import Member, TeamEnergy, energy_together
+from rooflinekit.step.energy import Energy, Member, energy_together
 from rooflinekit.units import format_quantity
 
 #: Megatron's buckets hold max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
@@ -298,7 +298,7 @@ class Planner:
         parts, few = self.sharers if self.layout.sharding != "ddp" else (1, 1)
         return dense / parts + experts / few
 
-    def _energy(self, total_s: float) -> TeamEnergy | None:
+    def _energy(self, total_s: float) -> Energy | None:
         """All GPUs over the step: each has layers / pipeline of the layers, one of `pipeline` GPUs the embedding, one
         the head; all stand by meanwhile.
         """

@@ -19,7 +19,7 @@ from rooflinekit.model.families import of_the_step
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
-from rooflinekit.step.energy import Draws, Member, TeamEnergy, energy_together
+from rooflinekit.step.energy import Draws, Energy, Member, energy_together
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
@@ -165,7 +165,7 @@ class ParallelPrediction(Draws):
         return self.communication_s - self.exposed_s
 
     @cached_property
-    def energy(self) -> TeamEnergy | None:
+    def energy(self) -> Energy | None:
         """Joules and watts of all devices, their waits included; None where one's specification states no power."""
         members = [
             Member(count=len(share.numbers), machine=share.prediction.machine, kernels_j=share.kernels_j)
@@ -378,7 +378,7 @@ class TrainingStep(Draws):
     deviation: float  # standard deviation of the logarithm of kernels' time
     link_deviation: float
     host_deviation: float
-    energy: TeamEnergy | None = None  # of all GPUs; None where the specification states no power
+    energy: Energy | None = None  # of all GPUs; None where the specification states no power
 
     @property
     def memory(self) -> Accounts:

@@ -92,7 +92,7 @@ SPREADS: Mapping[str, Stated] = {
         0.3, 0.3, "1", "sums by few blocks, columns, windows, and products whose rows begin off 16 bytes", _KERNELBENCH,
     ),
     "decoder training": Stated(
-        0.14, 0.3, "1", "a decoder's training step by a recipe (Megatron-LM, NeMo, LLM Foundry)", _LEDGER,
+        0.074, 0.3, "1", "a decoder's training step by a recipe (Megatron-LM, NeMo, LLM Foundry)", _LEDGER,
     ),
     "per token": Stated(
         0.11, 0.3, "1", "a token of an engine that serves (vLLM, TensorRT-LLM, SGLang, DeepSpeed-MII)", _LEDGER,

@@ -22,7 +22,7 @@ from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import Answered, Played, Request, ServiceLevel, Stream, Traffic
 from rooflinekit.step.accuracy import Accuracy, engine_accuracy
 from rooflinekit.step.bounds import widened
-from rooflinekit.step.energy import Draws, Member, TeamEnergy, energy_together
+from rooflinekit.step.energy import Draws, Energy, Member, energy_together
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import format_quantity
@@ -51,7 +51,7 @@ class Served(Draws, Options):
     prefill: Prediction  # of one prompt, an average one: one GPU's part
     decode: Prediction  # of the sequences that run, at the middle of an answer: one GPU's part
     memory: ServingMemory
-    energy: TeamEnergy | None = None  # of all GPUs until the last token; None where no power is stated, or none asked
+    energy: Energy | None = None  # of all GPUs until the last token; None where no power is stated, or none asked
 
     @property
     def gpu(self) -> str:

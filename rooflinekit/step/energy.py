@@ -24,7 +24,7 @@ _SAMPLED_S = 0.02  # over which boards average what they report: a shorter kerne
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class Energy:
     """Joules and watts of one GPU, or of several, over some time; without host, fans and supply."""
 
     total_s: float
@@ -33,6 +33,8 @@ class Drawn:
     board_w: float  # the limit of the board, or of all of them
     spread: float  # standard deviation of ln(watts)
     gpus: int = 1
+    spans_j: tuple[float, ...] = ()  # of one GPU's step: of each kernel, with the wait before it
+    peak_w: float | None = None  # likewise: the highest mean over 20 ms
 
     @property
     def joules(self) -> float:
@@ -43,6 +45,11 @@ class Drawn:
     def mean_w(self) -> float:
         """Over the whole step; idle for a step of no time."""
         return self.joules / self.total_s if self.total_s else self.idle_w
+
+    @property
+    def mean_w_per_gpu(self) -> float:
+        """Mean watts of one of them."""
+        return self.mean_w / self.gpus
 
     def power_interval(self, level: float = _LEVEL) -> tuple[float, float]:
         """Bounds in watts that hold the true mean with this probability; never below idling, nor above the board.
@@ -64,7 +71,7 @@ class Drawn:
     def line(self, time_interval: tuple[float, float]) -> str:
         """It in a line; the interval is that of 90 %."""
         joules, low, high = (format_quantity(j, "J") for j in (self.joules, *self.interval(time_interval)))
-        each = f", {format_quantity(self.mean_w / self.gpus, 'W')} a GPU" if self.gpus > 1 else ""
+        each = f", {format_quantity(self.mean_w_per_gpu, 'W')} a GPU" if self.gpus > 1 else ""
         parts = ", ".join(f"{name} {j / self.joules:.0%}" for name, j in self.parts_j.items() if self.joules)
         return f"energy: {joules} ({low} to {high}), {format_quantity(self.mean_w, 'W')} on average{each}: {parts}"
 
@@ -75,6 +82,7 @@ class Drawn:
         return {
             "joules": self.joules, "low_j": low_j, "high_j": high_j, "mean_w": self.mean_w, "low_w": low_w,
             "high_w": high_w, "idle_w": self.idle_w, "parts_j": dict(self.parts_j),
+            **({"gpus": self.gpus} if self.peak_w is None else {"peak_w": self.peak_w}),
         }  # fmt: skip
 
 
@@ -86,7 +94,7 @@ class Draws(FirstLine):
     if TYPE_CHECKING:  # a field, or worked out
 
         @property
-        def energy(self) -> Drawn | None:
+        def energy(self) -> Energy | None:
             """None where a specification states no power."""
 
     @property
@@ -100,19 +108,7 @@ class Draws(FirstLine):
         return None if self.energy is None else self.energy.mean_w
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEnergy(Drawn):
-    """Joules and watts of one GPU over one step: idle, clocks, cache, dram, arithmetic."""
-
-    spans_j: tuple[float, ...]  # of each kernel, with the wait before it
-    peak_w: float  # highest mean over 20 ms
-
-    def to_dict(self, time_interval: tuple[float, float]) -> dict[str, Any]:
-        """As that of `Drawn`, with the peak."""
-        return {**Drawn.to_dict(self, time_interval), "peak_w": self.peak_w}
-
-
-def energy_of(spans: Sequence[Span], total_s: float, machine: Machine) -> StepEnergy | None:
+def energy_of(spans: Sequence[Span], total_s: float, machine: Machine) -> Energy | None:
     """What the step of these kernels draws; None where the machine's power or process are not stated."""
     law, constants = PowerLaw.of(machine), machine.constants.power
     if law is None or constants is None:
@@ -123,7 +119,7 @@ def energy_of(spans: Sequence[Span], total_s: float, machine: Machine) -> StepEn
     seconds = np.array([timing.total_s for timing in timings])
     waited_s = np.array([span.waited_s for span in spans])
     spans_j = kernels_j + law.idle_w * (seconds + waited_s)
-    return StepEnergy(
+    return Energy(
         total_s=total_s,
         idle_w=law.idle_w,
         parts_j=MappingProxyType({"idle": law.idle_w * total_s} | {name: float(parts[name].sum()) for name in PARTS}),
@@ -172,20 +168,6 @@ def limit_note(machine: Machine) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TeamEnergy(Drawn):
-    """Joules and watts of several GPUs together."""
-
-    @property
-    def mean_w_per_gpu(self) -> float:
-        """Mean watts of one of them."""
-        return self.mean_w / self.gpus
-
-    def to_dict(self, time_interval: tuple[float, float]) -> dict[str, Any]:
-        """As that of `Drawn`, with how many GPUs it is of."""
-        return {**Drawn.to_dict(self, time_interval), "gpus": self.gpus}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """So many equal GPUs, and what the kernels of each draw in the step by part, beside idling."""
 
@@ -209,7 +191,7 @@ def drawn_by(timings: Iterable[Timing], machine: Machine) -> Mapping[str, float]
     return MappingProxyType({name: float(each[name] @ counts) if counts else 0.0 for name in PARTS})
 
 
-def energy_together(members: Sequence[Member], total_s: float) -> TeamEnergy | None:
+def energy_together(members: Sequence[Member], total_s: float) -> Energy | None:
     """What all draw over so many seconds; None where one states no power.
 
     The spread is the widest of any kind: constants that are off are off for all GPUs at once.
@@ -227,7 +209,7 @@ def energy_together(members: Sequence[Member], total_s: float) -> TeamEnergy | N
         for name, joules in member.kernels_j.items():
             parts_j[name] += member.count * joules
     parts_j["idle"] = idle_w * total_s
-    return TeamEnergy(
+    return Energy(
         total_s=total_s, idle_w=idle_w, parts_j=MappingProxyType(parts_j), board_w=board_w,
         spread=max(power.spread for power in powers if power is not None), gpus=sum(m.count for m in members),
     )  # fmt: skip

@@ -25,7 +25,7 @@ from rooflinekit.model.timing import Bound, Timeable, Timing, estimate_of_timing
 from rooflinekit.step.accuracy import Accuracy, step_accuracy
 from rooflinekit.step.attention import attention_notes
 from rooflinekit.step.bounds import bounds, host_note, unmeasured, unmeasured_note
-from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
+from rooflinekit.step.energy import Draws, Energy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, input_pipeline_of, issues_for, issuing, unrecorded
 from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.labels import REGIME_TERMS, parted
@@ -245,7 +245,7 @@ class Prediction(Draws):
     # --- energy ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def energy(self) -> StepEnergy | None:
+    def energy(self) -> Energy | None:
         """Joules and watts of the GPU, by part; None where its specification states no power or no process."""
         return energy_of(self.spans, self.total_s, launched_by(self.execution, self.machine))
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.step.energy import StepEnergy
+from rooflinekit.step.energy import Energy
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_intervals_hold_the_middle_and_grow_with_the_level(graph: rk.Graph) -> N
 
 def test_an_interval_by_hand() -> None:
     # watts and seconds a factor of e^0.3 and e^0.4 apart at one side: joules e^0.5, as 3² + 4² = 5²
-    energy = StepEnergy(
+    energy = Energy(
         total_s=1.0, idle_w=1.0, parts_j={"idle": 1.0, "dram": 99.0}, spans_j=(), peak_w=100.0, board_w=1e4,
         spread=0.3 / 1.6448536269514722,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.serving.replay import replay
 from rooflinekit.serving.traffic import Stream
-from rooflinekit.step.energy import Member, TeamEnergy, drawn_by, energy_together
+from rooflinekit.step.energy import Energy, Member, drawn_by, energy_together
 
 DECODER = rk.Decoder(name="small", layers=4, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn=4096, vocab=8192)
 
@@ -114,4 +114,4 @@ def test_nothing_is_said_of_gpus_whose_power_nobody_states() -> None:
     assert (served.energy, served.energy_j, served.joules_per_token) == (None, None, None)
     assert served.to_dict()["joules_per_token"] is None
     assert "energy" not in str(served)
-    assert TeamEnergy(total_s=0.0, idle_w=1.0, parts_j={}, board_w=2.0, spread=0.1, gpus=1).mean_w == 1.0
+    assert Energy(total_s=0.0, idle_w=1.0, parts_j={}, board_w=2.0, spread=0.1, gpus=1).mean_w == 1.0

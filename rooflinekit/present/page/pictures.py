@@ -20,7 +20,7 @@ from rooflinekit.present.figures.timeline import HALF, LANES, memory, timeline
 from rooflinekit.present.page.studies import Bar, capital, waterfall_bars
 from rooflinekit.present.page.templating import View
 from rooflinekit.present.text.form import said
-from rooflinekit.step.energy import StepEnergy
+from rooflinekit.step.energy import Energy
 from rooflinekit.step.memory import Alive
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
@@ -254,7 +254,7 @@ def _energy_roofline(p: Prediction) -> tuple[str, ...]:
     return inline(lambda: energy_roofline(p), "joules", label, (300, 300), titles=titles)
 
 
-def _parts(energy: StepEnergy) -> tuple[View, ...]:
+def _parts(energy: Energy) -> tuple[View, ...]:
     return tuple(
         {
             "name": "DRAM" if name == "dram" else capital(name), "detail": _PARTS[name][0],
@@ -266,7 +266,7 @@ def _parts(energy: StepEnergy) -> tuple[View, ...]:
     )  # fmt: skip
 
 
-def _watts(p: Prediction, energy: StepEnergy) -> Iterator[tuple[str, ...]]:
+def _watts(p: Prediction, energy: Energy) -> Iterator[tuple[str, ...]]:
     groups = (("phase", p.by_phase()), ("kind", p.by_kind()), ("module", p.by_module(1))) if p.spans else ()
     for group, table in groups:
         ranked = table.sort_values("energy_j", ascending=False, kind="stable").head(_MOST_GROUPS)
