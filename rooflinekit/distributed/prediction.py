@@ -27,7 +27,7 @@ from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.distributed.pieces import Accounts
+    from rooflinekit.distributed.accounts import Accounts
     from rooflinekit.serving.decoder import Decoder
 
 #: Of what a step computes the part beside which gradients are sent: a product's backward is two of its three.
