@@ -237,7 +237,7 @@ class Planner:
             gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
             peak_flops=dense_peak(machine, self.recipe), deviation=self.pieces.deviation,
             link_deviation=max([0.0, *self.groups.spreads.values()]), host_deviation=place.host.spread,
-            stages=self.accounts(run.under_way), energy=self._energy(sum(terms.values())),
+            courses=self.courses(run.under_way), energy=self._energy(sum(terms.values())),
         )  # fmt: skip
 
     def _in_stages(self) -> tuple[Scheduled, dict[str, float], float]:

@@ -349,6 +349,10 @@ def _s(seconds: float) -> str:
     return format_quantity(seconds, "s")
 
 
+def _bytes(size: float) -> str:
+    return format_quantity(size, "byte", binary=True)
+
+
 # A decoder's training step: time by cause, memory by account, utilization.
 
 
@@ -370,12 +374,17 @@ class TrainingStep(Draws):
     seq: int
     pieces: int  # micro-batches of a copy
     terms: Mapping[str, float]  # they add up to `total_s`
-    stages: tuple[Accounts, ...]  # memory of a GPU of each stage
+    courses: tuple[tuple[Accounts, ...], ...]  # memory of a GPU of each stage, at the moments that may be its fullest
     peak_flops: float  # FLOP/s of a GPU's dense products, by the datasheet
     deviation: float  # standard deviation of the logarithm of kernels' time
     link_deviation: float
     host_deviation: float
     energy: TeamEnergy | None = None  # of all GPUs; None where the specification states no power
+
+    @property
+    def stages(self) -> tuple[Accounts, ...]:
+        """Memory of a GPU of each stage, at its fullest moment."""
+        return tuple(max(course, key=lambda one: one.allocated) for course in self.courses)
 
     @property
     def memory(self) -> Accounts:
@@ -385,13 +394,18 @@ class TrainingStep(Draws):
     @property
     def fullest(self) -> int:
         """The stage of the GPUs that need most, from 0."""
-        return max(range(len(self.stages)), key=lambda k: self.stages[k].allocated)
+        stages = self.stages
+        return max(range(len(stages)), key=lambda k: stages[k].allocated)
 
     @property
     def fullest_gpus(self) -> range:
-        """Their numbers: stages are the outermost groups."""
+        """Their numbers."""
+        return self._gpus_of(self.fullest)
+
+    def _gpus_of(self, stage: int) -> range:
+        """Stages are the outermost groups."""
         plane = self.gpus // self.layout.pipeline
-        return range(self.fullest * plane, (self.fullest + 1) * plane)
+        return range(stage * plane, (stage + 1) * plane)
 
     @property
     def total_s(self) -> float:
@@ -461,6 +475,13 @@ class TrainingStep(Draws):
             "total_s": self.total_s, "interval_s": list(self.interval()), "terms": dict(self.terms),
             "tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "hfu": self.hfu, "memory": self.memory.to_dict(),
             "fullest": {"stage": self.fullest, "first_gpu": self.fullest_gpus[0], "last_gpu": self.fullest_gpus[-1]},
+            "stages": [
+                {
+                    "first_gpu": self._gpus_of(k)[0], "last_gpu": self._gpus_of(k)[-1],
+                    "moments": {one.moment: one.to_dict() for one in course},
+                }
+                for k, course in enumerate(self.courses)
+            ],
             "energy": None if self.energy is None else self.energy.to_dict(self.interval()),
             "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
         }  # fmt: skip
@@ -487,8 +508,13 @@ class TrainingStep(Draws):
         """Which GPUs are fullest, and how likely they are to have room."""
         first, last = self.fullest_gpus[0], self.fullest_gpus[-1]
         where = f"GPUs {first} to {last}" if last > first else f"GPU {first}"
-        stage = f", stage {self.fullest + 1} of {len(self.stages)}" if len(self.stages) > 1 else ""
-        return f"fullest: {where}{stage}; {self.memory.probability:.0%} that it fits"
+        stages, memory = self.stages, self.memory
+        stage = f", stage {self.fullest + 1} of {len(stages)}" if len(stages) > 1 else ""
+        others = [
+            f"stage {k + 1}: {_bytes(stages[k].allocated)}" for k in {0, len(stages) - 1} - {self.fullest}
+        ]  # fmt: skip
+        held = ", ".join([f"{_bytes(memory.allocated)} allocated when {memory.moment}", *others])
+        return f"fullest: {where}{stage}; {memory.probability:.0%} that it fits; {held}"
 
 
 #: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.op import DType
 
 MIB = 2**20
@@ -209,8 +209,7 @@ def check_counts(whose: str, record: object, *names: str) -> None:
 
 def check_count(name: str, value: object, least: int = 1, what: str = "an integer of") -> None:
     """Raises InputError for what is no integer of so much or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name}: expected {what} {least} or more; got {value!r}")
+    expect_count(name, value, least, words=f"{what} {least} or more")
 
 
 def check_imbalance(whose: str, value: object, expert: int) -> None:
