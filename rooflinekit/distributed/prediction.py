@@ -64,7 +64,7 @@ class Share:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        memory, fits = format_quantity(self.memory.peak_bytes, "byte", binary=True), self.memory.fits
+        memory, fits = _bytes(self.memory.peak_bytes), self.memory.fits
         who = f"{len(self.numbers)} × {self.prediction.machine.name}"
         return f"{who}: {self.batch} samples, {_s(self.total_s)}, {memory} {'' if fits else 'do not '}fit"
 
@@ -293,8 +293,12 @@ class ParallelPrediction(Draws):
         """The fullest device where there are several kinds, energy, accuracy, notes."""
         found = []
         if len(self.shares) > 1:
-            numbers, share = self.fullest.numbers, self.fullest.memory.needed_share
-            found.append(f"fullest: GPU {', '.join(map(str, numbers))}, {share:.0%} of its memory")
+            memory, last = self.fullest.memory, self.shares[-1]
+            text = f"fullest: {_gpus(self.fullest)}, {memory.needed_share:.0%} of its memory"
+            text += f"; {_bytes(memory.peak_bytes)} allocated"
+            if last is not self.fullest:
+                text += f", {_gpus(last)}: {_bytes(last.memory.peak_bytes)}"
+            found.append(text)
         return [*found, *drawn_and_judged(self, self.accuracy), *(f"note: {note}" for note in self.notes)]
 
     def _reason(self) -> str:
@@ -347,6 +351,10 @@ def named(terms: Mapping[str, float]) -> str:
 
 def _s(seconds: float) -> str:
     return format_quantity(seconds, "s")
+
+
+def _gpus(share: Share) -> str:
+    return f"GPU {', '.join(map(str, share.numbers))}"
 
 
 def _bytes(size: float) -> str:
