@@ -486,7 +486,7 @@ def _step(savers: Savers, autocast: DType | None) -> Iterator[_Part]:
 def _head(p: ParallelPrediction, autocast: DType | None) -> str:
     """The docstring: what was predicted, and what is to be done by hand."""
     size = format_quantity(max(share.memory.peak_bytes for share in p.shares), "byte", binary=True)
-    words = ", ".join([f"autocast {autocast}"] * bool(autocast) + [str(p.savers)])
+    words = ", ".join([f"autocast {autocast}"] * bool(autocast) + [str(p.savers)] * (p.savers != Savers())) or "none"
     by_hand = [
         (p.savers.eight_bit, "The optimizer keeps its state in 8 bits: bitsandbytes.optim.AdamW8bit, for one."),
         (p.savers.offload, "The optimizer runs on the CPU: torchao.optim.CPUOffloadOptimizer, for one."),
