@@ -347,8 +347,8 @@ class Recipe:
     summed up in fp32. `master`: the optimizer has fp32 weights beside those that are multiplied; without it these are
     the only ones. `autocast`: the loss is computed in fp32 as autocast does it. `loss`: "plain" is PyTorch's cross
     entropy, "shared" one over the parts of a vocabulary, Megatron's where kernels are fused, else nanotron's, "kernel"
-    one kernel each way that keeps nothing but the logits, such as flash-attn's; on many GPUs it tells the memory alone:
-    what whole steps were fitted with is the plain one's time. `dropout`: there is some. `recompute`:
+    one kernel each way that keeps nothing but the logits, such as flash-attn's. On many GPUs it tells the memory; the
+    time is the plain one's. `dropout`: there is some. `recompute`:
     "full" computes each layer's forward again in backward, "selective" its attention alone. `optimizer`: Adam as
     PyTorch's multi-tensor kernels, or as one.
 
