@@ -203,19 +203,24 @@ OWN_FIT = {
     "left_out": COUNT,
 }  # fmt: skip
 
+ACCOUNTS = record({
+    **dict.fromkeys((
+        "weights", "gradients", "optimizer", "activations", "working", "buffers", "allocated", "reserved", "context",
+        "host",
+    ), BYTES),
+    "probability": NUMBER, "fits": FLAG,
+})  # fmt: skip
 TRAINING = record({
     "model": TEXT, "parameters": COUNT, "cluster": TEXT, "gpus": COUNT, "layout": TEXT, "recipe": TEXT,
     "recompute": TEXT, "offload_layers": COUNT, "batch": COUNT, "seq": COUNT, "micro_batches": COUNT, "total_s": SECONDS,
     "interval_s": {**many(SECONDS, 2), "maxItems": 2}, "terms": named(CHANGE), "tokens_per_s": of("token/s"),
     "mfu": NUMBER, "hfu": NUMBER, "energy": perhaps(TEAM_ENERGY),
-    "memory": record({
-        **dict.fromkeys((
-            "weights", "gradients", "optimizer", "activations", "working", "buffers", "allocated", "reserved",
-            "context", "host",
-        ), BYTES),
-        "probability": NUMBER, "fits": FLAG,
-    }),
+    "memory": ACCOUNTS,
     "fullest": record({"stage": COUNT, "first_gpu": COUNT, "last_gpu": COUNT}),
+    "stages": many(record({
+        "first_gpu": COUNT, "last_gpu": COUNT,
+        "moments": record(dict.fromkeys(("backward begins", "backward ends", "update"), ACCOUNTS)),
+    }), 1),
 })  # fmt: skip
 COSTS = record({
     "currency": TEXT, "unit": TEXT, "samples": perhaps(NUMBER), "carbon_kg_per_kwh": perhaps(NUMBER),

@@ -100,7 +100,7 @@ _OTHER = (
     "perform-rl-step", "num-experts-and-dense", "experimental-attention-variant", "optimizer-cpu-offload",
     "use-torch-fsdp2", "use-megatron-fsdp", "use-custom-fsdp", "cpu-offloading", "fine-grained-activation-offloading",
     "retro-num-neighbors", "heterogeneous-layers-config-path", "bert-no-binary-head", "img-h", "first-last-layers-bf16",
-    "defer-embedding-wgrad-compute",
+    "defer-embedding-wgrad-compute", "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
 )  # fmt: skip
 
 
@@ -120,6 +120,8 @@ def megatron(data: Path) -> Iterator[Case]:
     for row in table.itertuples():
         args = json.loads(row.args)
         if any(args.get(key) for key in _OTHER) or "--" in str(row.case) or args.get("num-layers") is None:
+            continue
+        if args.get("optimizer", "adam") != "adam":
             continue
         try:
             yield _megatron(row, args)
@@ -197,9 +199,12 @@ def _recipe(args: Mapping[str, Any], platform: str) -> Recipe:
     if args.get("recompute-activations"):
         recompute = "selective"
     # Transformer Engine of the older collection (platform "dgxa100") has no flash attention where steps are to be
-    # deterministic: those rows have, to the byte, the peaks of rows that ask for unfused attention.
+    # deterministic: those rows have, to the byte, the peaks of rows that ask for unfused attention. Of a context group
+    # it has no other than flash attention, asked for or not (attention.py, get_attention_backend).
     older = platform == "dgxa100" and bool(args.get("deterministic-mode"))
+    parted = int(args.get("context-parallel-size", 1)) > 1
     unfused = older or args.get("attention-backend") == "unfused" or args.get("transformer-impl") == "local"
+    unfused = unfused and not parted
     half = args.get("fp16") or args.get("bf16")
     return recipe_of("megatron").with_changes(
         attention="unfused" if unfused else "flash", recompute=recompute, fp8=bool(args.get("fp8-format")),

@@ -9,8 +9,9 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
+from rooflinekit.distributed.accounts import Accounts, Offload, Standing, workspace
 from rooflinekit.distributed.groups import Groups, Setting, groups_of
-from rooflinekit.distributed.pieces import Accounts, Offload, Pieces, pieces_at, update_j, update_s, workspace
+from rooflinekit.distributed.pieces import Pieces, pieces_at, update_j, update_s
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
 from rooflinekit.distributed.prediction import TrainingStep, dense_peak
 from rooflinekit.distributed.products import Part
@@ -237,7 +238,7 @@ class Planner:
             gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
             peak_flops=dense_peak(machine, self.recipe), deviation=self.pieces.deviation,
             link_deviation=max([0.0, *self.groups.spreads.values()]), host_deviation=place.host.spread,
-            stages=self.accounts(run.under_way), energy=self._energy(sum(terms.values())),
+            courses=self.courses(run.under_way), energy=self._energy(sum(terms.values())),
         )  # fmt: skip
 
     def _in_stages(self) -> tuple[Scheduled, dict[str, float], float]:
@@ -315,47 +316,47 @@ class Planner:
 
     def accounts(self, under_way: Sequence[int] = ()) -> tuple[Accounts, ...]:
         """Peak memory of a GPU of each stage. under_way: micro-batches that it keeps, by its chunks."""
+        return tuple(max(course, key=lambda one: one.allocated) for course in self.courses(under_way))
+
+    def courses(self, under_way: Sequence[int] = ()) -> tuple[tuple[Accounts, ...], ...]:
+        """Memory of a GPU of each stage at the moments that may be its fullest, in their order."""
         lay = self.layout
         if not under_way:
             under_way = [min(self.count, lay.pipeline - k) * lay.chunks for k in range(lay.pipeline)]
-        return tuple(self._accounts(k, under_way[k] if k < len(under_way) else 1) for k in range(lay.pipeline))
+        return tuple(self._course(k, under_way[k] if k < len(under_way) else 1) for k in range(lay.pipeline))
 
-    def _accounts(self, k: int, under_way: int) -> Accounts:
+    def _course(self, k: int, under_way: int) -> tuple[Accounts, ...]:
         """Of stage k. under_way: micro-batches that it keeps, by its chunks."""
-        lay, pieces, recipe, device = self.layout, self.pieces, self.recipe, self.place.machines[0].device
-        first, last = k == 0, k == lay.pipeline - 1
-        dense, experts, ends, layers = self._held(k)
-        whole, (parts, few) = dense + experts, self.sharers
-        stated = recipe.dtype.itemsize
-        state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
-        gradient = 4 if recipe.main_gradients else stated
-        buffers = 0.0
-        if lay.gathers:
-            shards = len(self.groups.members["node"]) if lay.sharding == "hybrid" else self.replicas
-            cut = dense / shards + experts / few
-            largest = max(pieces.weights["layer"] + pieces.weights["experts"], ends)
-            weights = float(stated * (whole if lay.sharding == "grad-op" else 2 * largest))
-            gradients, optimizer, buffers = 4 * cut, state * cut, float(stated * largest)
-        else:
-            weights, gradients = float(stated * whole), float(gradient * whole)
-            optimizer = state * (whole if lay.sharding == "ddp" else dense / parts + experts / few)
-        saved = pieces.saved_bytes
-        micro_batches = max(under_way, lay.chunks) / lay.chunks
-        activations = saved["layer"] * self.offload.kept(layers, micro_batches)
-        activations += saved.get("embedding", 0) * first * -(-under_way // lay.chunks) + saved.get("head", 0) * last
-        return Accounts(
-            weights=weights, gradients=gradients, optimizer=optimizer, activations=activations,
-            working=self._working(last=last), buffers=buffers + workspace(device, recipe),
-            capacity=device.dram.capacity, host=self.offload.host_bytes(micro_batches),
+        device, (dense, experts, ends, layers) = self.place.machines[0].device, self._held(k)
+        parts, few = self.sharers
+        stands = Standing.of(
+            self.layout, self.recipe, dense=dense, experts=experts, copies=self.replicas, parts=parts, few=few,
+            gathered=max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends),
+            node=len(self.groups.members["node"]),
         )  # fmt: skip
-
-    def _working(self, *, last: bool) -> float:
-        """The larger of what the loss needs beside its logits, and of a layer that is computed again."""
-        # the logits' gradient in fp32 or 16 bits beside the softmax that is kept
-        loss = self.part.tokens * self.part.vocab * (4 if self.recipe.autocast else 2)
-        if not self.recipe.gradient_fusion:
-            loss += 2 * max(self.pieces.weights.get(name, 0) for name in ("head", "embedding"))
-        return float(max(loss * last, self.pieces.again_bytes or 8 * self.part.tokens * self.decoder.hidden))
+        saved, micro_batches = self.pieces.saved_bytes, max(under_way, self.layout.chunks) / self.layout.chunks
+        kept = saved["layer"] * self.offload.kept(layers, micro_batches)
+        first, last = k == 0, k == self.layout.pipeline - 1
+        kept += saved.get("embedding", 0) * first * -(-under_way // self.layout.chunks)
+        other = kept * (1 - 1 / under_way)  # of the micro-batches, each through a chunk, whose backward comes later
+        own = saved.get("head", 0) * last
+        needs, left = self.pieces.working_bytes, self.pieces.left_bytes * last
+        new = stands.gradients if self.count == 1 and not self.recipe.main_gradients else 0.0
+        moments = {
+            "backward begins": (kept + own, max(needs["head"] * last - own, needs["layer"]), stands.gradients - new),
+            "backward ends": (
+                other, max(needs["layer"], needs["embedding"] * first) + left, stands.gradients + stands.passing
+            ),
+            "update": (0.0, stands.updating + left, stands.gradients),
+        }  # fmt: skip
+        return tuple(
+            Accounts(
+                moment=moment, weights=stands.weights, gradients=gradients, optimizer=stands.optimizer,
+                activations=activations, working=working, buffers=stands.buffers + workspace(device, self.recipe),
+                capacity=device.dram.capacity, host=self.offload.host_bytes(micro_batches),
+            )
+            for moment, (activations, working, gradients) in moments.items()
+        )  # fmt: skip
 
 
 # The fastest layouts, by bounds that skip what cannot win.

@@ -23,7 +23,7 @@ from rooflinekit.ir.graph import Graph, origin_of, resized, traced_with
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import DType, Phase
 from rooflinekit.ir.sizes import check_names
-from rooflinekit.step.capacity import MOST, largest
+from rooflinekit.step.capacity import MOST, guessed, largest
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
@@ -243,9 +243,9 @@ def _largest(trial: Trial, setting: Setting, name: str) -> int:
         except SizeError:
             return False
 
-    start = max(1, trial.graph.sizes[name] // step)
-    most = start << MOST.bit_length() - start.bit_length()
-    found = largest(fitting, most, start)
+    most = MOST // step
+    guess = guessed(p.fullest.memory, trial.graph.sizes[name]) // step
+    found = largest(fitting, most, guess)
     if found >= most:
         raise SizeError(f"size {name!r}: memory does not grow with it: even {step * most} fits")
     return step * found
@@ -486,7 +486,7 @@ def _step(savers: Savers, autocast: DType | None) -> Iterator[_Part]:
 def _head(p: ParallelPrediction, autocast: DType | None) -> str:
     """The docstring: what was predicted, and what is to be done by hand."""
     size = format_quantity(max(share.memory.peak_bytes for share in p.shares), "byte", binary=True)
-    words = ", ".join([f"autocast {autocast}"] * bool(autocast) + [str(p.savers)])
+    words = ", ".join([f"autocast {autocast}"] * bool(autocast) + [str(p.savers)] * (p.savers != Savers())) or "none"
     by_hand = [
         (p.savers.eight_bit, "The optimizer keeps its state in 8 bits: bitsandbytes.optim.AdamW8bit, for one."),
         (p.savers.offload, "The optimizer runs on the CPU: torchao.optim.CPUOffloadOptimizer, for one."),

@@ -52,8 +52,9 @@ class Layers(Products):
         @tape.behind(x)
         def back(g: TensorSpec) -> None:
             target = tape.main[table.name]
-            made = tape.run("aten.embedding_dense_backward", (g, flat), tape.like(table))
-            if d.tied or self.recipe.main_gradients:
+            added = d.tied or self.recipe.main_gradients
+            made = tape.run("aten.embedding_dense_backward", (g, flat), tape.like(table) if added else target)
+            if added:
                 tape.run("aten.add_", (target, made), target, alpha=1)
             if d.positions == "learned":
                 tape.run("aten.sum", (g,), tape.main[where.name], dim=[0], keepdim=True)
@@ -67,7 +68,10 @@ class Layers(Products):
         logits = self._tied(x) if d.tied else self.linear(x, "out", part.vocab)
         self.part = part
         labels = TensorSpec(name="labels", shape=(part.tokens,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
-        return self._megatron_loss(logits, labels) if self.recipe.fused else self._plain_loss(logits, labels)
+        if self.recipe.loss == "kernel":
+            return self._loss_kernel(logits)
+        shared = self.recipe.fused or self.recipe.loss == "shared"
+        return self._shared_loss(logits, labels) if shared else self._plain_loss(logits, labels)
 
     def _tied(self, x: TensorSpec) -> TensorSpec:
         """The product with the embedding's own table."""
@@ -102,14 +106,35 @@ class Layers(Products):
 
         return loss
 
-    def _megatron_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
-        """In fp32 over the parts of the vocabulary: largest, difference, exp and sum, quotient; in place backward."""
+    def _loss_kernel(self, logits: TensorSpec) -> TensorSpec:
+        """One kernel each way: forward reads the logits, backward writes their gradient beside them."""
+        tape, wide = self.tape, DType.FLOAT32
+        tape.module = "loss"
+        self.held.append(logits.memory)
+        sums = tape.pointwise((logits,), tape.new(logits.shape[0], 1, dtype=wide), vector=3, special=1)
+        loss = TensorSpec(name="loss", shape=(), dtype=wide)
+        tape.run("aten.mean", (sums,), loss, dim=None)
+
+        @tape.later
+        def back() -> None:
+            tape.give(logits, tape.pointwise((logits, sums), tape.like(logits), vector=4, special=1))
+
+        return loss
+
+    def _shared_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
+        """In fp32 over the parts of the vocabulary: largest, difference, exp and sum, quotient; in place backward.
+
+        Megatron's difference takes the place of the logits, nanotron's is another tensor.
+        """
         tape, (n, v) = self.tape, logits.shape
         tape.module = "loss"
         wide = DType.FLOAT32
         x = tape.run("aten._to_copy", (logits,), tape.new(n, v, dtype=wide), dtype=wide)
         top = tape.run("aten.amax", (x,), tape.new(n, 1, dtype=wide), dim=[-1], keepdim=False)
-        tape.run("aten.sub_", (x, top), x, alpha=1)
+        if self.recipe.fused:
+            tape.run("aten.sub_", (x, top), x, alpha=1)
+        else:
+            x = tape.run("aten.sub", (x, top), tape.like(x, wide), alpha=1)
         tape.run("aten.exp", (x,), x)
         sums = tape.run("aten.sum", (x,), tape.new(n, 1, dtype=wide), dim=[-1], keepdim=False)
         tape.run("aten.div_", (x, sums), x)

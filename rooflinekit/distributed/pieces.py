@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from statistics import NormalDist
+from itertools import accumulate
 from types import MappingProxyType
 
 from rooflinekit.cost.table import price_all
@@ -17,7 +16,6 @@ from rooflinekit.distributed.products import GradientTape, Part
 from rooflinekit.distributed.records import Layout, Recipe, recipe_of
 from rooflinekit.distributed.rewriting import kept_for_backward
 from rooflinekit.distributed.saving import checkpointed
-from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import checked
@@ -33,8 +31,7 @@ from rooflinekit.serving.tape import Tape
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import issue_cost_s, issues_for
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE
-from rooflinekit.step.verdict import CONTEXT_SPREAD
+from rooflinekit.step.memory import blocks_of
 
 
 @checked
@@ -172,7 +169,8 @@ class Pieces:
     parts: Mapping[tuple[str, Phase], Piece]  # "embedding", "layer", "head"; backward with what is computed again
     weights: Mapping[str, int]  # elements of each part on a GPU; "experts" of a layer apart
     saved_bytes: Mapping[str, int]  # what forward keeps for backward, by part
-    again_bytes: int  # what one layer's recomputation holds beside what is kept
+    working_bytes: Mapping[str, int]  # the most that is there beside it while backward goes through a part
+    left_bytes: int  # what Python holds until the step ends: the output of an eager model
     terms: Mapping[str, float]  # of a layer's time, by cause, forward and backward together: for the explanation
     deviation: float  # of the logarithm of a layer's time, beside what programs are off by (`step.bounds.SOURCES`)
     drawn_j: Mapping[str, Mapping[str, float]] | None  # joules of the parts' kernels
@@ -198,8 +196,9 @@ def pieces_at(setting: Setting, part: Part, recipe: Recipe) -> Pieces:
 
 def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Pieces:
     """The pieces of a decoder's part on a machine, from a graph of two layers."""
-    graph = graph_of(part, recipe, optimizer=False)
-    issues = issues_for(graph, machine.device, _COMPILED if recipe.kernels == "compiled" else _EAGER)
+    execution = _COMPILED if recipe.kernels == "compiled" else _EAGER
+    graph = graph_of(part, recipe.with_changes(loss="plain"), optimizer=False)
+    issues = issues_for(graph, machine.device, execution)
     timed = time_kernels([kernel for issue in issues for kernel in issue.kernels], machine)
     timings = iter(timed)
     found: dict[tuple[str, Phase], dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -225,9 +224,13 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     for timing in layer:
         for cause, seconds in timing.terms().items():
             terms[cause] += seconds / _LAYERS
-    saved, again = _saved(graph)
+    kept = graph if recipe.loss == "plain" else graph_of(part, recipe, optimizer=False)
+    working, left = _working(
+        kept, issues if kept is graph else issues_for(kept, machine.device, execution), machine.device,
+        fused=execution.fused,
+    )  # fmt: skip
     return Pieces(
-        parts=parts, weights=_weights(graph), saved_bytes=saved, again_bytes=again,
+        parts=parts, weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
         terms=terms, tied=part.decoder.tied,
         drawn_j=_drawn(timed, machine), deviation=float(estimate_of_timings(layer, machine, OF_THE_DAY).deviation),
     )  # fmt: skip
@@ -246,8 +249,8 @@ def _weights(graph: Graph) -> dict[str, int]:
     return {part: numbers // _COUNTS.get(part, 1) for part, numbers in found.items()}
 
 
-def _saved(graph: Graph) -> tuple[dict[str, int], int]:
-    """Bytes that forward makes and backward reads, by part; and those of a layer's forward that is run again.
+def _saved(graph: Graph) -> dict[str, int]:
+    """Bytes that forward makes and backward reads, by part.
 
     What backward's products read in 8 bits alone is kept in 8 bits, once: its transpose (Transformer Engine,
     `update_usage`).
@@ -259,10 +262,34 @@ def _saved(graph: Graph) -> tuple[dict[str, int], int]:
         size = min(int(kept.spec.numel), max(int(spec.bytes) for spec in read)) if narrow else int(kept.spec.bytes)
         saved[_part_of(graph.priced[kept.made].op.module)] += size
     saved["layer"] //= _LAYERS
-    again: dict[str, int] = {}
-    for spec in (spec for op in graph.ops for spec in op.outputs if " again in layers.0" in spec.memory):
-        again[spec.memory] = max(again.get(spec.memory, 0), int(spec.bytes))
-    return dict(saved), sum(again.values())
+    return dict(saved)
+
+
+def _working(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool) -> tuple[dict[str, int], int]:
+    """What backward needs of each part beside what its forward has kept, block by block; and what is left at its end.
+
+    The loss is of the head: all of its logits count, forward's too. Gradients of weights are left out.
+    """
+    blocks, apart = blocks_of(graph, issues, device, fused=fused), {spec.memory for spec in graph.gradients}
+    change = [0] * (len(issues) + 1)
+    for life in blocks.lives:
+        if life.memory not in apart:
+            change[life.first] += life.size
+            change[min(life.last + 1, len(issues))] -= life.size
+    alive = list(accumulate(change))
+    most = [size + temporary for size, temporary in zip(alive, blocks.temporary, strict=False)]
+    modules = [issue.op.module for issue in issues]
+    layers = [i for i, module in enumerate(modules) if module.startswith("layers.")]
+    head = max(i for i in layers if issues[i].op.phase is Phase.FORWARD) + 1
+    back = next(i for i in layers if i > head)
+    then = next(i for i in layers if i > back and modules[i].startswith("layers.0"))
+    kept = sum(life.size for life in blocks.lives if life.first < head <= life.last)
+    left = sum(life.size for life in blocks.lives if life.memory in graph.held)
+    return {
+        "head": max(most[head:back]) - kept,
+        "layer": max(most[back:then]) - kept - left,
+        "embedding": max(most[layers[-1] :]) - left,
+    }, left
 
 
 #: Joules by part of the board (`model.energy.PARTS`), beside idling, of each part of the step.
@@ -280,128 +307,3 @@ def _drawn(timings: Sequence[Timing], machine: Machine) -> DrawnParts | None:
     return {
         part: {name: j / _COUNTS.get(part, 1) for name, j in (joules or {}).items()} for part, joules in drawn.items()
     }
-
-
-# Where a GPU's memory goes in a training step, by account.
-
-
-#: Of cuBLAS, kept from its first product on: by PyTorch twice 4 MiB, from compute capability 9.0 on eight times
-#: (aten/src/ATen/cuda/CUDABlas.cpp), as CUBLAS_WORKSPACE_CONFIG=:4096:8 of deterministic steps has it on every GPU;
-#: and by Transformer Engine 4 and 32 MiB (transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes).
-_MIB = 2**20
-_WORKSPACE = {False: 8 * _MIB, True: 32 * _MIB}
-_WORKSPACE_FUSED = {False: 4 * _MIB, True: 32 * _MIB}
-#: By how much the allocator's reserve lies above what is allocated at most: blocks of other sizes, of 2 MiB and more.
-#: Stated: 1.02 to 1.15 are commonly seen.
-_RESERVED = 1.06
-#: The least room in which it still places every block, over what is allocated: near the end of memory it gives back
-#: what it keeps. `step.verdict` finds 1.000 to 1.011 for steps of decoders of 0.4 to 2.7 billion weights by four
-#: recipes.
-_LEAST = 1.01
-#: Stated standard deviation, as a share, of what is allocated: by peaks of Megatron's ranks, of which nine of ten are
-#: within 10 % (benchmarks/memory/accuracy.py).
-_SPREAD = 0.06
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accounts:
-    """Bytes of the GPU that needs most. `allocated` is what torch.cuda.max_memory_allocated gives."""
-
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float  # kept from forward to backward, of all micro-batches under way
-    working: float  # of what computes at the peak, beside what is kept
-    buffers: float  # of collectives, and of cuBLAS
-    capacity: float
-    host: float = 0.0  # of the host's page-locked memory, for this GPU
-
-    @property
-    def allocated(self) -> float:
-        """At the peak."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.working + self.buffers
-
-    @property
-    def reserved(self) -> float:
-        """What PyTorch's allocator has taken from the driver."""
-        return self.allocated * _RESERVED
-
-    @property
-    def context(self) -> float:
-        """Of CUDA and its libraries."""
-        return float(CONTEXT_BYTES)
-
-    @property
-    def least(self) -> float:
-        """Of the process in the least room in which it runs: near the end of memory the allocator keeps nothing."""
-        return self.allocated * _LEAST + self.context
-
-    @property
-    def fits(self) -> bool:
-        """Whether a GPU has the least room."""
-        return self.least <= self.capacity * USABLE_SHARE
-
-    @property
-    def probability(self) -> float:
-        """That it fits, by the spreads of what is allocated and of the context."""
-        spread = math.hypot(_SPREAD * self.allocated * _LEAST, CONTEXT_SPREAD * self.context)
-        return NormalDist(self.least, spread).cdf(self.capacity * USABLE_SHARE)
-
-    def to_dict(self) -> dict[str, float | bool]:
-        """Every account, and the sums."""
-        names = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
-        sums = {
-            "allocated": self.allocated, "reserved": self.reserved, "context": self.context, "host": self.host,
-        }  # fmt: skip
-        found = {name: getattr(self, name) for name in names}
-        return {**found, **sums, "probability": self.probability, "fits": self.fits}
-
-
-def workspace(device: Device, recipe: Recipe) -> int:
-    """Of cuBLAS, of the threads of forward and of backward."""
-    major = (device.compute_capability or "").partition(".")[0]
-    hopper = major.isdigit() and int(major) >= 9
-    return 2 * _WORKSPACE[hopper or recipe.deterministic] + recipe.fused * _WORKSPACE_FUSED[hopper]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offload:
-    """The first `layers` layers of a GPU: what each keeps leaves beside the next layer's forward, and comes back beside
-    the backward of the layer behind it, as Transformer Engine's `get_cpu_offload_context` and torchtune do it.
-
-    A layer's tensors are freed, or there, when both the copy and the layer beside it are done. `copy_s`: of a layer and
-    micro-batch, one way.
-    """
-
-    layers: int
-    layer_bytes: float
-    copy_s: float
-
-    @classmethod
-    def of(cls, layers: int, layer_bytes: float, held: int, setting: Setting) -> Offload:
-        """held: layers of a GPU. Raises InputError for as many as that: the last one's backward comes at once."""
-        if layers and layers >= held:
-            raise InputError(
-                f"offload: {layers} layers of {held} on a GPU: expected {held - 1} or fewer; the last one's "
-                "activations are needed at once"
-            )
-        # All GPUs of a node copy at the same time, from or to the same memory.
-        own = setting.host.dram_bandwidth / min(setting.gpus, setting.cluster.per_node)
-        rate = min(setting.copy_rate, own)
-        return cls(layers=layers, layer_bytes=layer_bytes, copy_s=layer_bytes / rate if layers else 0.0)
-
-    def wait_s(self, layer_s: float) -> float:
-        """What a layer that takes so long waits for the copy beside it."""
-        return max(0.0, self.copy_s - layer_s)
-
-    def kept(self, held: int, under_way: float) -> float:
-        """Layers' worth of activations on a GPU with so many layers, of as many micro-batches under way.
-
-        Of the one that computes two layers are there at least: one computes, one is on its way.
-        """
-        stay = held - self.layers
-        return (under_way - 1) * stay + max(stay, min(2, held) if self.layers else stay)
-
-    def host_bytes(self, under_way: float) -> float:
-        """Page-locked memory for a GPU."""
-        return self.layers * self.layer_bytes * under_way

@@ -27,7 +27,7 @@ from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.distributed.pieces import Accounts
+    from rooflinekit.distributed.accounts import Accounts
     from rooflinekit.serving.decoder import Decoder
 
 #: Of what a step computes the part beside which gradients are sent: a product's backward is two of its three.
@@ -64,7 +64,7 @@ class Share:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        memory, fits = format_quantity(self.memory.peak_bytes, "byte", binary=True), self.memory.fits
+        memory, fits = _bytes(self.memory.peak_bytes), self.memory.fits
         who = f"{len(self.numbers)} × {self.prediction.machine.name}"
         return f"{who}: {self.batch} samples, {_s(self.total_s)}, {memory} {'' if fits else 'do not '}fit"
 
@@ -296,8 +296,12 @@ class ParallelPrediction(Draws):
         """The fullest device where there are several kinds, energy, accuracy, notes."""
         found = []
         if len(self.shares) > 1:
-            numbers, share = self.fullest.numbers, self.fullest.memory.needed_share
-            found.append(f"fullest: GPU {', '.join(map(str, numbers))}, {share:.0%} of its memory")
+            memory, last = self.fullest.memory, self.shares[-1]
+            text = f"fullest: {_gpus(self.fullest)}, {memory.needed_share:.0%} of its memory"
+            text += f"; {_bytes(memory.peak_bytes)} allocated"
+            if last is not self.fullest:
+                text += f", {_gpus(last)}: {_bytes(last.memory.peak_bytes)}"
+            found.append(text)
         return [*found, *drawn_and_judged(self, self.accuracy), *(f"note: {note}" for note in self.notes)]
 
     def _reason(self) -> str:
@@ -352,6 +356,14 @@ def _s(seconds: float) -> str:
     return format_quantity(seconds, "s")
 
 
+def _gpus(share: Share) -> str:
+    return f"GPU {', '.join(map(str, share.numbers))}"
+
+
+def _bytes(size: float) -> str:
+    return format_quantity(size, "byte", binary=True)
+
+
 # A decoder's training step: time by cause, memory by account, utilization.
 
 
@@ -373,12 +385,17 @@ class TrainingStep(Draws):
     seq: int
     pieces: int  # micro-batches of a copy
     terms: Mapping[str, float]  # they add up to `total_s`
-    stages: tuple[Accounts, ...]  # memory of a GPU of each stage
+    courses: tuple[tuple[Accounts, ...], ...]  # memory of a GPU of each stage, at the moments that may be its fullest
     peak_flops: float  # FLOP/s of a GPU's dense products, by the datasheet
     deviation: float  # standard deviation of the logarithm of kernels' time
     link_deviation: float
     host_deviation: float
     energy: Energy | None = None  # of all GPUs; None where the specification states no power
+
+    @property
+    def stages(self) -> tuple[Accounts, ...]:
+        """Memory of a GPU of each stage, at its fullest moment."""
+        return tuple(max(course, key=lambda one: one.allocated) for course in self.courses)
 
     @property
     def memory(self) -> Accounts:
@@ -388,13 +405,18 @@ class TrainingStep(Draws):
     @property
     def fullest(self) -> int:
         """The stage of the GPUs that need most, from 0."""
-        return max(range(len(self.stages)), key=lambda k: self.stages[k].allocated)
+        stages = self.stages
+        return max(range(len(stages)), key=lambda k: stages[k].allocated)
 
     @property
     def fullest_gpus(self) -> range:
-        """Their numbers: stages are the outermost groups."""
+        """Their numbers."""
+        return self._gpus_of(self.fullest)
+
+    def _gpus_of(self, stage: int) -> range:
+        """Stages are the outermost groups."""
         plane = self.gpus // self.layout.pipeline
-        return range(self.fullest * plane, (self.fullest + 1) * plane)
+        return range(stage * plane, (stage + 1) * plane)
 
     @property
     def total_s(self) -> float:
@@ -464,6 +486,13 @@ class TrainingStep(Draws):
             "total_s": self.total_s, "interval_s": list(self.interval()), "terms": dict(self.terms),
             "tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "hfu": self.hfu, "memory": self.memory.to_dict(),
             "fullest": {"stage": self.fullest, "first_gpu": self.fullest_gpus[0], "last_gpu": self.fullest_gpus[-1]},
+            "stages": [
+                {
+                    "first_gpu": self._gpus_of(k)[0], "last_gpu": self._gpus_of(k)[-1],
+                    "moments": {one.moment: one.to_dict() for one in course},
+                }
+                for k, course in enumerate(self.courses)
+            ],
             "energy": None if self.energy is None else self.energy.to_dict(self.interval()),
             "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
         }  # fmt: skip
@@ -490,8 +519,13 @@ class TrainingStep(Draws):
         """Which GPUs are fullest, and how likely they are to have room."""
         first, last = self.fullest_gpus[0], self.fullest_gpus[-1]
         where = f"GPUs {first} to {last}" if last > first else f"GPU {first}"
-        stage = f", stage {self.fullest + 1} of {len(self.stages)}" if len(self.stages) > 1 else ""
-        return f"fullest: {where}{stage}; {self.memory.probability:.0%} that it fits"
+        stages, memory = self.stages, self.memory
+        stage = f", stage {self.fullest + 1} of {len(stages)}" if len(stages) > 1 else ""
+        others = [
+            f"stage {k + 1}: {_bytes(stages[k].allocated)}" for k in {0, len(stages) - 1} - {self.fullest}
+        ]  # fmt: skip
+        held = ", ".join([f"{_bytes(memory.allocated)} allocated when {memory.moment}", *others])
+        return f"fullest: {where}{stage}; {memory.probability:.0%} that it fits; {held}"
 
 
 #: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were

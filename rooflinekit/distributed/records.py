@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.op import DType
 
 MIB = 2**20
@@ -209,8 +209,7 @@ def check_counts(whose: str, record: object, *names: str) -> None:
 
 def check_count(name: str, value: object, least: int = 1, what: str = "an integer of") -> None:
     """Raises InputError for what is no integer of so much or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name}: expected {what} {least} or more; got {value!r}")
+    expect_count(name, value, least, words=f"{what} {least} or more")
 
 
 def check_imbalance(whose: str, value: object, expert: int) -> None:
@@ -329,6 +328,7 @@ ATTENTIONS = ("flash", "flash-1", "flash-2", "unfused")
 NORMS = ("fused", "composed")
 RECOMPUTES = ("none", "selective", "full")
 KERNELS = ("eager", "compiled", "fused")
+LOSSES = ("plain", "shared", "kernel")
 OPTIMIZERS = ("foreach", "fused")
 
 
@@ -345,7 +345,10 @@ class Recipe:
     keys and values are three products. `turned`: one kernel of the framework's own rotates queries or keys by position,
     not PyTorch's five. `dtype` of products and activations; `fp8`: products of 8 bits. `main_gradients`: gradients are
     summed up in fp32. `master`: the optimizer has fp32 weights beside those that are multiplied; without it these are
-    the only ones. `autocast`: the loss is computed in fp32 as autocast does it. `dropout`: there is some. `recompute`:
+    the only ones. `autocast`: the loss is computed in fp32 as autocast does it. `loss`: "plain" is PyTorch's cross
+    entropy, "shared" one over the parts of a vocabulary, Megatron's where kernels are fused, else nanotron's, "kernel"
+    one kernel each way that keeps nothing but the logits, such as flash-attn's. On many GPUs it tells the memory; the
+    time is the plain one's. `dropout`: there is some. `recompute`:
     "full" computes each layer's forward again in backward, "selective" its attention alone. `optimizer`: Adam as
     PyTorch's multi-tensor kernels, or as one.
 
@@ -371,6 +374,7 @@ class Recipe:
     main_gradients: bool = False
     master: bool = False
     autocast: bool = False
+    loss: str = "plain"
     dropout: bool = False
     recompute: str = "none"
     optimizer: str = "foreach"
@@ -384,7 +388,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, words in (
             ("kernels", KERNELS), ("attention", ATTENTIONS), ("norms", NORMS), ("recompute", RECOMPUTES),
-            ("optimizer", OPTIMIZERS),
+            ("optimizer", OPTIMIZERS), ("loss", LOSSES),
         ):  # fmt: skip
             check_word(f"recipe {name}", getattr(self, name), words, " or ")
         if not isinstance(self.issue, int | float) or not 0 < self.issue < 1000:
@@ -440,11 +444,11 @@ RECIPES = {
     "torchtitan": _TITAN,
     "torchtitan-compiled": replace(_TITAN, name="torchtitan-compiled", kernels="compiled"),
     "nanotron": Recipe(
-        name="nanotron", attention="flash-2", turned=True, autocast=True, main_gradients=True, master=True,
-        optimizer="fused",
+        name="nanotron", attention="flash-2", turned=True, autocast=True, loss="shared", main_gradients=True,
+        master=True, optimizer="fused",
     ),
     "llm-foundry": Recipe(
-        name="llm-foundry", attention="flash-1", autocast=True, master=True, progress=0.0
+        name="llm-foundry", attention="flash-1", autocast=True, loss="kernel", master=True, progress=0.0
     ),
     "megatron": Recipe(
         name="megatron", kernels="fused", turned=True, main_gradients=True, master=True, optimizer="fused",

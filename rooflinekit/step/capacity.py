@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from rooflinekit.errors import SizeError
 from rooflinekit.ir.graph import opened
 from rooflinekit.step.entry import issues_for
-from rooflinekit.step.memory import memory_of
+from rooflinekit.step.memory import USABLE_SHARE, MemoryUse, memory_of, room
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.device import Device
@@ -35,30 +36,45 @@ def largest_size(p: Prediction, size: str) -> int:
     others = {name: value for name, value in p.sizes.items() if name in whole.dims and name != size}
     device, execution = p.machine.device, p.execution
 
-    def fits(value: int) -> bool:
-        return fits_on(whole.at(**others, **{size: value}), device, execution)
+    @cache
+    def memory(value: int) -> MemoryUse:
+        graph = whole.at(**others, **{size: value})
+        return memory_of(graph, issues_for(graph, device, execution), device, fused=execution.fused)
 
-    found = largest(fits)
+    value = p.sizes[size]
+    guess = min(guessed(p.memory, value), MOST)
+    if guess != value:  # by two points, as memory grows in proportion to most sizes but for what stands
+        slope = (memory(guess).peak_bytes - p.memory.peak_bytes) / (guess - value)
+        guess = max(1, int(value + (room(device) - p.memory.peak_bytes) / slope)) if slope > 0 else MOST
+    found = largest(lambda value: memory(value).fits, guess=guess)
     if found >= MOST:
         raise SizeError(f"size {size!r}: memory does not grow with it: even {MOST} fits")
     return found
 
 
-def largest(fits: Callable[[int], bool], most: int = MOST, start: int = 1) -> int:
-    """The largest number that fits, up to `most`, where all smaller ones do; 0 for none. Found soonest near `start`.
+def guessed(memory: MemoryUse, value: int) -> int:
+    """About the largest value of a size, by what a step needs at one value: what does not stand grows in proportion."""
+    stands = memory.weight_bytes + memory.state_bytes
+    free = memory.capacity * USABLE_SHARE - memory.context_bytes - stands
+    return max(1, int(value * free / max(1, memory.peak_bytes - stands)))
 
-    `most` is a power of 2 times `start`.
 
-    >>> largest(lambda value: value <= 100), largest(lambda value: False)
-    (100, 0)
+def largest(fits: Callable[[int], bool], most: int = MOST, guess: int = 1) -> int:
+    """The largest number that fits, up to `most`, where all smaller ones do; 0 for none. Found soonest near `guess`.
+
+    >>> largest(lambda value: value <= 100), largest(lambda value: False), largest(lambda value: True, 7, guess=3)
+    (100, 0, 7)
     """
-    above = start
-    while above < most and fits(above):
-        above *= 2
-    fitting = above // 2 if above > start else 0
-    if above == most and fits(most):
-        fitting = most
+    value, step = max(1, min(guess, most)), max(1, guess // 64)
+    fitting, above = 0, most + 1
     while above - fitting > 1:
-        middle = (fitting + above) // 2
-        fitting, above = (middle, above) if fits(middle) else (fitting, middle)
+        if fits(value):
+            fitting = value
+        else:
+            above = value
+        if fitting and above <= most:
+            value = (fitting + above) // 2
+        else:  # away from the guess in strides that double
+            value = min(fitting + step, most) if fitting else max(above - step, 1)
+            step *= 2
     return fitting

@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.sizes import missing_size, whole
+from rooflinekit.ir.sizes import missing_size
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import title
 from rooflinekit.units import format_quantity
@@ -40,8 +40,8 @@ def summary(
     >>> rk.summary(rk.predict(net, rk.Input(8, 64), gpu="nvidia-l4"))["parameters"].tolist()
     [4160, 4160, 0]
     """
-    if depth is not None and (whole(depth) is None or depth < 1):
-        raise InputError(f"depth: expected an integer of 1 or more; got {depth!r:.60}")
+    if depth is not None:
+        expect_count("depth", depth, words="an integer of 1 or more")
     predictions = _predictions(workload)
     graph = predictions[0].graph if predictions else workload
     assert isinstance(graph, Graph)

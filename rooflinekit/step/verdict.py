@@ -37,6 +37,9 @@ class Level:
         away = deviations * spread
         return cls(bytes=round(size), low_bytes=round(max(size - away, 0)), high_bytes=round(size + away))
 
+    def __str__(self) -> str:
+        return f"{_bytes(self.bytes)} ({_bytes(self.low_bytes)} to {_bytes(self.high_bytes)})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -50,11 +53,12 @@ class Verdict:
     probability: float  # that it fits
 
     def __str__(self) -> str:
-        size, low, high = (
-            format_quantity(number, "byte", binary=True)
-            for number in (self.process.bytes, self.process.low_bytes, self.process.high_bytes)
+        context = _bytes(self.process.bytes - self.reserved.bytes)
+        return (
+            f"allocated {self.allocated}, reserved {self.reserved}, in nvidia-smi {self.process}: the allocator's "
+            f"segments and {context} for CUDA's context and libraries; of {_bytes(self.usable_bytes)}, "
+            f"{self.probability:.0%} that it fits"
         )
-        return f"{size} of the process ({low} to {high}), {self.probability:.0%} that it fits"
 
     def to_dict(self) -> dict[str, Any]:
         """Every number, in bytes, ready for JSON."""
@@ -87,6 +91,10 @@ def verdict_of(m: MemoryUse, graph: Graph, device: Device, execution: Execution,
         usable_bytes=round(usable),
         probability=NormalDist().cdf(deviations_left(least)),
     )
+
+
+def _bytes(size: float) -> str:
+    return format_quantity(size, "byte", binary=True)
 
 
 def _spread(size: float, share: float, context: float) -> float:

@@ -15,6 +15,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import members_of
 from rooflinekit.model.collectives import CollectiveTiming, route_of
 from rooflinekit.step.memory import USABLE_SHARE
+from rooflinekit.units import format_quantity
 
 LLAMA = rk.Decoder(
     name="llama", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000
@@ -83,6 +84,19 @@ def test_the_fullest_stage_is_named() -> None:
     assert found.memory is found.stages[0]
     assert "fullest: GPUs 0 to 3, stage 1 of 4; 100% that it fits" in str(found)
     assert found.to_dict()["fullest"] == {"stage": 0, "first_gpu": 0, "last_gpu": 3}
+    first, *_, last = found.stages
+    sizes = [format_quantity(one.allocated, "byte", binary=True) for one in (first, last)]
+    assert f"{sizes[0]} allocated when backward begins, stage 4: {sizes[1]}" in str(found)
+
+
+def test_each_stage_has_its_moments() -> None:
+    found = step(pipeline=4, gpus=16)
+    stages = found.to_dict()["stages"]
+    assert [(one["first_gpu"], one["last_gpu"]) for one in stages] == [(0, 3), (4, 7), (8, 11), (12, 15)]
+    for stage, own in zip(stages, found.stages, strict=True):
+        assert list(stage["moments"]) == ["backward begins", "backward ends", "update"]
+        assert max(one["allocated"] for one in stage["moments"].values()) == own.allocated
+        assert stage["moments"]["update"]["activations"] == 0
 
 
 def test_the_probability_is_a_half_at_the_end_of_memory() -> None:
@@ -291,8 +305,9 @@ def test_the_drawn_search_has_a_key_and_axes_from_zero() -> None:
 
 
 def test_deterministic_steps_have_a_larger_workspace_where_the_gpu_is_no_hopper() -> None:
-    # CUBLAS_WORKSPACE_CONFIG=:4096:8 is 8 x 4 MiB for each of the threads of forward and backward, 2 x 4 MiB without.
-    for cluster, more in (("a100-x8-hdr", 2 * (32 - 8)), ("h100-x8-cluster", 0)):
+    # CUBLAS_WORKSPACE_CONFIG=:4096:8 is 8 x 4 MiB for each of the threads of forward and backward; without it are
+    # :4096:2:16:8, which is 2 x 4 MiB and 8 x 16 KiB.
+    for cluster, more in (("a100-x8-hdr", 2 * (32 - 8 - 1 / 8)), ("h100-x8-cluster", 0)):
         peaks = [
             rk.train(
                 LLAMA, cluster=cluster, gpus=8, batch=64, seq=2048,

@@ -1,0 +1,183 @@
+"""Where a GPU's memory goes in a described step, by account, at the moments that may be its fullest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from rooflinekit.distributed.groups import Setting
+from rooflinekit.distributed.records import Layout, Recipe
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.device import Device
+from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, product_workspace
+from rooflinekit.step.verdict import CONTEXT_SPREAD
+
+#: Of cuBLAS where CUBLAS_WORKSPACE_CONFIG=:4096:8 is set, as deterministic steps ask for on every GPU.
+_DETERMINISTIC = 8 * 4 * 2**20
+#: Of Transformer Engine's products, by whether the GPU is Hopper or later
+#: (transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes).
+_FUSED = {False: 4 * 2**20, True: 32 * 2**20}
+#: By how much the allocator's reserve lies above what is allocated at most: blocks of other sizes, of 2 MiB and more.
+#: Stated: 1.02 to 1.15 are commonly seen.
+_RESERVED = 1.06
+#: The least room in which it still places every block, over what is allocated: near the end of memory it gives back
+#: what it keeps. `step.verdict` finds 1.000 to 1.011 for steps of decoders of 0.4 to 2.7 billion weights by four
+#: recipes.
+_LEAST = 1.01
+#: Stated standard deviation, as a share, of what is allocated: by peaks of Megatron's ranks, of which nine of ten are
+#: within 10 % (benchmarks/memory/accuracy.py).
+_SPREAD = 0.06
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """Bytes of a GPU at a moment. `allocated` is what torch.cuda.memory_allocated gives.
+
+    moment: "backward begins", of the micro-batch beside which most others are under way; "backward ends", of the same;
+    or "update", the optimizer's.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float  # kept from forward to backward, of all micro-batches under way
+    working: float  # of what computes at the peak, beside what is kept
+    buffers: float  # of collectives, and of cuBLAS
+    capacity: float
+    host: float = 0.0  # of the host's page-locked memory, for this GPU
+    moment: str = "backward begins"
+
+    @property
+    def allocated(self) -> float:
+        """At the peak."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.working + self.buffers
+
+    @property
+    def reserved(self) -> float:
+        """What PyTorch's allocator has taken from the driver."""
+        return self.allocated * _RESERVED
+
+    @property
+    def context(self) -> float:
+        """Of CUDA and its libraries."""
+        return float(CONTEXT_BYTES)
+
+    @property
+    def least(self) -> float:
+        """Of the process in the least room in which it runs: near the end of memory the allocator keeps nothing."""
+        return self.allocated * _LEAST + self.context
+
+    @property
+    def fits(self) -> bool:
+        """Whether a GPU has the least room."""
+        return self.least <= self.capacity * USABLE_SHARE
+
+    @property
+    def probability(self) -> float:
+        """That it fits, by the spreads of what is allocated and of the context."""
+        spread = math.hypot(_SPREAD * self.allocated * _LEAST, CONTEXT_SPREAD * self.context)
+        return NormalDist(self.least, spread).cdf(self.capacity * USABLE_SHARE)
+
+    def to_dict(self) -> dict[str, float | bool]:
+        """Every account, and the sums."""
+        names = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
+        sums = {
+            "allocated": self.allocated, "reserved": self.reserved, "context": self.context, "host": self.host,
+        }  # fmt: skip
+        found = {name: getattr(self, name) for name in names}
+        return {**found, **sums, "probability": self.probability, "fits": self.fits}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Bytes of a GPU that do not depend on the batch."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    buffers: float  # of collectives
+    passing: float  # gradients in 16 bits, which are added to those in fp32 when backward ends
+    updating: float  # what the optimizer makes meanwhile
+
+    @classmethod
+    def of(
+        cls, layout: Layout, recipe: Recipe, *, dense: float, experts: float, gathered: float, copies: int, node: int,
+        parts: int, few: int,
+    ) -> Standing:  # fmt: skip
+        """dense, experts: numbers of weights. gathered: the most that FSDP gathers at once. copies, node: GPUs with the
+        same weights, and those of a node. parts, few: GPUs that share the optimizer's state of weights, of experts.
+
+        Beside the gradients themselves DistributedDataParallel keeps buckets of as many bytes (torch's documentation of
+        `gradient_as_bucket_view`); Megatron's gradients are views of its buffers. Where gradients are summed in fp32
+        and no product adds to the sums, as in nanotron's FP32GradientAccumulator, backward leaves those of all weights
+        in 16 bits first. PyTorch's multi-tensor Adam makes the roots of all second moments at once.
+        """
+        stated, wide, whole = recipe.dtype.itemsize, 4 if recipe.master else recipe.dtype.itemsize, dense + experts
+        state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
+        if layout.gathers:
+            own = dense / (node if layout.sharding == "hybrid" else copies) + experts / few
+            unsharded = whole if layout.sharding == "grad-op" else 2 * gathered
+            weights = stated * (unsharded + (0 if recipe.master else own))  # shards in fp32 are the optimizer's
+            gradients, buffers, passing = wide * own, stated * gathered, 0.0
+        else:
+            own = whole if layout.sharding == "ddp" else dense / parts + experts / few
+            weights, gradients = stated * whole, (4 if recipe.main_gradients else stated) * whole
+            apart = recipe.main_gradients and not recipe.fused
+            buckets = copies > 1 and not recipe.fused and not (apart and layout.sharding == "zero-1")
+            buffers, passing = buckets * stated * whole, apart * stated * whole
+        roots = wide * own if recipe.optimizer == "foreach" else 0.0
+        return cls(
+            weights=weights, gradients=gradients, optimizer=state * own, buffers=buffers, passing=passing,
+            updating=roots,
+        )  # fmt: skip
+
+
+def workspace(device: Device, recipe: Recipe) -> int:
+    """Of cuBLAS, of the threads of forward and of backward."""
+    major = (device.compute_capability or "").partition(".")[0]
+    hopper = major.isdigit() and int(major) >= 9
+    return 2 * (_DETERMINISTIC if recipe.deterministic else product_workspace(device)) + recipe.fused * _FUSED[hopper]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """The first `layers` layers of a GPU: what each keeps leaves beside the next layer's forward, and comes back beside
+    the backward of the layer behind it, as Transformer Engine's `get_cpu_offload_context` and torchtune do it.
+
+    A layer's tensors are freed, or there, when both the copy and the layer beside it are done. `copy_s`: of a layer and
+    micro-batch, one way.
+    """
+
+    layers: int
+    layer_bytes: float
+    copy_s: float
+
+    @classmethod
+    def of(cls, layers: int, layer_bytes: float, held: int, setting: Setting) -> Offload:
+        """held: layers of a GPU. Raises InputError for as many as that: the last one's backward comes at once."""
+        if layers and layers >= held:
+            raise InputError(
+                f"offload: {layers} layers of {held} on a GPU: expected {held - 1} or fewer; the last one's "
+                "activations are needed at once"
+            )
+        # All GPUs of a node copy at the same time, from or to the same memory.
+        own = setting.host.dram_bandwidth / min(setting.gpus, setting.cluster.per_node)
+        rate = min(setting.copy_rate, own)
+        return cls(layers=layers, layer_bytes=layer_bytes, copy_s=layer_bytes / rate if layers else 0.0)
+
+    def wait_s(self, layer_s: float) -> float:
+        """What a layer that takes so long waits for the copy beside it."""
+        return max(0.0, self.copy_s - layer_s)
+
+    def kept(self, held: int, under_way: float) -> float:
+        """Layers' worth of activations on a GPU with so many layers, of as many micro-batches under way.
+
+        Of the one that computes two layers are there at least: one computes, one is on its way.
+        """
+        stay = held - self.layers
+        return (under_way - 1) * stay + max(stay, min(2, held) if self.layers else stay)
+
+    def host_bytes(self, under_way: float) -> float:
+        """Page-locked memory for a GPU."""
+        return self.layers * self.layer_bytes * under_way
