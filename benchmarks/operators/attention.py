@@ -120,9 +120,11 @@ def predicted(kernels: Mapping[str, list[tuple[int, Kernel]]], count: int, **val
 
 
 #: Constants that no campaign tells, and by which factors each is tried.
-CHOSEN, FACTORS = ("attention_gradient", "cudnn_gradient", "softmax_flop"), (
-    0.8, 0.88, 0.94, 1.0, 1.06, 1.13, 1.25,
+CHOSEN = (
+    "attention_gradient", "cudnn_attention", "tensor_memory_attention", "efficient_attention",
+    "efficient_wide_gradient", "triton_attention",
 )  # fmt: skip
+FACTORS = (0.8, 0.88, 0.94, 1.0, 1.06, 1.13, 1.25)
 
 
 def choices(rows: pd.DataFrame) -> pd.DataFrame:

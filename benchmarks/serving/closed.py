@@ -199,10 +199,11 @@ def judged(
             output=round(mean * row["osl"]),
             spread=(1 - drawn) / mean,
         )
-        key = (decoder.name, formats["weights"], formats["kv"], tp, formats["ep"], groups)
-        own = sums == "one-shot"
-        times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, own_sums=own, **formats))
-        served = serve_on(host, stream, engine_of(row, fewer), times)
+        engine = engine_of(row, fewer)
+        key = (decoder.name, formats["weights"], formats["kv"], tp, formats["ep"], groups, engine.named)
+        own = {"own_sums": sums == "one-shot", "release": engine.named}
+        times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, **own, **formats))
+        served = serve_on(host, stream, engine, times)
         bounds = served.interval()
         found.append({
             "model": decoder.name, "engine": row["backend"], "weights": formats["weights"], "tp": tp, "dp": groups,

@@ -57,10 +57,13 @@ TRTLLM_PROMPT_LAYER_S = 0.2e-3
 
 
 @cache
-def place_of(model: str, place: str, weights: str, kv: str, tp: int, engine: rk.Engine) -> Place:
-    """The steps of a model on `tp` GPUs of a kind, in an engine."""
+def place_of(model: str, place: str, weights: str, kv: str, tp: int, engine: rk.Engine, release: str = "") -> Place:
+    """The steps of a model on `tp` GPUs of a kind, in an engine with the attention of this release."""
     gpu, cluster = PLACES[place]
-    return Place(DECODERS[model], gpu, cluster, weights=weights, kv=kv, tp=tp, engine=engine, watts=LIMITS.get(place))
+    return Place(
+        DECODERS[model], gpu, cluster, weights=weights, kv=kv, tp=tp, engine=engine, release=release,
+        watts=LIMITS.get(place),
+    )  # fmt: skip
 
 
 def step_times(model: str, place: str, weights: str, kv: str, tp: int) -> StepTimes:
@@ -79,7 +82,7 @@ def tensorrt_llm(data: Path) -> Iterator[dict[str, Any]]:
         form = "fp8" if row["dtype"] == "FP8" else "fp16"
         decoder = DECODERS[row["model"]]
         engine = _trtllm(decoder, XQA[:1] if pd.isna(row["version"]) else XQA)
-        place = place_of(row["model"], row["gpu"], form, form, int(row["tp"]), engine)
+        place = place_of(row["model"], row["gpu"], form, form, int(row["tp"]), engine, "tensorrt-llm:0.9")
         first, batch, given = row["first"], int(row["batch"]), int(row["input"])
         # The first page gives what all GPUs do together; later ones, which it calls peaks, what one does, though the
         # page of 2023-12-20 forgot to say so: its numbers are those of the next, which does.
@@ -110,7 +113,9 @@ def llm_inference_bench(data: Path) -> Iterator[dict[str, Any]]:
             continue
         decoder = DECODERS[row["model"]]
         engine = _engine_of_2024(row["framework"], decoder, place, int(row["gpus"]))
-        steps = place_of(row["model"], place, "fp16", "fp16", int(row["gpus"]), engine)
+        steps = place_of(
+            row["model"], place, "fp16", "fp16", int(row["gpus"]), engine, RELEASES_OF_2024[row["framework"]]
+        )
         if not steps.fits():
             continue  # Mixtral's 93 GB on "one" MI250: both of its dies, and how they share it is not told
         layer_s = TRTLLM_PROMPT_LAYER_S if row["framework"] == "TensorRT-LLM" else 0.0
@@ -126,6 +131,10 @@ def _trtllm(decoder: rk.Decoder, together: tuple[int, ...]) -> rk.Engine:
     """Without CUDA graphs, which its sessions of that time captured when asked to (cuda_graph_mode)."""
     heads = "together" if _shared(decoder) in together else "apart"
     return rk.Engine(host="overlapped", heads=heads, graph_sizes=(), memory_share=TRTLLM_MEMORY, reserve="whole")  # type: ignore[arg-type]
+
+
+#: Whose attention ran; DeepSpeed-MII's is FlashAttention 2, as vLLM's.
+RELEASES_OF_2024 = {"TensorRT-LLM": "tensorrt-llm:0.9", "vLLM": "vllm:0.4", "DS-MII": "vllm:0.4"}
 
 
 def _engine_of_2024(framework: str, decoder: rk.Decoder, place: str, tp: int) -> rk.Engine:
@@ -152,7 +161,7 @@ def splitwise(data: Path) -> Iterator[dict[str, Any]]:
             host="serial", heads="apart", graph_sizes=(), layer_s=EAGER_LAYER_S[row["hardware"]],
             host_sequence_s=V0_SEQUENCE_S,
         )  # fmt: skip
-        steps = place_of(row["model"], row["hardware"], "fp16", "fp16", int(row["tensor_parallel"]), engine)
+        steps = place_of(row["model"], row["hardware"], "fp16", "fp16", int(row["tensor_parallel"]), engine, "vllm:0.2")
         batch, given, output = (int(row[name]) for name in ("batch_size", "prompt_size", "token_size"))
         timed = steps.batch(batch, given, output, prompt_layer_s=EAGER_PROMPT_LAYER_S, prompt_token_s=V0_PROMPT_TOKEN_S)
         common = {

@@ -40,14 +40,14 @@ class Place:
     """A decoder on `tp` GPUs, in an engine."""
 
     def __init__(self, decoder: rk.Decoder, gpu: str, cluster: str | None, *, weights: str, kv: str, tp: int,
-                 engine: rk.Engine, watts: float | None) -> None:  # fmt: skip
+                 engine: rk.Engine, release: str, watts: float | None) -> None:  # fmt: skip
         machine = limited(machines_of([gpu])[0], power_w=watts)
         self.decoder, self.engine, self.tp, self.cluster = decoder, engine, tp, cluster
         links = (lambda size, gpus: _collective(size, gpus, cluster)[0]) if cluster is not None else None
         self.times = StepTimes(
             decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, collective_s=links,
             padded=engine.padded, heads_apart=engine.heads == "apart",
-            graphs=engine.graph_sizes != (),
+            graphs=engine.graph_sizes != (), release=release,
         )  # fmt: skip
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}  # bounds of steps, by their sizes
 

@@ -198,6 +198,11 @@ def _gemm_packed(data: Path) -> Iterator[Campaign]:
 _ATTENTION_FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
 
 
+#: TensorRT-LLM's own kernels for prompts, and Triton's: 0.8 and a fourth of the others' rate, FlashAttention's, which
+#: `model.attention_backends` takes engines to run.
+_OTHER_KERNELS = ("torch_flow", "torch_flow_flashinfer", "triton", "vllm_triton_attn")
+
+
 def _attention(data: Path) -> Iterator[Campaign]:
     for file in sorted(data.glob("aiconfigurator/attention_*.parquet")):
         table = read_table(file)
@@ -207,6 +212,8 @@ def _attention(data: Path) -> Iterator[Campaign]:
             table = table[(table["attn_dtype"] == "bfloat16") & (table["kv_cache_dtype"] == "bfloat16")]
         table = table[table["attn_dtype"] == "bfloat16"]
         decode, encoder = "decode" in file.stem, "encoder" in file.stem
+        if not decode:
+            table = table[~table["kernel_source"].isin(_OTHER_KERNELS)]
         rows = pd.DataFrame(
             {
                 "gpu": table["gpu"],
@@ -223,7 +230,8 @@ def _attention(data: Path) -> Iterator[Campaign]:
         )
         keys = [name for name in rows if name != "seconds"]
         pooled = rows.groupby(keys, as_index=False)["seconds"].agg(["median", "count"])
-        pooled = pooled[pooled["count"] >= 2].rename(columns={"median": "seconds"}).drop(columns="count")
+        least = min(2, table["framework"].nunique())
+        pooled = pooled[pooled["count"] >= least].rename(columns={"median": "seconds"}).drop(columns="count")
         pooled = pooled.assign(op="attention" if encoder else "attention_call", dtype="bf16")
         yield from _by_gpu(pooled, AICONFIGURATOR, file.stem, "backend", **CALLS)
 

@@ -317,7 +317,7 @@ def engine_times(
         decoder=decoder, machine=machine, weights=formats[0], kv=formats[1], tp=tp, ep=ep, dp=dp,
         drafted=engine.drafted, adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,
         own_sums=engine.sums == "one-shot", heads_apart=engine.heads == "apart",
-        graphs=engine.graph_sizes != (),
+        graphs=engine.graph_sizes != (), release=engine.named,
     )  # fmt: skip
 
 

@@ -7,7 +7,8 @@ cuDNN and FlashAttention 3 use. By those of one warp an SM multiplies no faster 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -16,7 +17,7 @@ from rooflinekit.errors import FormatError, InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import PRESENT, Release
-from rooflinekit.ir.op import DType, Family, Op, PricedOp, TensorSpec
+from rooflinekit.ir.op import DType, Family, Math, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
 from rooflinekit.model.kernel import Kernel, passing
@@ -24,11 +25,11 @@ from rooflinekit.model.libraries import capability_of
 
 FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True, sums_in_memory=True)
 FLASH_3 = replace(ATTENTION, name="FlashAttention 3", sums_in_memory=True)
-CUDNN = replace(ATTENTION, name="cuDNN's attention", sums_in_memory=True)
-#: The same on Blackwell's data centre GPUs, whose exponentials take longer than their products.
-CUDNN_BLACKWELL = replace(CUDNN, polynomials=True)
-#: Its gradient.
-CUDNN_GRADIENT = replace(CUDNN, rate=ByUnit.both("cudnn_gradient"))
+CUDNN = replace(
+    ATTENTION, name="cuDNN's attention", sums_in_memory=True, rate=ByUnit.both("cudnn_attention")
+)  # fmt: skip
+#: The same on Blackwell's data centre GPUs, which take products beside a softmax.
+CUDNN_BLACKWELL = replace(CUDNN, tensor_memory=True, rate=ByUnit.both(""))
 FLASH_4 = replace(CUDNN_BLACKWELL, name="FlashAttention 4")
 EFFICIENT = replace(ATTENTION, name="memory-efficient", warp_level=True, rate=ByUnit.both("efficient_attention"))
 #: Of heads above 128 its gradient sums those of keys and values in memory (mem_eff_attention/kernel_backward.h).
@@ -41,6 +42,10 @@ AOTRITON = replace(ATTENTION, name="AOTriton", rate=ByUnit.both("triton_attentio
 CK = replace(AOTRITON, name="Composable Kernel", computes_again=False, sums_in_memory=True)
 #: What inductor writes for flex_attention.
 TRITON = replace(AOTRITON, name="Triton's attention")
+#: Of engines: FlashAttention 2's by templates, and TensorRT-LLM's own, of which others call those for Blackwell.
+FLASHINFER = replace(FLASH, name="FlashInfer")
+TENSORRT = replace(ATTENTION, name="TensorRT-LLM's attention", rate=ByUnit.both("engine_attention"))
+TENSORRT_BLACKWELL = replace(CUDNN_BLACKWELL, name=TENSORRT.name)
 #: PyTorch's own products and softmax, which model.attention_math writes out.
 WRITTEN_OUT = replace(ATTENTION, name="math")
 
@@ -67,8 +72,29 @@ _FLASH = (f"{_SCALED}flash_attention", *_FLASH_KINDS)
 _BY_NAME = (*_FLASH_KINDS, "aten._efficient_attention_")
 _OF_CK, _OF_AITER = ("gfx90a", "gfx94", "gfx95"), ("gfx94", "gfx95")
 _HOPPER, _BLACKWELL = 9, 10  # generations, of the latter its data centre GPUs
+_SMALL_BLACKWELL = 12  # of its others, whose SMs have Ada's shared memory
+_AGAIN_FROM = 224  # numbers of a head above which FlashAttention 2.5.5 has a gradient there, without dropout
 _IN_REGISTERS = 128  # numbers of a head whose gradients the memory-efficient kernel sums in registers, at most
 _HALF, _SUM_BYTES = 2, 4
+_SINGLE_IN_TENSOR_CORES = 3  # products in tf32 in the place of one in fp32 (CUTLASS, OpMultiplyAddFastF32)
+
+# By engine, the oldest first: the version from which on it runs these kernels, by generation of GPUs; 0: all others.
+_SINCE_FLASH_3 = {0: FLASH, _HOPPER: FLASH_3}
+_ENGINES: Mapping[str, tuple[tuple[tuple[int, ...], Mapping[int, Algorithm]], ...]] = {
+    "vllm": (
+        ((0,), {0: FLASH}),
+        ((0, 8), _SINCE_FLASH_3),
+        ((0, 11), {**_SINCE_FLASH_3, _BLACKWELL: TENSORRT_BLACKWELL}),
+    ),
+    "sglang": (
+        ((0,), {0: FLASHINFER}),
+        ((0, 4, 6), {0: FLASHINFER, _HOPPER: FLASH_3}),
+        ((0, 5), {0: FLASHINFER, _HOPPER: FLASH_3, _BLACKWELL: TENSORRT_BLACKWELL}),
+    ),
+    "tensorrt-llm": (((0,), {0: TENSORRT, _BLACKWELL: TENSORRT_BLACKWELL}),),
+}  # fmt: skip
+_ENGINES_ON_AMD = {"vllm": TRITON, "sglang": AITER}
+_PAGED = "serving.paged_attention"
 
 
 def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Release | None) -> Iterator[Kernel]:
@@ -81,6 +107,8 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
     convert_dq_to_16bits in a profile).
     """
     algorithm = _made_for(backend_of(op, device, like), op, device)
+    if algorithm in (EFFICIENT, EFFICIENT_WIDE) and kernel.math is Math.FP32:
+        kernel = _by_three_products(kernel, capability_of(device) if device else None)
     if op.kind not in GRADIENTS:
         yield replace(kernel, algorithm=algorithm)
         return
@@ -88,7 +116,7 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
         yield _computed_again(replace(kernel, algorithm=replace(algorithm, gradient=True)))
         return
     grad, query, key = op.inputs[:3]
-    kernel = replace(kernel, algorithm=replace(algorithm, gradient=True))
+    kernel = replace(kernel, algorithm=replace(algorithm, gradient=True, tensor_memory=False))
     if not algorithm.sums_in_memory:
         yield kernel
         return
@@ -111,7 +139,7 @@ def _made_for(algorithm: Algorithm, op: Op, device: Device | None) -> Algorithm:
     """The variant of a library's kernel for a gradient, for wide heads or for a generation of GPUs."""
     if op.kind in GRADIENTS:
         wide = max(_widths(op)) > _IN_REGISTERS
-        return {CUDNN: CUDNN_GRADIENT, EFFICIENT: EFFICIENT_WIDE if wide else EFFICIENT}.get(algorithm, algorithm)
+        return EFFICIENT_WIDE if wide and algorithm is EFFICIENT else algorithm
     later = (capability_of(device) or (0,))[0] == _BLACKWELL
     return CUDNN_BLACKWELL if later and algorithm is CUDNN else algorithm
 
@@ -127,6 +155,17 @@ def _computed_again(kernel: Kernel) -> Kernel:
     return replace(kernel, cost=again, asked_flop=integer(cost.matrix_flop))
 
 
+def _by_three_products(kernel: Kernel, capability: tuple[int, int] | None) -> Kernel:
+    """In fp32 from Ampere on: each product on the tensor core as three in tf32, of the numbers and of what they round
+    off (torch's mem_eff_attention/gemm_kernel_utils.h: OpMultiplyAddFastF32); before it on the CUDA cores.
+    """
+    if capability is None or capability[0] < _FLASH_FROM:
+        return kernel
+    cost = kernel.cost
+    again = replace(cost, gemms=cost.gemms * _SINGLE_IN_TENSOR_CORES)
+    return replace(kernel, math=Math.TF32, cost=again, asked_flop=integer(cost.matrix_flop))
+
+
 def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Algorithm:
     """The kernel that PyTorch runs for scaled_dot_product_attention (aten/src/ATen/native/transformers/cuda).
 
@@ -135,7 +174,7 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
     memory-efficient one; else PyTorch's products and softmax; of those that the program has not switched off
     (`backends` of the op: what is on). On AMD's GPUs both are AOTriton's, or Composable
     Kernel's where the program prefers that (`prefers` of the op), as flash-attn and xFormers do. A program that calls a
-    package of its own says so as the op's `backend`. Attention of serving engines, and of other vendors, is not told
+    package of its own says so as the op's `backend`, an engine as its `engine`. Attention of other vendors is not told
     apart. Raises FormatError where PyTorch finds no kernel.
     """
     if device is None or device.kind != "gpu":
@@ -145,6 +184,8 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
     if op.kind.startswith("higher_order.flex_attention"):
         return TRITON
     capability = capability_of(device)
+    if op.kind == _PAGED:
+        return _of_engine(op, device, capability)
     if op.kind.startswith(_BY_NAME) and capability is not None:
         if not op.kind.startswith(_FLASH_KINDS):
             return EFFICIENT
@@ -155,6 +196,23 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
     if capability is None:
         return _of_amd(op, device)
     return _first_of(op, device, capability, like)
+
+
+def _of_engine(op: Op, device: Device, capability: tuple[int, int] | None) -> Algorithm:
+    """The kernel of an engine by its release, such as "vllm:0.12", and by the GPU; of no engine as vLLM's newest.
+
+    NVIDIA's tables of measured kernels (aiconfigurator) name those of vLLM 0.14 and 0.24, SGLang 0.5 and TensorRT-LLM
+    1.3; since when engines have them is as remembered. Heads wider than flash attention's, as of a latent, have kernels
+    of their own, which are not told apart, nor is what runs before Ampere.
+    """
+    name, _, version = str(op.attrs.get("engine", "")).partition(":")
+    if capability is None:
+        return _ENGINES_ON_AMD.get(name, ATTENTION) if _is_one_of(device, _OF_AITER) else ATTENTION
+    if capability[0] < _FLASH_FROM or max(_widths(op)) > _VERSIONS["flash"].widest:
+        return ATTENTION
+    numbers = tuple(map(int, re.findall(r"\d+", version)))
+    *_, kernels = (one for since, one in _ENGINES.get(name, _ENGINES["vllm"]) if since <= (numbers or since))
+    return kernels.get(capability[0], kernels[0])
 
 
 def _first_of(op: Op, device: Device, capability: tuple[int, int], like: Release | None) -> Algorithm:
@@ -295,7 +353,24 @@ def _against_flash(op: Op, capability: tuple[int, int], version: _Flash) -> Iter
 
 def _against_own_flash(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
     """Why the version that a release of PyTorch has does not take it."""
-    return _against_flash(op, capability, _VERSIONS["flash" if (like or PRESENT).has_flash_2 else "flash-1"])
+    yield from _against_flash(op, capability, _VERSIONS["flash" if (like or PRESENT).has_flash_2 else "flash-1"])
+    yield from _too_wide_to_train(op, capability, like or PRESENT)
+
+
+def _too_wide_to_train(op: Op, capability: tuple[int, int], release: Release) -> Iterator[Obstacle]:
+    """Why a gradient does not fit into the shared memory of 8.6 to 8.9 and of 12.x, 100 KiB of an SM.
+
+    sdp_utils.cpp, check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120; before FlashAttention 2.5.5,
+    which PyTorch 2.4 has, heads above 192 had none there, and those above 64 none by FlashAttention 1 (as remembered).
+    """
+    trained = op.kind in GRADIENTS or op.attrs.get("trained")
+    if not trained or not ((8, 6) <= capability <= (8, 9) or capability[0] == _SMALL_BLACKWELL):
+        return
+    width, most = max(_widths(op)), 192 if release.has_flash_2 else 64
+    again = _AGAIN_FROM if release >= (2, 4) and not op.attrs.get("dropout_p") else _VERSIONS["flash"].widest
+    if most < width <= again:
+        where = "compute capability {}.{}".format(*capability)
+        yield f"training with {_of_width(_widths(op))} on {where}", f"use heads of up to {most}"
 
 
 def _unequal(op: Op) -> Iterator[Obstacle]:
@@ -331,6 +406,7 @@ def _against(name: str, op: Op, capability: tuple[int, int], like: Release | Non
         yield from _without(like, *_FIRST[name])
     if name in _VERSIONS:
         yield from _against_flash(op, capability, _VERSIONS[name])
+        yield from _too_wide_to_train(op, capability, Release(2, 1) if name == "flash-1" else like or PRESENT)
     elif name == "cudnn":
         yield from _against_cudnn(op, capability)
     elif name == "efficient":

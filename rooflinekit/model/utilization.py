@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rooflinekit.ir.op import Math
 from rooflinekit.model.kernel_batch import Floats, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.tiling import Fill, Rates, tiled
@@ -34,7 +33,7 @@ _QUERIES = 128  # queries that one block works on
 #: Cycles of a lane for an integer division with its remainder, by which PyTorch's own kernels find a pixel: some 23
 #: operations of 2 each (conv_depthwise2d_grad_weight_kernel). Fitted, it came to 44 ± 15.
 _DIVISION = 46.0
-_EXPONENTIAL = 10  # instructions of a lane for an exponential as a polynomial (reduction, Horner's rule)
+_POLYNOMIALS = 0.25  # of exponentials, by kernels for tensor memory (FlashAttention 4: 10 to 25 %)
 _KEYS = 64  # keys in one of its steps
 _GRAIN = 16  # queries that the tensor core takes at once
 _WIDE = 128  # size of heads above which kernels come in steps of 64 in place of 32 (FlashAttention 2 and 3)
@@ -75,51 +74,55 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
 
     What a softmax and loads of operands add to products takes instructions, of which an SM issues as many whatever its
     tensor core does: `attention_share` of the rate is left where that does `warp_mma_flop` a clock or more, a larger
-    one where it does less, as on GeForce boards.
+    one where it does less, as on GeForce boards. Sums in tensor memory leave `tensor_memory_attention`: one thread
+    starts products, beside which all warps have a softmax to work at.
     """
     value = machine.values
     by_warps = value["warp_mma_flop"] * machine.sm_count * machine.clock
     single = rates.on_tensor_core & p.told(lambda one: one.warp_level)
     peak = np.where(single, np.minimum(rates.peak, by_warps), rates.peak)
-    share = np.minimum(rates.issued / rates.peak, value["issue_share"]) * value["attention_share"]
+    share = np.minimum(rates.issued / rates.peak, value["issue_share"]) * _of_forward(p, machine)
     share = share * p.told(lambda one: one.share(value, True))
-    share = share * p.told(lambda one: value["attention_gradient"] if one.gradient else 1.0)
+    share = share * p.told(lambda one: value["tensor_memory_attention" if one.tensor_memory else "attention_share"])
     lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * np.maximum(1 / share - 1, 0.0)
     found: Floats = peak / (1 + lost)
+    return found
+
+
+def _of_forward(p: Products, machine: Machine) -> Floats:
+    """The rate of a gradient's products, of those in the forward pass; 1 for these."""
+    found: Floats = p.told(lambda one: machine.values["attention_gradient"] if one.gradient else 1.0)
     return found
 
 
 def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floats:
     """Seconds for which a board at its power limit has energy for each product of attention; 0 for other products.
 
-    Products on one unit and the softmax on the CUDA cores take their energy whether or not they run beside each other.
-    Half of a score's softmax goes with each of its two products. Unlike other products, calls of less than a
-    millisecond in a row were not measured to escape the limit.
+    A FLOP takes a product's, in a gradient more: its operands pass through shared memory more often, which takes
+    instructions and energy alike. A softmax takes none that was measured beside. Unlike other products, calls of less
+    than a millisecond in a row were not measured to escape the limit.
     """
     found: Floats = np.zeros(products.m.size)
     attends = products.told(lambda one: one.shape) == "queries"
-    if not attends.any():
-        return found
-    p = products.where(attends)
-    size = np.where(p.k <= p.n, p.k, p.n)
-    lanes = machine.matrix_rate(Math.FP32, tensor_core=False).limit
-    softmax = p.flop / (2 * size) * machine.values["softmax_flop"] / 2
-    plain_s = p.flop * _compiled(size) / size / rates.limit[attends]
-    found[attends] = plain_s + softmax / lanes
+    if attends.any():
+        p = products.where(attends)
+        size = np.where(p.k <= p.n, p.k, p.n)
+        found[attends] = p.flop * _compiled(size) / size / rates.limit[attends] / _of_forward(p, machine)
     return found
 
 
 def exponential_s(special: Floats, products: Products, machine: Machine) -> Floats:
     """Seconds of the special functions of each kernel: those of attention are one instruction a score, exp2.
 
-    Other functions take several. The cores of a CPU have no unit for any. Kernels for Blackwell compute some otherwise.
+    Other functions take several. The cores of a CPU have no unit for any. Kernels whose sums are in tensor memory have
+    lanes left for some.
     """
     found: Floats = special / machine.special_rate
     attends = products.told(lambda one: one.shape) == "queries"
     if machine.device.kind == "gpu" and attends.any():
         which = products.kernel[attends]
-        polynomials = products.told(lambda one: one.polynomials)[attends]
-        rate = machine.device.exponentials_per_sm + machine.device.lanes_per_sm / _EXPONENTIAL * polynomials
+        polynomials = _POLYNOMIALS * products.told(lambda one: one.tensor_memory)[attends]
+        rate = machine.device.exponentials_per_sm / (1 - polynomials)
         found[which] = special[which] / (rate * machine.sm_count * machine.clock)
     return found
 

@@ -97,7 +97,12 @@ def draft_times(engine: Engine, times: StepTimes) -> StepTimes | None:
     if speculation is None or speculation.draft is None:
         return None
     return StepTimes(
-        decoder=speculation.draft, machine=times.machine, weights=speculation.weights, kv=times.kv, padded=engine.padded
+        decoder=speculation.draft,
+        machine=times.machine,
+        weights=speculation.weights,
+        kv=times.kv,
+        release=times.release,
+        padded=engine.padded,
     )
 
 

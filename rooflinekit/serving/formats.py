@@ -146,6 +146,7 @@ class Options:
     dp: int = 1
     drafted: int = 0
     adapters: Adapters | None = None
+    release: str = ""  # of an engine, such as "vllm:0.12", whose attention runs; "" for the newest kernels
 
     @property
     def gpus(self) -> int:

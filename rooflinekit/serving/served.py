@@ -21,6 +21,7 @@ from rooflinekit.serving.settings import THREAD_SPREAD, Disaggregation, Engine, 
 from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import Answered, Played, Request, ServiceLevel, Stream, Traffic
 from rooflinekit.step.accuracy import Accuracy, engine_accuracy
+from rooflinekit.step.attention import attention_seconds
 from rooflinekit.step.bounds import widened
 from rooflinekit.step.energy import Draws, Energy, Member, energy_together
 from rooflinekit.step.execution import Execution
@@ -236,12 +237,14 @@ class Serving(Served):
         waits = "" if self.running == s.clients else f"; {self.running} run at once, the others wait"
 
         t, b = partial(format_quantity, unit="s"), partial(format_quantity, unit="byte", binary=True)
+        kernels = attention_seconds(self.prefill.timings)
         further = "no further tokens: answers have one"
         if s.output > 1:
             further = f"each further token {t(self.tpot_s)} (90 %: {t(low)} to {t(high)})"
         return "\n".join([
             f"{self.decoder.name} on {gpus}{self.gpu}: {s.clients} clients, {s.input} tokens in, {s.output} out, "
             f"weights {self.weights}, cache {self.kv}{told}{waits}",
+            *([f"  attention by {', '.join(kernels)}"] if kernels else []),
             f"  first token {t(self.ttft_s)} (90 %: {t(ttft_low)} to {t(ttft_high)}); one prompt alone "
             f"{t(self.prefill_s)}, {self.prefill.regime}-bound",
             f"  {further}; a decode step {t(self.decode_s)}, {self.decode.regime}-bound",

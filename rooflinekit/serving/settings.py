@@ -151,6 +151,14 @@ class Engine:
         return release_of(self.release).name if self.release else ""
 
     @property
+    def named(self) -> str:
+        """The name that `Engine.of` was asked for, with the version where that was told; nothing of another engine."""
+        release = release_of(self.release) if self.release else None
+        if release is None:
+            return ""
+        return f"{release.name}:{release.version}" if release.known else release.name
+
+    @property
     def given(self) -> float:
         """Tokens that a step gives a sequence, on average."""
         return self.speculation.given if self.speculation else 1.0

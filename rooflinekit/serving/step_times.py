@@ -147,8 +147,8 @@ class StepSums(Options):
         """Of the kernels of a step of the thinned decoder, at these sizes."""
         key = step, *sizes.items()
         if key not in self._timings:
-            graph = self.graph(step, whole=False).at(**sizes)
-            kernels = [kernel for issue in issues_of(graph, formats_channels_last(self.machine.device))
+            graph, device = self.graph(step, whole=False).at(**sizes), self.machine.device
+            kernels = [kernel for issue in issues_of(graph, formats_channels_last(device), device)
                        for kernel in issue.kernels]  # fmt: skip
             self._timings[key] = time_kernels(kernels, self.launched)
         return self._timings[key]

@@ -88,6 +88,11 @@ class _Builder:
     cached: DType
     options: Options
 
+    @property
+    def engine(self) -> dict[str, str]:
+        """What attention says of the engine whose kernel it runs by."""
+        return {"engine": self.options.release} if self.options.release else {}
+
     def step(self, ids: TensorSpec) -> TensorSpec:
         """[tokens] → the next token of each sequence."""
         d, tape = self.decoder, self.tape
@@ -154,7 +159,7 @@ class _Builder:
             shape = (b, kv_heads, part.context, d.head_dim)
             keys, values = (tape.cache(f"{name}{mark}", *shape, dtype=self.cached) for name in ("keys", "values"))
             out = result.seen(*query.shape)
-            tape.run("serving.paged_attention", (query, keys, values), out, window=window)
+            tape.run("serving.paged_attention", (query, keys, values), out, window=window, **self.engine)
         return result
 
     def _latent(self, x: TensorSpec) -> TensorSpec:
@@ -183,7 +188,7 @@ class _Builder:
             q, k = (of.seen(b, heads, s, d.head_dim) for of in (query, made))
             v = tape.new(b, heads, s, d.value_dim)
             out = result.seen(b, heads, s, d.value_dim)
-            tape.run("serving.paged_attention", (q, k, v), out, window=None)
+            tape.run("serving.paged_attention", (q, k, v), out, window=None, **self.engine)
         return result
 
     def _absorbed(self, mark: str, part: Part, query: TensorSpec, result: TensorSpec) -> None:
@@ -197,7 +202,7 @@ class _Builder:
         seen = cache.seen(b, 1, part.context, d.latent)
         q = tape.new(*_queries(part, heads, d.latent + d.rope_dim))
         out = tape.new(*_queries(part, heads, d.latent))
-        mixed = tape.run("serving.paged_attention", (q, cache, seen), out, window=None)
+        mixed = tape.run("serving.paged_attention", (q, cache, seen), out, window=None, **self.engine)
         tape.run("aten.bmm", (mixed.seen(heads, tokens, d.latent), back),
                  result.seen(heads, tokens, d.value_dim))  # fmt: skip
 

@@ -65,10 +65,12 @@ def _fused_or_not(
     half = query.dtype in (torch.float16, torch.bfloat16)
     fusible = _alike(query, key, value, grouped=enable_gqa)
     flash = half and attn_mask is None and expression(query.shape[3]) == expression(value.shape[3])
+    training = any(one.requires_grad for one in (query, key, value)) and torch.is_grad_enabled()
     if fusible and flash and backends.flash_sdp_enabled():
-        return _first(
-            torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
-        )
+        with SwitchedOn.trained(training):
+            return _first(
+                torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
+            )
     if not fusible or not (backends.mem_efficient_sdp_enabled() or (half and backends.cudnn_sdp_enabled())):
         if not backends.math_sdp_enabled():
             raise RuntimeError(_NO_KERNEL)
@@ -77,7 +79,6 @@ def _fused_or_not(
         )[0]
         return unfused
     mask = None if attn_mask is None else _additive(attn_mask, query, key)
-    training = query.requires_grad or key.requires_grad
     if backends.mem_efficient_sdp_enabled():
         return _first(
             torch.ops.aten._scaled_dot_product_efficient_attention(
@@ -95,17 +96,34 @@ def _fused_or_not(
 _LATER_CUDNN = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
 
 
+_NARROW = 64  # numbers of a head up to which every kernel has a gradient
+
+
 class SwitchedOn:
     """Which fused kernels may run where a program calls attention, in `sdpa_kernel(...)` or by the environment.
 
     The gradient, for which autograd is asked later, runs by what its forward pass ran by.
     """
 
+    _trained = False
+
     def __init__(self) -> None:
         self._known: dict[str, dict[str, Any]] = {}
 
+    @classmethod
+    @contextmanager
+    def trained(cls, wanted: bool) -> Iterator[None]:
+        """What is called within has a gradient, or none."""
+        cls._trained = wanted
+        try:
+            yield
+        finally:
+            cls._trained = False
+
     def attrs(self, kind: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-        """`backends` of an op: those that are on, nothing where all are; `prefers`: "ck" where that is asked for."""
+        """`backends` of an op: those that are on, nothing where all are; `prefers`: "ck" where that is asked for;
+        `trained`: that heads so wide have a gradient, which not every GPU has the shared memory for.
+        """
         if kind.endswith("_backward"):
             return next((self._known[one.name] for one in inputs if one.name in self._known), {})
         backends: Any = torch.backends.cuda
@@ -120,6 +138,8 @@ class SwitchedOn:
             found["backends"] = tuple(name for name, on in switches.items() if on)
         if _prefers_ck():
             found["prefers"] = "ck"
+        if self._trained and inputs[0].shape[-1] > _NARROW:
+            found["trained"] = True
         self._known |= dict.fromkeys((one.name for one in outputs), found)
         return found
 

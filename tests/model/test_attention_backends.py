@@ -24,6 +24,7 @@ from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Math, Op, TensorSpec
 from rooflinekit.model.algorithms import ATTENTION
 from rooflinekit.model.attention_backends import (
+    AITER,
     AOTRITON,
     CK,
     CUDNN,
@@ -32,6 +33,10 @@ from rooflinekit.model.attention_backends import (
     FLASH,
     FLASH_1,
     FLASH_3,
+    FLASHINFER,
+    TENSORRT,
+    TENSORRT_BLACKWELL,
+    TRITON,
     WRITTEN_OUT,
     against,
     backend_of,
@@ -121,6 +126,24 @@ def op(
         (A100, None, {"traced": "efficient", "dim": 192, "wide": 128}, EFFICIENT),
         (A100, None, {"is_causal": True, "keys": 512}, FLASH),
         (A100, None, {"is_causal": True, "keys": 1024}, EFFICIENT),  # whose causal mask begins at the upper left
+        # check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120; before, gt64_and_sm_ge86_lt90
+        *((gpu, None, {"dim": 256, "back": True}, FLASH) for gpu in (ADA, "nvidia-rtx-3090", RTX_5090, A100)),
+        *(
+            (gpu, None, {"dim": dim, "back": True, "dropout_p": dropout}, EFFICIENT)
+            for gpu in (ADA, "nvidia-a10", "nvidia-l40s", RTX_5090, "nvidia-rtx-pro-6000-blackwell-server")
+            for dim, dropout in ((200, 0.0), (224, 0.0), (256, 0.1))
+        ),
+        *((gpu, None, {"dim": 224, "back": True, "dropout_p": 0.1}, FLASH) for gpu in (A100, "nvidia-a30", H100, B200)),
+        *((ADA, like, {"dim": 192, "back": True}, FLASH) for like in ("2.2", "2.4", None)),
+        *((ADA, like, {"dim": 256, "back": True}, EFFICIENT) for like in ("2.2", "2.3")),
+        (ADA, "2.4", {"dim": 256, "back": True}, FLASH),
+        (A100, "2.2", {"dim": 256, "back": True}, FLASH),
+        (ADA, "2.1", {"dim": 64, "back": True}, FLASH_1),
+        (ADA, "2.1", {"dim": 128, "back": True}, EFFICIENT),
+        (A100, "2.1", {"dim": 128, "back": True}, FLASH_1),
+        (ADA, "2.1", {"dim": 128}, FLASH_1),  # without a gradient
+        *((ADA, None, {"dim": 224, "trained": trained}, kernel) for trained, kernel in ((True, EFFICIENT),
+                                                                                        (False, FLASH))),
         (H100, None, {"dropout_p": 0.125}, CUDNN),
         (H100, None, {"dropout_p": 0.1}, FLASH),  # no multiple of a sixteenth
         (H100, None, {"backends": ("flash", "efficient")}, FLASH),
@@ -393,6 +416,73 @@ def test_a_slower_tensor_core_loses_less_to_a_softmax(device: Device) -> None:
         assert alone / beside == pytest.approx(share, rel=1e-3)
 
 
+def test_sums_in_tensor_memory_leave_more_of_the_rate(device: Device) -> None:
+    # 1600 FLOP a clock where 2048 are what an SM of Ampere does: a FLOP takes 1/1600 + (1/share - 1)/2048 of a clock
+    shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
+    machine = Machine.of(
+        device, constants(attention_share=0.5, tensor_memory_attention=0.8, warp_mma_flop=2048, overlap=1000)
+    )
+    seconds = {
+        one: time_work(
+            KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)), machine
+        ).compute_s[0]
+        for one in (CUDNN_BLACKWELL, FLASH_3)
+    }  # fmt: skip
+    assert seconds[FLASH_3] / seconds[CUDNN_BLACKWELL] == pytest.approx((1 + 1600 / 2048) / (1 + 400 / 2048), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "expected"),
+    [
+        # kernels that NVIDIA's tables name (aiconfigurator 095f58a, attention_context_*.parquet: kernel_source)
+        ("vllm:0.14.0", A100, FLASH),
+        ("vllm:0.24.0", H100, FLASH_3),
+        ("vllm:0.24.0", "nvidia-l40s", FLASH),
+        ("vllm:0.24.0", B200, TENSORRT_BLACKWELL),
+        ("sglang:0.5.14", H100, FLASH_3),
+        ("sglang:0.5.14", "nvidia-l40s", FLASHINFER),
+        ("sglang:0.5.14", B200, TENSORRT_BLACKWELL),
+        ("tensorrt-llm:1.3.0rc20", H100, TENSORRT),
+        ("tensorrt-llm:1.3.0rc20", B200, TENSORRT_BLACKWELL),
+        ("tensorrt-llm:1.0.0", A100, TENSORRT),
+        # before
+        ("vllm:0.6.3", H100, FLASH),
+        ("vllm:0.10", B200, FLASH),
+        ("sglang:0.4.1", H100, FLASHINFER),
+        # of no engine, what the newest have
+        ("", A100, FLASH),
+        ("", H200, FLASH_3),
+        ("", "nvidia-gb300", TENSORRT_BLACKWELL),
+        ("", RTX_5090, FLASH),
+        ("vllm:0.12", T4, ATTENTION),
+        ("vllm:0.12", "amd-mi300x", TRITON),
+        ("sglang:0.5", "amd-mi300x", AITER),
+        ("", "amd-mi300x", ATTENTION),
+    ],
+)
+def test_engines_have_kernels_of_their_own(engine: str, gpu: str, expected: object) -> None:
+    paged = op(window=None, **({"engine": engine} if engine else {}))
+    assert backend_of(replace(paged, kind="serving.paged_attention"), rk.load_device(gpu)) == expected
+
+
+def test_heads_as_wide_as_a_latent_are_of_a_kernel_that_is_not_told() -> None:
+    latent = replace(op(dim=576, wide=512, engine="vllm:0.24"), kind="serving.paged_attention")
+    assert backend_of(latent, rk.load_device(H100)) == ATTENTION
+
+
+@pytest.mark.parametrize(("gpu", "math", "times"), [(A100, Math.TF32, 3), (T4, Math.FP32, 1), (V100, Math.FP32, 1)])
+@pytest.mark.parametrize("back", [False, True])
+def test_memory_efficient_attention_in_fp32_is_three_products_in_tf32_from_ampere_on(
+    gpu: str, math: Math, times: int, back: bool
+) -> None:
+    # mem_eff_attention/gemm_kernel_utils.h: float from Sm80 on has OpClassTensorOp and OpMultiplyAddFastF32
+    given = gradient(dtype=DType.FLOAT32) if back else op("efficient", dtype=DType.FLOAT32, is_causal=False)
+    (kernel,) = plain_kernels(price_all([given])[0], None, rk.load_device(gpu))
+    asked = (5 if back else 2) * 2 * 2 * 8 * 512 * 512 * 128  # FLOP of the products of 16 heads
+    assert (kernel.math, kernel.cost.matrix_flop) == (math, times * asked)
+    assert kernel.asked_flop == (asked if times > 1 else 0)
+
+
 def test_causal_blocks_fetch_the_keys_that_they_see(device: Device) -> None:
     # 64 bytes a clock for keys of 128 numbers; a tensor core so fast that the fetches are all that takes time
     fast = device.replace(matrix_peak=dict.fromkeys(device.matrix_peak, 1e18))
@@ -411,8 +501,8 @@ def test_causal_blocks_fetch_the_keys_that_they_see(device: Device) -> None:
 def test_exponentials_go_by_units_and_polynomials(device: Device) -> None:
     shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
     special = 50 * 1280 * 4096
-    values, lanes = constants(), device.lanes_per_sm  # ten instructions of a lane for one
-    for units, algorithm, rate in ((16, FLASH_3, 16), (16, CUDNN_BLACKWELL, 16 + lanes / 10), (32, FLASH_3, 32)):
+    values = constants()  # a quarter of them are polynomials: units have three of four to do
+    for units, algorithm, rate in ((16, FLASH_3, 16), (18, CUDNN_BLACKWELL, 24), (32, FLASH_3, 32)):
         machine = Machine.of(device.replace(exponentials_per_sm=units), values)
         products = Products.of([0, 0], **shape, algorithm=algorithm)
         expected = special / (rate * machine.sm_count * machine.clock)

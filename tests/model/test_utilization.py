@@ -4,6 +4,8 @@ On CUDA cores a step in k of an a×b tile takes 2·a·b / 0.2e12 s: 163.84 ns fo
 for 16×32. On the tensor core it takes a tenth of that.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from round_numbers import constants
@@ -379,14 +381,16 @@ def test_attention_on_a_few_sms_is_not_limited_by_the_power_of_all(device: Devic
     assert found.compute_s[0] == pytest.approx(2 * BLOCK)
 
 
-def test_the_softmax_draws_power_too(device: Device) -> None:
-    # 50 blocks on 50 SMs: 2 · 838.8608 MFLOP at 1 pJ are 1.6777216 mJ, and 128·1024·50 softmaxes of 8 FLOP of the CUDA
-    # cores at 2 pJ 0.1048576 mJ; 60 W take 29.7096 µs, of which the products alone would have 16.777.
-    board = device.replace(board_power=60, process_nm=16)
-    hungry = Machine.of(board, constants(matrix_energy=1e-12, simt_energy=2e-12, softmax_flop=8))
-    found = attention(hungry, batch=25, queries=256, keys=1024, width=64)
-    assert found.compute_s[0] == pytest.approx(1.7825792e-3 / 60)
-    assert found.causes_s[0, 0] == pytest.approx(1.7825792e-3 / 60 - 2 * BLOCK)
+def test_products_of_a_gradient_draw_more(device: Device) -> None:
+    # 50 blocks on 50 SMs: 2 · 838.8608 MFLOP at 1 pJ are 1.6777216 mJ, at 30 W 55.92 µs; those of a gradient, which
+    # run at half of the rate, take twice the energy.
+    board = device.replace(board_power=30, process_nm=16)
+    shape = {"batch": 25, "m": 256, "n": [1024, 64], "k": [64, 1024]}
+    limited = Machine.of(board, constants(matrix_energy=1e-12, attention_gradient=0.5))
+    for algorithm, times in ((ATTENTION, 1), (replace(ATTENTION, gradient=True), 2)):
+        products = Products.of([0, 0], **shape, algorithm=algorithm)
+        found = time_work(KernelBatch.of(1, math=Math.FP16, products=products), limited)
+        assert found.compute_s[0] == pytest.approx(times * 1.6777216e-3 / 30)
 
 
 @pytest.mark.parametrize(("width", "compiled"), [(64, 64), (72, 96), (80, 96), (160, 192)])

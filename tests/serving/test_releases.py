@@ -35,6 +35,25 @@ def test_without_a_version_the_newest_known_is_said(name: str) -> None:
     assert "newest" not in str(release_of(f"{name}:99"))
 
 
+@pytest.mark.parametrize(
+    ("release", "gpu", "kernel"),
+    [
+        ("vllm:0.12", GPU, "FlashAttention 2"),
+        ("vllm", "nvidia-h100-sxm5-80gb", "FlashAttention 3"),
+        ("sglang:0.5.14", GPU, "FlashInfer"),
+        ("sglang", "nvidia-b200-sxm-180gb", "TensorRT-LLM's attention"),
+        ("tensorrt-llm:1.0", GPU, "TensorRT-LLM's attention"),
+    ],
+)
+def test_an_engine_attends_by_its_kernel_and_says_so(release: str, gpu: str, kernel: str) -> None:
+    decoder = rk.Decoder.from_config("llama-3.2-1b")
+    served = rk.serve(decoder, gpu, batch=1, input=512, output=16, engine=rk.Engine.of(release))
+    ran = {one.kernel.algorithm.name for p in (served.prefill, served.decode) for one in p.timings
+           if one.kernel.kind == "serving.paged_attention"}  # fmt: skip
+    assert ran == {kernel}
+    assert f"\n  attention by {kernel}\n" in str(served)
+
+
 def test_a_row_holds_from_its_version_on() -> None:
     for rows in RELEASES.values():
         assert [row[0] for row in rows] == sorted(row[0] for row in rows)

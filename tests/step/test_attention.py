@@ -9,7 +9,7 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.units import format_quantity
 
-H100, A100, T4 = "nvidia-h100-sxm5-80gb", "nvidia-a100-sxm4-80gb", "nvidia-t4"
+H100, A100, A10, T4 = "nvidia-h100-sxm5-80gb", "nvidia-a100-sxm4-80gb", "nvidia-a10", "nvidia-t4"
 
 
 class Attends(nn.Module):
@@ -51,12 +51,26 @@ def attention_s(p: rk.Prediction) -> float:
         (H100, {"dim": 256}, "cuDNN's attention", "heads of 256 numbers", "FlashAttention 2"),
         (A100, {"dim": 320}, "FlashAttention 2", "heads of 320 numbers", "memory-efficient"),
         (A100, {"like": "2.1"}, "FlashAttention 2", "PyTorch 2.1", "FlashAttention 1"),
+        (
+            A10,
+            {"dim": 224, "mode": "training"},
+            "FlashAttention 2",
+            "training with heads of 224 numbers on compute capability 8.6",
+            "memory-efficient",
+        ),
         (T4, {"mask": True, "dtype": "float16"}, "FlashAttention 2", "compute capability 7.5", "memory-efficient"),
     ],
 )
 def test_why_it_does_not_run(gpu: str, given: dict[str, object], excluded: str, why: str, ran: str) -> None:
     (note,) = told(step(gpu, **given))  # type: ignore[arg-type]
     assert note.startswith(f"attention: {excluded} is excluded by {why}; {ran} runs")
+
+
+def test_heads_that_are_too_wide_to_train_run_by_flash_without_a_gradient() -> None:
+    for mode, ran in (("inference", "FlashAttention 2"), ("training", "memory-efficient")):
+        names = {timing.kernel.algorithm.name for timing in step(A10, dim=224, mode=mode).timings
+                 if timing.kernel.algorithm.shape == "queries"}  # fmt: skip
+        assert names == {ran}  # forward and backward
 
 
 def test_a_step_by_math_says_what_keeps_the_fused_kernels_from_it() -> None:

@@ -118,7 +118,8 @@ def _launched(op: str, dtype: str, size: Sizes, device: Device | None) -> tuple[
     ops, tensor_formats = ops_of(op, dtype, size), () if device is None else formats_channels_last(device)
     for one in ops:
         priced = price(one, on_unknown="raise")
-        found = plain_kernels(priced, dtype == "tf32")
+        # attention was measured as engines run it, by kernels that differ by the GPU
+        found = plain_kernels(priced, dtype == "tf32", device if priced.timed_as is Family.ATTENTION else None)
         kernels += with_layout_copies(one, found, tensor_formats) if priced.timed_as is Family.CONVOLUTION else found
     return _repeated(op, size, ops[-1], _as_measured(op, dtype, size, kernels))
 

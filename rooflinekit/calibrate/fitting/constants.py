@@ -139,23 +139,26 @@ CONSTANTS: dict[str, Description] = {
     # --- attention
     "attention_share": _d("1", "rate of fused attention, of a product's on the same unit",
                           0.65, 0.2, 1.3, 0.3, 0.15, _FITTED),
-    "softmax_flop": _d("1", "FLOP of the CUDA cores that take as much energy as a score's softmax in fused attention",
-                       8, 2, 40, 0.3, 0.0, "four instructions, each as a multiply-add: scale, maximum, exp2, sum"),
+    "tensor_memory_attention": _d("1", "the same where sums are in tensor memory (Blackwell's data centre GPUs)",
+                                  0.92, 0.3, 1.3, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT): cuDNN's on B200, GB200"),
+    "engine_attention": _d("1", "rate of TensorRT-LLM's own attention before Blackwell, of FlashAttention's", 0.8, 0.3,
+                           1.3, 0.1, 0.0, "ai-dynamo/aiconfigurator (Apache-2.0): prompts on A100, H100 and L40S"),
     "warp_mma_flop": _d("flop/clock/SM", "16-bit products by instructions of single warps, at most", 2048, 1024, 4096,
                         0.05, 0.0, "what an SM of A100 does (NVIDIA, A100 whitepaper); no fit"),
     "efficient_attention": _d("1", "rate of memory-efficient attention and of FlashAttention 1, of FlashAttention 2's",
-                              0.5, 0.2, 1.2, 0.2, 0.0, "figures of thu-ml/SageAttention and xlite-dev/ffpa-attn "
+                              0.48, 0.2, 1.2, 0.2, 0.0, "figures of thu-ml/SageAttention and xlite-dev/ffpa-attn "
                               "(Apache-2.0) on A100, B200, RTX 3090, and Dao-AILab/flash-attention's (BSD-3-Clause) on "
                               "A100 and H100"),
     "efficient_wide_gradient": _d("1", "the same of its gradient, for heads above 128", 0.15, 0.02, 1.2, 0.4, 0.0,
                                   "xlite-dev/ffpa-attn (Apache-2.0): heads of 512 on B200"),
-    "triton_attention": _d("1", "rate of attention written in Triton, of that written by hand", 0.65, 0.2, 1.2, 0.3,
+    "triton_attention": _d("1", "rate of attention written in Triton, of that written by hand", 0.6, 0.2, 1.2, 0.3,
                            0.0, "Dao-AILab/flash-attention's figures (BSD-3-Clause) on A100 and H100"),
     "attention_gradient": _d("1", "rate of products in the gradient of fused attention, of those in the forward pass",
-                             0.88, 0.3, 1.2, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT) and Dao-AILab/flash-attention "
+                             0.84, 0.3, 1.2, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT) and Dao-AILab/flash-attention "
                              "(BSD-3-Clause): FlashAttention 2 and cuDNN on A100, H100 and RTX PRO 6000"),
-    "cudnn_gradient": _d("1", "rate of cuDNN's gradient, of FlashAttention's", 0.88, 0.3, 1.2, 0.1, 0.0,
-                         "NVIDIA/cudnn-frontend (MIT) on A100 and RTX PRO 6000"),
+    "cudnn_attention": _d("1", "rate of cuDNN's attention, of FlashAttention's; in tensor memory its gradient's",
+                          0.9, 0.3, 1.2, 0.1, 0.0, "NVIDIA/cudnn-frontend (MIT) on A100 and RTX PRO 6000, and "
+                          "Dao-AILab/flash-attention's figures (BSD-3-Clause) on H100"),
     "attention_block_cycles": _d("cycle", "start and end of a block of fused attention",
                                  2000, 10, 40000, 1.0, 0.3, _FITTED),
     # --- starts
