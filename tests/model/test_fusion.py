@@ -201,7 +201,7 @@ def test_a_dilated_window_is_the_librarys_up_to_a_release() -> None:
 
 
 def test_what_inductor_lowers_to_loops_fuses_and_what_it_falls_back_from_does_not() -> None:
-    """torch 2.13: lowerings of lgamma, slice_scatter and select_scatter, decompositions of linalg_cross and mvlgamma."""
+    """torch 2.13 lowers lgamma, slice_scatter and select_scatter, and decomposes linalg_cross and mvlgamma."""
 
     def written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.slice_scatter(x * 2, y, 0, 1, 3).relu()
