@@ -539,12 +539,20 @@ def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
             "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
         )
     if not isinstance(error, TypeError):
-        return ""
+        return _of_assumptions(recorder.assumed.taken)
     if "missing 1 required positional argument: 'target'" in said:
         return "; name what the loss compares with: targets=(Input('batch', dtype='int64'),), or --target batch:int64"
     if found := _MISSING.search(said):
         return f"; give it by its shape or as a tensor: Input(8, 3, 32, 32), {found[1]}=Input(…), or --input 8,3,32,32"
     return "; the shape of a tensor is written Input(8, 3, 32, 32), not (8, 3, 32, 32)" if _SHAPES.search(said) else ""
+
+
+def _of_assumptions(taken: Sequence[Assumption]) -> str:
+    """What the trace has taken numbers of data to be, of which the model's own complaint may come."""
+    if not taken:
+        return ""
+    last = taken[-1]
+    return f"; numbers of data decide, and it was taken: {last}. assume={{{last.name!r}: …}} takes another"
 
 
 def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -> TraceError:
