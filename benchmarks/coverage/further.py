@@ -83,7 +83,10 @@ TEXT: dict[str, tuple[str, dict[str, Any]]] = {
         {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "num_heads": 8, "head_dim": 8, "vocab_size": 99}
         | {"n_groups": 2, "chunk_size": 16},
     ),
-    "RecurrentGemmaForCausalLM": ("RecurrentGemma", SMALL | {"num_key_value_heads": 2, "attention_window_size": 16}),
+    "RecurrentGemmaForCausalLM": (
+        "RecurrentGemma",  # its third layer is the first of attention, without which it has no cache to ask
+        SMALL | {"num_hidden_layers": 3, "num_key_value_heads": 2, "attention_window_size": 16},
+    ),
     "JambaForCausalLM": (
         "Jamba",
         SMALL

@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, checked, unchanged
+from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, checked, unchanged, watched
 from rooflinekit.api.trace_states import as_given, digest
 from rooflinekit.errors import OutputError
 from rooflinekit.files import read_bytes
@@ -105,7 +105,8 @@ class TraceStore:
         with contextlib.suppress(OSError, OutputError, ValueError, RecursionError):
             if _is_mine(self.folder):
                 return _checked_shape(json.loads(read_bytes(path, OutputError, _MOST_SHAPE)))
-        found = ask(target)
+        with watched():  # torch sets variables of its own as it is loaded: no key is to know these
+            found = ask(target)
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if _is_mine(self.folder):

@@ -57,6 +57,11 @@ class Assumed:
         self._module = module
 
     @property
+    def taken(self) -> tuple[Assumption, ...]:
+        """All that was taken so far."""
+        return tuple(self._found.values())
+
+    @property
     def found(self) -> tuple[Assumption, ...]:
         """All that was taken. Raises InputError where the user names something else."""
         for name in self._given:
@@ -64,7 +69,7 @@ class Assumed:
                 known = tuple(self._names.values())
                 has = f"it has {', '.join(map(repr, known))}" if known else "its data decide nothing"
                 raise InputError(f"assume: this trace has no {name!r}: {has}{nearest(name, known)}")
-        return tuple(self._found.values())
+        return self.taken
 
     # --- answers ----------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ TOO_MANY = (
     f"open sizes raise more than {MOST_QUESTIONS:,} different questions; with fixed=False they stay open, however long "
     "that takes"
 )
+#: Reason of a failure for a size that the model's code forces to a number, where such a trace is of no use.
+IN_VAIN = "an open size is forced to a number"
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent.parent)
 _SYMBOLIC = str(Path(_TORCH) / "fx" / "experimental")
@@ -45,28 +47,41 @@ class TooManyQuestionsError(Exception):
     """More questions about open sizes than are worth waiting for."""
 
 
+class SizeForcedError(Exception):
+    """A size is forced to a number in a trace that is wanted with all of them open."""
+
+
 class RecordingShapeEnv(ShapeEnv):
     """A ShapeEnv that remembers which line of the model asked each question about a symbolic size."""
 
-    def __init__(self, most: float) -> None:
+    def __init__(self, most: float, *, all_open: bool = False) -> None:
         super().__init__()
         self._most, self._different = most, set[sympy.Basic]()
+        self._all_open = all_open
+        self.named = set[sympy.Symbol]()  # torch's symbols of the user's sizes
         self.worked_out: dict[object, SymNode] = {}  # of `remembered_arithmetic`
         self.asked: dict[sympy.Basic, str] = {}  # question → "model.py:12"
         self.inside_op = False
+        self.apart: dict[sympy.Basic, None] = {}  # relations that nobody asks, but costs hang on
         self.of_ops: set[sympy.Basic] = set()  # asked by an operator's own shape code
         self.of_torch: set[sympy.Basic] = set()  # asked by torch's compiled code, on the way to operators
+
+    def set_apart(self, number: sympy.Expr) -> None:
+        """Sizes at which a number is 0 get a trace of their own, whatever it is at the examples."""
+        self.apart[sympy.Ne(number, 0)] = None
 
     def evaluate_expr(self, orig_expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
         """As in torch; a question that leaves a new guard is kept with its place.
 
-        Raises TooManyQuestionsError.
+        Raises TooManyQuestionsError, and SizeForcedError where all sizes are to stay open.
         """
         self._different.add(orig_expr)
         if len(self._different) > self._most:
             raise TooManyQuestionsError(TOO_MANY)
         before = len(self.guards), len(self.replacements)
         answer = super().evaluate_expr(orig_expr, *args, **kwargs)
+        if self._all_open and any(self.replacements[one].is_Integer for one in self.named & self.replacements.keys()):
+            raise SizeForcedError(IN_VAIN)
         if (len(self.guards), len(self.replacements)) != before:
             where, inside = caller(), _inside_torch()
             for question in (orig_expr, *(guard.expr for guard in self.guards[before[0] :])):
@@ -255,12 +270,14 @@ class Symbols:
         *,
         always_open: bool = False,
         most_questions: float = math.inf,
+        all_open: bool = False,
     ) -> None:
         self.names = tuple(names)
         self.examples = dict(examples)
+        environment = RecordingShapeEnv(most_questions, all_open=all_open) if self.names or always_open else None
         self.fake = FakeTensorMode(
             # Without open sizes torch keeps plain integers, which is several times faster.
-            shape_env=RecordingShapeEnv(most_questions) if self.names or always_open else None,
+            shape_env=environment,
             allow_non_fake_inputs=True,
             static_shapes=not (self.names or always_open),
         )
@@ -301,6 +318,7 @@ class Symbols:
         for wanted, size in zip(described.shape, sizes, strict=True):
             if isinstance(wanted, str):
                 self._to_user[size.node.expr] = symbol(wanted)
+                size.node.shape_env.named.add(size.node.expr)
                 # known to be smaller than the end of `x[:]`, which then is x, as for numbers
                 size.node.shape_env._update_var_to_range(size.node.expr, ValueRanges(2, LARGEST))
         with self.fake:
@@ -370,6 +388,7 @@ class Symbols:
             holds = self._translated(guard.expr)
             if holds.free_symbols and self._special(guard.expr, holds):
                 found.append(holds)
+        found += (holds for one in environment.apart if (holds := self._translated(one)).free_symbols)
         return tuple(dict.fromkeys(found))
 
     def _special(self, question: sympy.Basic, holds: sympy.Basic) -> bool:

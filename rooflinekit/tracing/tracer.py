@@ -39,6 +39,7 @@ from rooflinekit.tracing.isolation import (
 from rooflinekit.tracing.recorder import Progress, Recorder
 from rooflinekit.tracing.surroundings import alone, eager_view, heeded_between_calls, undisturbed
 from rooflinekit.tracing.symbols import (
+    IN_VAIN,
     MOST_QUESTIONS,
     TOO_MANY,
     UNKNOWN,
@@ -111,18 +112,22 @@ def _trace(
     taken = {size for weight in parameters_of(roots).values() for size in weight.shape}
     examples = example_sizes(names, given, taken)
 
-    def at(numbers: Sequence[str], examples: Mapping[str, int] = examples) -> Trace:
-        """The trace with some of the sizes as numbers; with gradients, where the model's forward pass asks for some."""
+    def at(numbers: Sequence[str], examples: Mapping[str, int] = examples, *, all_open: bool = False) -> Trace:
+        """The trace with some of the sizes as numbers; with gradients, where the model's forward pass asks for some.
+
+        all_open: it is given up where the model's code forces another size.
+        """
         nonlocal step
         left = with_numbers(step, {name: examples[name] for name in numbers})
+        most = math.inf if fixed is False else MOST_QUESTIONS
         try:
-            symbols = Symbols(names_of(left), examples, most_questions=math.inf if fixed is False else MOST_QUESTIONS)
+            symbols = Symbols(names_of(left), examples, most_questions=most, all_open=all_open)
             return _traced(left, roots, symbols, dtype, progress)
         except TraceError as error:
             if step.mode == "training" or step.gradients or not asks_for_gradients(error):
                 raise
         step = replace(step, gradients=True)
-        return at(numbers, examples)
+        return at(numbers, examples, all_open=all_open)
 
     further = [] if set(names) <= given.keys() else list(likely_sizes(names, first_names(step), given, taken))
     try:
@@ -153,14 +158,17 @@ def _with_other_sizes(
     """The trace at the first of further examples that the model accepts; None where it is not for the sizes.
 
     After an error one that forces some sizes will do. Where the model's code forces them at sizes that it accepts, it
-    does so at larger ones too, and a loop over a size of thousands would be unrolled in vain.
+    does so at larger ones too, and a loop over a size of hundreds would be unrolled in vain.
     """
     if error is not None and error.reason in (NO_NUMBERS, TOO_MANY):
         return None
     for examples in further:
-        with suppress(TraceError):
-            found = at((), examples)
+        try:
+            found = at((), examples, all_open=error is None)
             return found if error is not None or not found.forced else None
+        except TraceError as refused:
+            if refused.reason == IN_VAIN:
+                return None
     return None
 
 
@@ -531,12 +539,20 @@ def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
             "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
         )
     if not isinstance(error, TypeError):
-        return ""
+        return _of_assumptions(recorder.assumed.taken)
     if "missing 1 required positional argument: 'target'" in said:
         return "; name what the loss compares with: targets=(Input('batch', dtype='int64'),), or --target batch:int64"
     if found := _MISSING.search(said):
         return f"; give it by its shape or as a tensor: Input(8, 3, 32, 32), {found[1]}=Input(…), or --input 8,3,32,32"
     return "; the shape of a tensor is written Input(8, 3, 32, 32), not (8, 3, 32, 32)" if _SHAPES.search(said) else ""
+
+
+def _of_assumptions(taken: Sequence[Assumption]) -> str:
+    """What the trace has taken numbers of data to be, of which the model's own complaint may come."""
+    if not taken:
+        return ""
+    last = taken[-1]
+    return f"; numbers of data decide, and it was taken: {last}. assume={{{last.name!r}: …}} takes another"
 
 
 def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -> TraceError:

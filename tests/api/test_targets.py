@@ -11,7 +11,7 @@ from command_line import Run
 
 from rooflinekit.api import trace_basis, trace_store
 from rooflinekit.api.trace_basis import Record
-from rooflinekit.api.trace_store import TraceStore
+from rooflinekit.api.trace_store import TraceStore, surroundings
 
 NET = """
 import pathlib
@@ -176,3 +176,17 @@ def test_what_a_library_s_model_is_called_with_is_asked_once(tmp_path: Path) -> 
     assert len(asked) == 8
     store.clear()
     assert not list(store.folder.iterdir())
+
+
+def test_what_a_library_sets_while_it_is_asked_is_in_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_OF_THIS_TEST", "given")  # gone again after the test
+    monkeypatch.delenv("TORCH_OF_THIS_TEST")
+
+    def ask(target: str) -> tuple[str | int, ...]:
+        os.environ["TORCH_OF_THIS_TEST"] = "made"
+        return "batch", 3, 224, 224
+
+    before = surroundings()
+    TraceStore(tmp_path / "cache").usual_shape("timm:resnet50", ask)
+    assert os.environ["TORCH_OF_THIS_TEST"] == "made"
+    assert surroundings() == before

@@ -200,6 +200,24 @@ def test_a_dilated_window_is_the_librarys_up_to_a_release() -> None:
     assert kernels(replace(graph, like=Release(2, 5)))[0].kind == "aten.max_pool2d_with_indices"
 
 
+def test_what_inductor_lowers_to_loops_fuses_and_what_it_falls_back_from_does_not() -> None:
+    """torch 2.13 lowers lgamma, slice_scatter and select_scatter, and decomposes linalg_cross and mvlgamma."""
+
+    def written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.slice_scatter(x * 2, y, 0, 1, 3).relu()
+
+    def row(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.select_scatter(x * 2, y[0], 0, 1).relu()
+
+    # of 4·8 numbers the two rows, or the one, of the source: 128 + 64 and 128 + 32 bytes read, 128 written
+    assert traffic(traced(written, rk.Input(4, 8), rk.Input(2, 8))) == [("mul_slice_scatter_relu", 192, 128)]
+    assert traffic(traced(row, rk.Input(4, 8), rk.Input(2, 8))) == [("mul_select_scatter_relu", 160, 128)]
+    for pointwise in (torch.lgamma, lambda x: torch.special.multigammaln(x + 9, 3), lambda x: torch.linalg.cross(x, x)):
+        assert len(kernels(traced(lambda x, f=pointwise: f(x * 2).relu(), rk.Input(8, 3)))) == 1
+    whole = kernels(traced(lambda x: torch.ops.aten._is_all_true((x * 2) > 1).logical_not(), rk.Input(8, 3)))
+    assert [ops(kernel) for kernel in whole] == ["mul_gt", "_is_all_true", "logical_not"]
+
+
 def test_a_mean_over_pixels_takes_the_activation_before_it() -> None:
     model = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Sigmoid())
     # 2·4·8·8 numbers in, 2·4 out

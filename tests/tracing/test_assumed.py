@@ -283,3 +283,10 @@ def test_loops_of_torchs_own() -> None:
 
     graph = rk.trace(steps, rk.Input(6, 8), strict=True)
     assert graph.matrix_flop == 6 * 2 * 8 * 8
+
+
+def test_a_model_that_refuses_what_was_taken_is_told_how_to_say_otherwise() -> None:
+    model = nn.AdaptiveLogSoftmaxWithLoss(64, 30, [5, 15])  # each target is in one of three groups
+    with pytest.raises(TraceError, match=r"Target values should be .* taken: nonzero 9 of 9 .* assume={'nonzero': …}"):
+        rk.trace(model, rk.Input(9, 64), rk.Input(9, dtype="int64"))
+    assert rk.trace(model, rk.Input(9, 64), rk.Input(9, dtype="int64"), assume={"nonzero": 3}).priced

@@ -360,6 +360,21 @@ def test_a_loop_that_forces_its_length_is_not_tried_at_larger_ones(monkeypatch: 
     assert len(tried) == 2  # of few and of 256, and no third of 16,384
 
 
+def test_a_loop_over_an_open_size_is_unrolled_once() -> None:
+    steps = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        for i in range(x.shape[1]):  # a plain number: the size of this trace
+            steps.append(i)
+            x = x + 1
+        return x
+
+    graph = rk.trace(model, rk.Input("batch", "time"))
+    ((name, value),) = ((forced.name, forced.value) for forced in graph.forced)
+    assert (name, graph.dims, len(graph.ops)) == ("time", ("batch",), value)
+    assert steps == list(range(value))  # and none of the 256 steps of a larger example
+
+
 def test_a_model_that_fails_at_numbers_too_fails() -> None:
     with pytest.raises(TraceError, match="to have 3 channels, but got 5 channels") as caught:
         rk.trace(Block(), rk.Input("batch", 5, 8, 8))
