@@ -143,7 +143,7 @@ def test_sizes_that_data_decide(model: object, name: str, share: float, shape: t
     assert graph.at(n=36).outputs[0].shape == shape
     assert rk.trace(model, rk.Input(36, 8), rk.Input(36, dtype="int64"), assume={name: share}).outputs[0].shape == shape
     assert rk.trace(model, X, IDS, assume={name: 3}).outputs[0].shape[0] == 3
-    with pytest.raises(TraceError, match=rf"strict: data decide {name} .*assume={{'{name}'"):
+    with pytest.raises(TraceError, match=rf"strict: the data of a run decide {name} .*assume={{'{name}'"):
         rk.trace(model, X, IDS, strict=True)
     rk.predict(graph, "nvidia-l4", n=36)
 
@@ -275,7 +275,7 @@ def test_loops_of_torchs_own() -> None:
     for shape in ((5, 8), ("n", 8)):
         graph = rk.trace(loop, rk.Input(*shape), assume={"while_loop": 3})
         assert (graph.at(n=5) if graph.dims else graph).matrix_flop == 3 * 640
-    with pytest.raises(TraceError, match="strict: data decide while_loop"):
+    with pytest.raises(TraceError, match="strict: the data of a run decide while_loop"):
         rk.trace(loop, X, strict=True)
 
     def steps(x: torch.Tensor) -> torch.Tensor:

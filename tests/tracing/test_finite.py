@@ -37,5 +37,5 @@ def test_other_numbers_stay_unknown() -> None:
 
 
 def test_a_size_that_stands_in_numbers_is_refused_with_what_to_do() -> None:
-    with pytest.raises(TraceError, match="strict: data decide bincount 3 of 3"):
+    with pytest.raises(TraceError, match="strict: the data of a run decide bincount 3 of 3"):
         rk.trace(torch.bincount, rk.Input(3, dtype="int64"), strict=True)

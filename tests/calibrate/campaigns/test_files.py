@@ -81,9 +81,9 @@ def test_what_is_wrong_with_each(tmp_path: Path) -> None:
     [
         (one("add", 2, seconds=(1.0, -1.0)),
          "line 3: add fp32 rows=2 cols=8: seconds: expected positive numbers; got -1.0"),
-        (one("add", 2, seconds=()), "line 3: add fp32 rows=2 cols=8: status 'ok' with 0 samples"),
+        (one("add", 2, seconds=()), "line 3: add fp32 rows=2 cols=8: status 'ok' does not go with 0 samples"),
         (replace(one("add", 2), status="unsupported"),
-         "line 3: add fp32 rows=2 cols=8: status 'unsupported' with 5 samples"),
+         "line 3: add fp32 rows=2 cols=8: status 'unsupported' does not go with 5 samples"),
         (one("add", 1), "line 3: add fp32 rows=1 cols=8: round 0 is already on line 2"),
     ],
 )  # fmt: skip

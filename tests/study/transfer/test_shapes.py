@@ -72,7 +72,7 @@ def test_of_another_format(tmp_path: Path) -> None:
 
 def test_of_a_gpu_without_a_specification(tmp_path: Path) -> None:
     file = trace(tmp_path, device="Fancy X9000", **shapes(8))
-    with pytest.raises(InputError, match="names its GPU 'Fancy X9000', which has no specification: name the one"):
+    with pytest.raises(InputError, match="names its GPU 'Fancy X9000', which has no specification: name a known GPU"):
         note_of(file)
     found = rk.transfer(file, graph(), measured_on=HERE, to=THERE, batch=8)
     assert found.source.machine.name == HERE

@@ -90,7 +90,7 @@ def test_targets_that_cannot_be() -> None:
     measured = here().total_s
     with pytest.raises(InputError, match="expected to=…, a device, or cluster=…"):
         rk.transfer(measured, graph(), measured_on=HERE, batch=128)  # type: ignore[call-overload]
-    with pytest.raises(InputError, match="gpus, strategy: of several devices"):
+    with pytest.raises(InputError, match="gpus, strategy: only several devices have them"):
         rk.transfer(measured, graph(), measured_on=HERE, to=THERE, gpus=2, batch=128)
     step = rk.trace(nn.Linear(8, 8), rk.Input("batch", 8))
     with pytest.raises(InputError, match="steps on several devices are training steps"):
