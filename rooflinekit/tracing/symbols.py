@@ -62,13 +62,8 @@ class RecordingShapeEnv(ShapeEnv):
         self.worked_out: dict[object, SymNode] = {}  # of `remembered_arithmetic`
         self.asked: dict[sympy.Basic, str] = {}  # question → "model.py:12"
         self.inside_op = False
-        self.apart: dict[sympy.Basic, None] = {}  # relations that nobody asks, but costs hang on
         self.of_ops: set[sympy.Basic] = set()  # asked by an operator's own shape code
         self.of_torch: set[sympy.Basic] = set()  # asked by torch's compiled code, on the way to operators
-
-    def set_apart(self, number: sympy.Expr) -> None:
-        """Sizes at which a number is 0 get a trace of their own, whatever it is at the examples."""
-        self.apart[sympy.Ne(number, 0)] = None
 
     def evaluate_expr(self, orig_expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
         """As in torch; a question that leaves a new guard is kept with its place.
@@ -388,7 +383,6 @@ class Symbols:
             holds = self._translated(guard.expr)
             if holds.free_symbols and self._special(guard.expr, holds):
                 found.append(holds)
-        found += (holds for one in environment.apart if (holds := self._translated(one)).free_symbols)
         return tuple(dict.fromkeys(found))
 
     def _special(self, question: sympy.Basic, holds: sympy.Basic) -> bool:

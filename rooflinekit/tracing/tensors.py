@@ -144,10 +144,8 @@ def _constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> tuple[
 
     Where nothing is added there is a copy and no constant: sizes at which that is so are set apart.
     """
-    unsure = [side for side in pad if isinstance(side, torch.SymInt)]
-    if unsure and not any(isinstance(side, int) and side > 0 for side in pad):
-        added = sum(unsure[1:], start=unsure[0])
-        added.node.shape_env.set_apart(added.node.expr)
+    if not any(isinstance(side, int) and side > 0 for side in pad):
+        any(side != 0 for side in pad if isinstance(side, torch.SymInt) and side.node.hint not in (None, 0))
     shape: list[Any] = list(x.shape)
     for i in range(len(pad) // 2):
         shape[-1 - i] = shape[-1 - i] + pad[2 * i] + pad[2 * i + 1]
