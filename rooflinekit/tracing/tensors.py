@@ -140,12 +140,7 @@ def _rms_norm(x: torch.Tensor, shape: Sequence[Any], weight: Any, eps: float | N
 
 
 def _constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> tuple[Made, ...]:
-    """torch's way forces every open size to its example. `pad` begins with the last dimension.
-
-    Where nothing is added there is a copy and no constant: sizes at which that is so are set apart.
-    """
-    if not any(isinstance(side, int) and side > 0 for side in pad):
-        any(side != 0 for side in pad if isinstance(side, torch.SymInt) and side.node.hint not in (None, 0))
+    """torch's way forces every open size to its example. `pad` begins with the last dimension."""
     shape: list[Any] = list(x.shape)
     for i in range(len(pad) // 2):
         shape[-1 - i] = shape[-1 - i] + pad[2 * i] + pad[2 * i + 1]

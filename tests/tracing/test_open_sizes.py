@@ -110,17 +110,6 @@ def test_remembered_arithmetic_is_torchs_everywhere(monkeypatch: pytest.MonkeyPa
     assert one == other
 
 
-@pytest.mark.parametrize(("length", "kinds"), [(7, ["fill", "copy"]), (8, ["copy"])])
-def test_a_row_that_is_padded_to_a_multiple_is_copied_alone_where_it_is_one(length: int, kinds: list[str]) -> None:
-    graph = rk.trace(lambda x: nn.functional.pad(x, (0, -x.shape[1] % 4)), rk.Input("n", "t"))
-    assert (graph.dims, graph.conditions, graph.forced) == (("n", "t"), (), ())
-    (padded,) = graph.at(n=2, t=length).priced
-    assert [cost.label for cost in padded.costs] == kinds
-    # 2 rows of so many numbers of 4 bytes are read and written, and where one is added first all 2·8 of the result
-    bytes_ = 2 * 2 * length * 4 + (2 * 8 * 4 if length == 7 else 0)
-    assert int(graph.at(n=2, t=length).bytes) == bytes_
-
-
 def test_tensors_of_other_shapes_are_not_equal() -> None:
     graph = rk.trace(lambda x, y: x.exp() if torch.equal(x, y) else y, rk.Input("n", 3), rk.Input("n", 4))
     assert graph.assumptions == ()
