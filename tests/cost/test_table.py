@@ -253,8 +253,8 @@ def test_coverage_names_what_was_priced_by_default():
     assert coverage.flop_share == pytest.approx(120 / 135)  # 2 · 3·4·5 known, 3·5 guessed
     assert coverage.bytes_share == pytest.approx(188 / 308)  # 4 · (12 + 20 + 15) known, 4 · (15 + 15) guessed
     assert str(coverage) == (
-        "1 ops by exact rules, 1 free, 1 by default (the FLOP of those are unknown: counted is one "
-        "an output element, 11.11% of all; 61.04% of bytes are exact); "
+        "1 ops by exact rules, 1 free, 1 by default (their FLOP are unknown, and counted as one "
+        "for each output element, 11.11% of all; 61.04% of bytes are exact); "
         "by default: aten.special_bessel_j0 ×1"
     )
 
