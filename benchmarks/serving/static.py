@@ -134,7 +134,12 @@ def _trtllm(decoder: rk.Decoder, together: tuple[int, ...]) -> rk.Engine:
 
 
 #: Whose attention ran; DeepSpeed-MII's is FlashAttention 2, as vLLM's.
-RELEASES_OF_2024 = {"TensorRT-LLM": "tensorrt-llm:0.9", "vLLM": "vllm:0.4", "DS-MII": "vllm:0.4", "Deepspeed-MII": "vllm:0.4"}
+RELEASES_OF_2024 = {
+    "TensorRT-LLM": "tensorrt-llm:0.9",
+    "vLLM": "vllm:0.4",
+    "DS-MII": "vllm:0.4",
+    "Deepspeed-MII": "vllm:0.4",
+}
 
 
 def _engine_of_2024(framework: str, decoder: rk.Decoder, place: str, tp: int) -> rk.Engine:

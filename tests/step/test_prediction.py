@@ -67,8 +67,9 @@ def test_tables_add_up(prediction: rk.Prediction) -> None:
 
 def test_a_step_by_hand(machine: Machine, host: Host) -> None:
     # Linear 1000→1280 at batch 1280: two full waves of 50 tiles of 128×128. 3.2768 GFLOP at 10 TFLOP/s and a bias of
-    # 1.6384 MFLOP at half of it, as single instructions are: 327.68 + 0.32768 = 328.00768 µs, beside 17 MB; relu: 6.5536 MB in and out at 1 TB/s (the L2 of 4 MB holds none of it).
-    # Issue: 1 µs for the transposed view, 10 µs for the product.
+    # 1.6384 MFLOP at half of it, as single instructions are: 327.68 + 0.32768 = 328.00768 µs, beside 17 MB; relu:
+    # 6.5536 MB in and out at 1 TB/s (the L2 of 4 MB holds none of it). Issue: 1 µs for the transposed view, 10 µs for
+    # the product.
     graph = rk.trace(nn.Sequential(nn.Linear(1000, 1280), nn.ReLU()), rk.Input(1280, 1000))
     found = predict_graph(graph, machine, host, Execution(sync="step"))
     busy = 328.00768e-6 + 2 * 6.5536e-6
