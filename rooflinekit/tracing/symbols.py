@@ -43,6 +43,9 @@ _SYMBOLIC = str(Path(_TORCH) / "fx" / "experimental")
 _SYM_INT = str(Path(_TORCH) / "__init__.py")  # what a comparison of sizes in Python goes through
 
 
+_REPLACED = "_replacements_version_counter"  # of a ShapeEnv
+
+
 class TooManyQuestionsError(Exception):
     """More questions about open sizes than are worth waiting for."""
 
@@ -59,7 +62,8 @@ class RecordingShapeEnv(ShapeEnv):
         self._most, self._different = most, set[sympy.Basic]()
         self._all_open = all_open
         self.named = set[sympy.Symbol]()  # torch's symbols of the user's sizes
-        self.worked_out: dict[object, SymNode] = {}  # of `remembered_arithmetic`
+        # of `remembered_arithmetic`; None where this torch does not count what it has replaced in expressions
+        self.worked_out: dict[object, SymNode] | None = {} if hasattr(self, _REPLACED) else None
         self.asked: dict[sympy.Basic, str] = {}  # question → "model.py:12"
         self.inside_op = False
         self.of_ops: set[sympy.Basic] = set()  # asked by an operator's own shape code
@@ -240,7 +244,9 @@ def _replaced(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def expr(one: Any) -> Any:
         environment = one.shape_env
-        version = None if environment is None else environment._replacements_version_counter
+        version = getattr(environment, _REPLACED, None)
+        if version is None:
+            return original(one)
         if version == 0 or one.constant is not None:
             return one._expr
         if version == one._expr_ver and one._expr_cache is not None:
