@@ -76,9 +76,11 @@ gradient-checkpointing activation-checkpointing checkpointing recompute | --chec
 gradient-accumulation-steps gradient-accumulation grad-accum accumulation | --accumulate {4} | --micro-batch 1
     | rooflinekit parallel … --accumulate {4}
 kv-cache-dtype kv-cache | --kv fp8 | rooflinekit serve … --kv fp8
-max-num-seqs concurrency | --sequences {256} | rooflinekit serve … --batch {32}
+clients users concurrency max-concurrency | --batch {32}, beside --input and --output | rooflinekit serve … --batch {32}
+isl input-len random-input-len prompt-len | --input {1024}, beside --output | rooflinekit serve … --input {1024}
+max-num-seqs | --sequences {256} | rooflinekit serve … --batch {32}
 request-rate qps rps | --rate {4}/s | rooflinekit serve … --rate {4}/s
-max-tokens max-new-tokens output-len | --output {256} | rooflinekit serve … --output {256}
+max-tokens max-new-tokens output-len random-output-len osl | --output {256} | rooflinekit serve … --output {256}
 require constraint latency max-latency max-time | --require 'time<20 ms' | --slo
     | rooflinekit search … --minimize price --require 'time<20 ms'
 price cost prices usd dollars budget hourly price-hour | --price h100=2.99 | --price-per-hour '2 USD'
