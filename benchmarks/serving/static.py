@@ -137,7 +137,6 @@ def _trtllm(decoder: rk.Decoder, together: tuple[int, ...]) -> rk.Engine:
 RELEASES_OF_2024 = {
     "TensorRT-LLM": "tensorrt-llm:0.9",
     "vLLM": "vllm:0.4",
-    "DS-MII": "vllm:0.4",
     "Deepspeed-MII": "vllm:0.4",
 }
 
