@@ -110,6 +110,15 @@ def format_quantity(value: float, unit: str, *, digits: int | None = 3, binary: 
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {symbol}"
 
 
+def format_bytes(size: float) -> str:
+    """A number of bytes as memory is stated, in powers of 1024. Raises UnitError for NaN and infinity.
+
+    >>> format_bytes(80 * 2**30)
+    '80.0 GiB'
+    """
+    return format_quantity(size, "byte", binary=True)
+
+
 def expectation(unit: str, got: object) -> str:
     """The clause of an error message that says which quantity was expected, with an example, and what came.
 

@@ -10,6 +10,7 @@ from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.records import Layout, Recipe
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
+from rooflinekit.model.libraries import capability_of
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, product_workspace
 from rooflinekit.step.verdict import CONTEXT_SPREAD
 
@@ -135,8 +136,7 @@ class Standing:
 
 def workspace(device: Device, recipe: Recipe) -> int:
     """Of cuBLAS, of the threads of forward and of backward."""
-    major = (device.compute_capability or "").partition(".")[0]
-    hopper = major.isdigit() and int(major) >= 9
+    hopper = (capability_of(device) or (0,))[0] >= 9
     return 2 * (_DETERMINISTIC if recipe.deterministic else product_workspace(device)) + recipe.fused * _FUSED[hopper]
 
 

@@ -22,7 +22,7 @@ from rooflinekit.ir.op import Phase
 from rooflinekit.model.energy import PARTS
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.energy import Energy, Member, energy_together
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 #: Megatron's buckets hold max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
 _BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
@@ -409,7 +409,7 @@ class LayoutSearch:
 
 
 def _line(step: TrainingStep) -> str:
-    time, memory = format_quantity(step.total_s, "s"), format_quantity(step.memory.allocated, "byte", binary=True)
+    time, memory = format_quantity(step.total_s, "s"), format_bytes(step.memory.allocated)
     return f"{time:>9}  {memory:>9}  MFU {step.mfu:5.1%}  {step.layout}, recompute {step.recipe.recompute}"
 
 

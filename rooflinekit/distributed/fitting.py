@@ -26,7 +26,7 @@ from rooflinekit.ir.sizes import check_names
 from rooflinekit.step.capacity import MOST, guessed, largest
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ class Fitting(FirstLine):
     def _chosen(self) -> Trial:
         if self.best is None:
             least = min(trial.prediction.shares[0].memory.peak_bytes for trial in self.trials)
-            size = format_quantity(least, "byte", binary=True)
+            size = format_bytes(least)
             raise InputError(
                 f"nothing that was tried fits: the least needs {size}; choose a smaller batch or more GPUs"
             )
@@ -176,7 +176,7 @@ class Fitting(FirstLine):
         return [
             [
                 row["combination"], format_quantity(row["total_s"], "s"),
-                format_quantity(row["peak_bytes"], "byte", binary=True), "fits" if row["fits"] else "does not fit",
+                format_bytes(row["peak_bytes"]), "fits" if row["fits"] else "does not fit",
                 *(f"{name} ≤ {row[f'largest_{name}']}" for name in self.trials[0].largest),
             ]
             for row in self.table.to_dict("records")
@@ -485,7 +485,7 @@ def _step(savers: Savers, autocast: DType | None) -> Iterator[_Part]:
 
 def _head(p: ParallelPrediction, autocast: DType | None) -> str:
     """The docstring: what was predicted, and what is to be done by hand."""
-    size = format_quantity(max(share.memory.peak_bytes for share in p.shares), "byte", binary=True)
+    size = format_bytes(max(share.memory.peak_bytes for share in p.shares))
     words = ", ".join([f"autocast {autocast}"] * bool(autocast) + [str(p.savers)] * (p.savers != Savers())) or "none"
     by_hand = [
         (p.savers.eight_bit, "The optimizer keeps its state in 8 bits: bitsandbytes.optim.AdamW8bit, for one."),

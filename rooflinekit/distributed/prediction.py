@@ -24,7 +24,7 @@ from rooflinekit.step.labels import MEANING
 from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 if TYPE_CHECKING:
     from rooflinekit.distributed.accounts import Accounts
@@ -64,7 +64,7 @@ class Share:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        memory, fits = _bytes(self.memory.peak_bytes), self.memory.fits
+        memory, fits = format_bytes(self.memory.peak_bytes), self.memory.fits
         who = f"{len(self.numbers)} × {self.prediction.machine.name}"
         return f"{who}: {self.batch} samples, {_s(self.total_s)}, {memory} {'' if fits else 'do not '}fit"
 
@@ -298,9 +298,9 @@ class ParallelPrediction(Draws):
         if len(self.shares) > 1:
             memory, last = self.fullest.memory, self.shares[-1]
             text = f"fullest: {_gpus(self.fullest)}, {memory.needed_share:.0%} of its memory"
-            text += f"; {_bytes(memory.peak_bytes)} allocated"
+            text += f"; {format_bytes(memory.peak_bytes)} allocated"
             if last is not self.fullest:
-                text += f", {_gpus(last)}: {_bytes(last.memory.peak_bytes)}"
+                text += f", {_gpus(last)}: {format_bytes(last.memory.peak_bytes)}"
             found.append(text)
         return [*found, *drawn_and_judged(self, self.accuracy), *(f"note: {note}" for note in self.notes)]
 
@@ -358,10 +358,6 @@ def _s(seconds: float) -> str:
 
 def _gpus(share: Share) -> str:
     return f"GPU {', '.join(map(str, share.numbers))}"
-
-
-def _bytes(size: float) -> str:
-    return format_quantity(size, "byte", binary=True)
 
 
 # A decoder's training step: time by cause, memory by account, utilization.
@@ -522,9 +518,9 @@ class TrainingStep(Draws):
         stages, memory = self.stages, self.memory
         stage = f", stage {self.fullest + 1} of {len(stages)}" if len(stages) > 1 else ""
         others = [
-            f"stage {k + 1}: {_bytes(stages[k].allocated)}" for k in {0, len(stages) - 1} - {self.fullest}
+            f"stage {k + 1}: {format_bytes(stages[k].allocated)}" for k in {0, len(stages) - 1} - {self.fullest}
         ]  # fmt: skip
-        held = ", ".join([f"{_bytes(memory.allocated)} allocated when {memory.moment}", *others])
+        held = ", ".join([f"{format_bytes(memory.allocated)} allocated when {memory.moment}", *others])
         return f"fullest: {where}{stage}; {memory.probability:.0%} that it fits; {held}"
 
 

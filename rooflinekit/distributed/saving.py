@@ -33,7 +33,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, DType, Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.execution import Execution
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes
 
 #: Elements of a state that share one scale of 4 bytes (bitsandbytes: blockwise, 256).
 _SCALED_TOGETHER = 256
@@ -314,7 +314,7 @@ def host_bytes(graph: Graph) -> tuple[str, ...]:
     """What lies in the host's memory of one microbatch, as a note; none where nothing does."""
     copies = [p.op for p in graph.priced if p.op.kind == HOST_COPY and not p.op.attrs.get("inward", True)]
     size = bytes_of(spec for op in copies if PART not in op.name for spec in op.inputs)
-    shown = format_quantity(size, "byte", binary=True)
+    shown = format_bytes(size)
     return (f"activations on the CPU: {shown} of its page-locked memory for each GPU and microbatch",) if size else ()
 
 

@@ -21,7 +21,7 @@ from rooflinekit.hardware.fields import (
     Text,
 )
 from rooflinekit.ir import notebook
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 SCHEMA_VERSION = 1
 
@@ -313,8 +313,8 @@ def _peak(device: Device, label: str, peak: float) -> tuple[str, str, str]:
 def _units(device: Device) -> Iterator[tuple[str, str, str]]:
     dram = device.dram
     yield f"memory {dram.type or ''}", format_quantity(dram.bandwidth, "byte/s"), ""
-    yield "  capacity", format_quantity(dram.capacity, "byte", binary=True), ""
-    yield "L2", format_quantity(device.l2_capacity, "byte", binary=True), ""
+    yield "  capacity", format_bytes(dram.capacity), ""
+    yield "L2", format_bytes(device.l2_capacity), ""
     unit = "SM" if device.kind == "gpu" else "core"
     optional = (
         ("last-level cache", device.last_level_cache),
@@ -324,7 +324,7 @@ def _units(device: Device) -> Iterator[tuple[str, str, str]]:
     )
     for label, capacity in optional:
         if capacity is not None:
-            yield label, format_quantity(capacity, "byte", binary=True), ""
+            yield label, format_bytes(capacity), ""
     yield f"{unit}s", f"{device.sm_count} × {device.lanes_per_sm} lanes", ""
     clocks = (
         ("base", device.clock.base),

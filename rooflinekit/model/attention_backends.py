@@ -25,9 +25,7 @@ from rooflinekit.model.libraries import capability_of
 
 FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True, sums_in_memory=True)
 FLASH_3 = replace(ATTENTION, name="FlashAttention 3", sums_in_memory=True)
-CUDNN = replace(
-    ATTENTION, name="cuDNN's attention", sums_in_memory=True, rate=ByUnit.both("cudnn_attention")
-)  # fmt: skip
+CUDNN = replace(ATTENTION, name="cuDNN's attention", sums_in_memory=True, rate=ByUnit.both("cudnn_attention"))
 #: The same on Blackwell's data centre GPUs, which take products beside a softmax.
 CUDNN_BLACKWELL = replace(CUDNN, tensor_memory=True, rate=ByUnit.both(""))
 FLASH_4 = replace(CUDNN_BLACKWELL, name="FlashAttention 4")

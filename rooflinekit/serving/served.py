@@ -26,7 +26,7 @@ from rooflinekit.step.bounds import widened
 from rooflinekit.step.energy import Draws, Energy, Member, energy_together
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 #: What is told of each request, and how a reader calls it.
 MEASURES = {
@@ -449,7 +449,7 @@ def _common(
 def _too_large(m: ServingMemory, stream: Stream, times: StepTimes) -> CapacityError:
     one = m.sequence_bytes(stream.input + stream.output)
     needs, weights, have = (
-        format_quantity(size, "byte", binary=True)
+        format_bytes(size)
         for size in (m.weight_bytes + m.workspace_bytes + m.context_bytes + one, m.weight_bytes, m.capacity)
     )
     return CapacityError(

@@ -20,7 +20,7 @@ from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.libraries import exists
 from rooflinekit.model.miopen import NAIVE, UNFOLDED
 from rooflinekit.step.allocator import reserved_at, reserved_bytes, rounded, segments_of
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes
 
 #: What a process takes of a GPU's memory before its first tensor: the driver's context, and the kernels of PyTorch's
 #: libraries as far as they are loaded. Stated default; 300 to 800 MiB are commonly seen.
@@ -63,7 +63,7 @@ class MemoryUse:
         if self.fits:
             return ""
         sizes = (self.reserved_bytes, self.context_bytes, self.capacity)
-        need, context, have = (format_quantity(size, "byte", binary=True) for size in sizes)
+        need, context, have = (format_bytes(size) for size in sizes)
         return f"{name}: needs {need}, and {context} for CUDA, of {have}: does not fit"
 
 

@@ -20,7 +20,7 @@ from rooflinekit.step.labels import MEANING, REMEDIES, parted
 from rooflinekit.step.timeline import Span
 from rooflinekit.step.utilization import main_peak
 from rooflinekit.step.variants import BATCH
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -238,7 +238,7 @@ def _of_energy(p: Prediction, name: str, unit: str) -> str:
 
 
 def _memory(prediction: Prediction) -> str:
-    need = format_quantity(prediction.memory.peak_bytes, "byte", binary=True)
+    need = format_bytes(prediction.memory.peak_bytes)
     return f"{need} {'fits' if prediction.memory.fits else 'does not fit'}"
 
 

@@ -13,7 +13,7 @@ from rooflinekit.step.allocator import reserved_bytes
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.memory import USABLE_SHARE, MemoryUse, blocks_of
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes
 
 #: Stated standard deviations, as shares: of blocks (peaks of single GPUs are within 3.4 % of measured ones in
 #: benchmarks/memory/sam.py, closer in benchmarks/memory/liger.py), of segments, whose order of blocks other steps and
@@ -38,7 +38,7 @@ class Level:
         return cls(bytes=round(size), low_bytes=round(max(size - away, 0)), high_bytes=round(size + away))
 
     def __str__(self) -> str:
-        return f"{_bytes(self.bytes)} ({_bytes(self.low_bytes)} to {_bytes(self.high_bytes)})"
+        return f"{format_bytes(self.bytes)} ({format_bytes(self.low_bytes)} to {format_bytes(self.high_bytes)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +53,10 @@ class Verdict:
     probability: float  # that it fits
 
     def __str__(self) -> str:
-        context = _bytes(self.process.bytes - self.reserved.bytes)
+        context = format_bytes(self.process.bytes - self.reserved.bytes)
         return (
             f"allocated {self.allocated}, reserved {self.reserved}, in nvidia-smi {self.process}: the allocator's "
-            f"segments and {context} for CUDA's context and libraries; of {_bytes(self.usable_bytes)}, "
+            f"segments and {context} for CUDA's context and libraries; of {format_bytes(self.usable_bytes)}, "
             f"{self.probability:.0%} that it fits"
         )
 
@@ -91,10 +91,6 @@ def verdict_of(m: MemoryUse, graph: Graph, device: Device, execution: Execution,
         usable_bytes=round(usable),
         probability=NormalDist().cdf(deviations_left(least)),
     )
-
-
-def _bytes(size: float) -> str:
-    return format_quantity(size, "byte", binary=True)
 
 
 def _spread(size: float, share: float, context: float) -> float:

@@ -17,7 +17,7 @@ from rooflinekit.step.variants import BATCH
 from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, surprise_sentences
 from rooflinekit.study.explain.advice import Advice, Suggestion
 from rooflinekit.study.explain.explanation import Explanation, details, seconds, sentences, signed, verdict
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 _SURPRISES = 5
 _DRIVERS = 8
@@ -48,7 +48,7 @@ def _gpu(row: Mapping[str, Any], interval: Interval, subject: str) -> View:
         "throughput": _rate(row["throughput"]),
         "regime": row["regime"],
         "share_of_peak": f"{row['share_of_peak']:.0%}",
-        "memory": format_quantity(row["memory_bytes"], "byte", binary=True),
+        "memory": format_bytes(row["memory_bytes"]),
         "fits": row["fits"],
         "per_dollar": _rate(row["per_dollar"], 1e-3),
         "per_watt": _rate(row["per_watt"]),
@@ -156,8 +156,8 @@ def summary_of(p: Prediction) -> View:
         "throughput": _rate(samples / p.total_s) if p.total_s else "–",
         "counted": "samples/s" if BATCH in p.sizes else "steps/s",
         "pace": f"{seconds(p.total_s / samples)} a sample" if BATCH in p.sizes else "no size is named batch",
-        "memory": format_quantity(m.peak_bytes, "byte", binary=True),
-        "memory_of": format_quantity(m.capacity, "byte", binary=True),
+        "memory": format_bytes(m.peak_bytes),
+        "memory_of": format_bytes(m.capacity),
         "memory_bar": round(1000 * min(1.0, need / m.capacity), 1),
         "fits": m.fits,
         "facts": tuple(_facts(p)),

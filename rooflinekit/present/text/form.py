@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar
 
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def said(value: Any, unit: str = "") -> str:
         return "–"
     if not unit or unit[0] in ".,":
         return format(value, unit) if unit else str(value)
-    text = format_quantity(value, "byte", binary=True) if unit == "GiB" else format_quantity(value, unit)
+    text = format_bytes(value) if unit == "GiB" else format_quantity(value, unit)
     return text.replace("-", "−")
 
 

@@ -27,7 +27,7 @@ from rooflinekit.study.compare.cost import Bounds
 from rooflinekit.study.errors.ratio import Ratio, Ratios
 from rooflinekit.study.explain.differences import computed_in, main_format, stated_peak
 from rooflinekit.study.explain.explanation import listed, seconds, signed
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -483,7 +483,7 @@ def rows_of(predictions: Sequence[Prediction]) -> tuple[list[str], list[list[str
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     """A row; of a GPU whose memory is too small nothing but that."""
-    memory = format_quantity(row["peak_bytes"], "byte", binary=True)
+    memory = format_bytes(row["peak_bytes"])
     if not row["fits"]:
         return [row["gpu"], *["–"] * 5, f"{memory} does not fit", "–"]
     return [

@@ -28,7 +28,7 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.errors.ratio import Ratio, Ratios
 from rooflinekit.study.explain.explanation import seconds, signed
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 _BACKENDS: dict[Backend, str] = {
     "compiled": "torch.compile",
@@ -144,8 +144,8 @@ def advise(
             after = predict() if corrected is None else corrected(predict())
             memory = after.memory
             if not memory.fits:
-                need = format_quantity(memory.reserved_bytes + memory.context_bytes, "byte", binary=True)
-                has = format_quantity(memory.capacity, "byte", binary=True)
+                need = format_bytes(memory.reserved_bytes + memory.context_bytes)
+                has = format_bytes(memory.capacity)
                 raise ComparisonError(f"needs {need} of {has}: does not fit")
         except RooflinekitError as error:
             left_out.append((what, str(error)))

@@ -32,7 +32,7 @@ from rooflinekit.study.explain.differences import (
     main_format,
     stated_peak,
 )
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_bytes, format_quantity
 
 T = TypeVar("T")
 
@@ -502,7 +502,7 @@ def verdict(p: Prediction) -> str:
     parts = [f"{MEANING[name]} {share:.0%} ({seconds(s)})" for name, s, share in named]
     busy = p.gpu_s / p.total_s if p.total_s else 0.0
     unit = "GPU" if p.machine.device.kind == "gpu" else "CPU"
-    need, have = (format_quantity(size, "byte", binary=True) for size in (p.memory.peak_bytes, p.memory.capacity))
+    need, have = (format_bytes(size) for size in (p.memory.peak_bytes, p.memory.capacity))
     fits = f"at its peak it takes {need} of {have} of memory"
     if not p.memory.fits:
         fits = f"at its peak it needs {need} of {have} of memory and does not fit"
