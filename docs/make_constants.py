@@ -55,7 +55,7 @@ def stated() -> str:
     lines = ["", "| number | value | ± | unit | meaning | from |", "| --- | --- | --- | --- | --- | --- |"]
     for name, one in {**NUMBERS, **SPREADS}.items():
         lines.append(
-            f"| {name} | {one.value:g} | {100 * one.error:.0f} % | {one.unit} | {one.meaning} | {one.source} |"
+            f"| {name} | {one.value:g} | {100 * one.stderr:.0f} % | {one.unit} | {one.meaning} | {one.source} |"
         )
     return "\n".join([*lines, ""])
 

@@ -4,7 +4,8 @@ from types import MappingProxyType
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.model.families import ALL
-from rooflinekit.model.machine import Calibration, Constant, Spread
+from rooflinekit.model.machine import Calibration, Spread
+from rooflinekit.model.stated import Constant
 
 #: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
 _IDEAL = {

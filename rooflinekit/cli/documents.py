@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from rooflinekit.calibrate.bench.session import Calibrated
     from rooflinekit.calibrate.campaigns.files import Summary
     from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
-    from rooflinekit.model.machine import Calibration, Constant
+    from rooflinekit.model.machine import Calibration
+    from rooflinekit.model.stated import Constant
     from rooflinekit.study.profile.drawn import Drawn
     from rooflinekit.study.profile.matching import Validation
 

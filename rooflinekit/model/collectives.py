@@ -31,7 +31,8 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.estimate import Estimate
-from rooflinekit.model.machine import Constant, Spread
+from rooflinekit.model.machine import Spread
+from rooflinekit.model.stated import Constant
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-recv")
 UNSEEN = "unseen"

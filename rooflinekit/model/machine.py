@@ -14,25 +14,7 @@ import numpy as np
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Math
-from rooflinekit.model.stated import NUMBERS
-
-CAMPAIGNS_OF = "calibration/campaigns: "  # in the source of a constant, before the GPUs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """A number of the model, with how sure it is and where it comes from."""
-
-    value: float
-    stderr: float  # relative to the value
-    unit: str
-    meaning: str
-    source: str
-
-    @property
-    def gpus(self) -> list[str]:
-        """Those whose campaigns told it, by its source, where they are not all."""
-        return [gpu for gpu in self.source.partition(CAMPAIGNS_OF)[2].split(", ") if gpu]
+from rooflinekit.model.stated import NUMBERS, Constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

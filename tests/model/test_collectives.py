@@ -22,8 +22,9 @@ from rooflinekit.model.collectives import (
     time_collective,
     time_copy,
 )
-from rooflinekit.model.machine import Constant, Spread
+from rooflinekit.model.machine import Spread
 from rooflinekit.model.memory_system import channels_of, slowdown_of
+from rooflinekit.model.stated import Constant
 
 
 def constants(**values: float) -> LinkConstants:

@@ -29,8 +29,9 @@ from rooflinekit.model.energy import (
     watts,
 )
 from rooflinekit.model.kernel_batch import KernelBatch, Products
-from rooflinekit.model.machine import Constant, Machine, PowerConstants
+from rooflinekit.model.machine import Machine, PowerConstants
 from rooflinekit.model.roofline import time_work
+from rooflinekit.model.stated import Constant
 
 #: A law of round numbers: 100 W idle of 300, 50 W of clocks, 10 pJ a byte of cache, 40 of DRAM; U falls with the clock.
 LAW = PowerLaw(

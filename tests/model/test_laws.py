@@ -18,8 +18,9 @@ from rooflinekit.model.algorithms import ATTENTION, PRODUCT, Algorithm
 from rooflinekit.model.cudnn import FORWARD, FUSED_WINOGRAD
 from rooflinekit.model.depthwise import UNROLLED
 from rooflinekit.model.kernel_batch import KernelBatch, Products, Recent
-from rooflinekit.model.machine import Calibration, Constant, Machine
+from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.model.roofline import Times, time_work
+from rooflinekit.model.stated import Constant
 
 ROUNDING = 1e-9  # relative: sums of sizes up to 1e15 are taken in another order
 MATHS = (Math.FP32, Math.FP16, Math.BF16, Math.TF32, Math.FP64)

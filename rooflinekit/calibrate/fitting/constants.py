@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflinekit.model.algorithms import CUDNN, MIOPEN
-from rooflinekit.model.machine import Constant
+from rooflinekit.model.stated import Constant
 
 
 @dataclass(frozen=True, slots=True)

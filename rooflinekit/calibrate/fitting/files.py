@@ -24,7 +24,8 @@ from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping
 from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.families import complete
-from rooflinekit.model.machine import Calibration, Constant, PowerConstants, Spread
+from rooflinekit.model.machine import Calibration, PowerConstants, Spread
+from rooflinekit.model.stated import Constant
 
 PRIORS, CPUS, LINKS, ENERGY = "priors", "architecture-cpu", "links", "energy"
 #: Standard deviation, as a logarithm, of how far a CPU that was not measured is from what is known of CPUs, all its

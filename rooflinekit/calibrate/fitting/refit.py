@@ -24,7 +24,8 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.families import complete
 from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.machine import CAMPAIGNS_OF, Calibration, Constant, Machine, Spread
+from rooflinekit.model.machine import Calibration, Machine, Spread
+from rooflinekit.model.stated import CAMPAIGNS_OF, Constant
 
 _START = "kernel_ramp_cycles"  # whose error all starts are off by together
 

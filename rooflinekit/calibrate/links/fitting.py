@@ -45,7 +45,8 @@ from rooflinekit.model.collectives import (
     route_of,
 )
 from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.machine import Constant, Spread
+from rooflinekit.model.machine import Spread
+from rooflinekit.model.stated import Constant
 
 _WEIGHT = 40.0  # measurements that a group counts as, however many it has
 _WAIT = (1e-5, 1.5)  # s, and how far it may be off in log units

@@ -12,7 +12,8 @@ from rooflinekit.calibrate.campaigns.files import Summary
 from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
 from rooflinekit.calibrate.hosts.draft import HostCost
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
-from rooflinekit.model.machine import Calibration, Constant, Spread
+from rooflinekit.model.machine import Calibration, Spread
+from rooflinekit.model.stated import Constant
 from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, console, print_table, table, table_of
 from rooflinekit.study.profile.drawn import Drawn

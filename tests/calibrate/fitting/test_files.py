@@ -21,7 +21,8 @@ from rooflinekit.errors import SpecError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.families import ALL
-from rooflinekit.model.machine import Calibration, Constant, Spread
+from rooflinekit.model.machine import Calibration, Spread
+from rooflinekit.model.stated import Constant
 
 PRIORS = {
     "schema": 2,
