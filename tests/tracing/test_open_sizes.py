@@ -10,7 +10,7 @@ from golden.networks import NETWORKS, Network
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.tracing import tracer
+from rooflinekit.tracing import symbols, tracer
 
 
 class Indexed(nn.Module):
@@ -108,6 +108,15 @@ def test_remembered_arithmetic_is_torchs(monkeypatch: pytest.MonkeyPatch, name: 
 def test_remembered_arithmetic_is_torchs_everywhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     one, other = unremembered(monkeypatch, NETWORKS[name], NETWORKS[name].options.get("mode", "inference"))
     assert one == other
+
+
+def test_a_torch_that_does_not_count_replacements_traces_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = NETWORKS[QUICK[0]]
+    with torch.device("meta"):
+        model = network.build()
+    counted = told(rk.trace(model, *network.inputs, **network.options).at(**network.sizes))
+    monkeypatch.setattr(symbols, "_REPLACED", "counter of no release")
+    assert told(rk.trace(model, *network.inputs, **network.options).at(**network.sizes)) == counted
 
 
 def test_tensors_of_other_shapes_are_not_equal() -> None:
