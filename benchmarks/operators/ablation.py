@@ -103,7 +103,7 @@ def every_tile(tiles: Tiles, algorithm: Algorithm) -> Algorithm:
     """With every tile, where it has `tiles` alone."""
     of = algorithm.tiles
     either = ("every" if kind == tiles else kind for kind in (of.cuda_cores, of.tensor_cores))
-    return replace(algorithm, tiles=ByUnit[Tiles](*either))
+    return replace(algorithm, tiles=ByUnit(*either))
 
 
 def as_if_awake(o: Observations) -> Observations:
