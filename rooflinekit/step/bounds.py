@@ -106,7 +106,7 @@ def widened(bounds: tuple[float, float], middle: float, what: str, deviations: f
 
     what: of SOURCES. deviations: how many standard deviations the bounds are wide.
 
-    >>> [round(s, 4) for s in widened((1.0, 1.0), 1.0, "decoder training", 1.645)]  # exp(∓1.645·0.074)
-    [0.8854, 1.1294]
+    >>> [round(s, 4) for s in widened((1.0, 1.0), 1.0, "decoder training", 1.645)]  # exp(∓1.645·0.08)
+    [0.8767, 1.1407]
     """
     return around(middle, away(middle, bounds), deviations * SOURCES[what]) if middle > 0 else bounds
