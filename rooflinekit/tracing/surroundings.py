@@ -53,16 +53,17 @@ def alone() -> Iterator[None]:
 @contextmanager
 def _young_garbage() -> Iterator[None]:
     """Within it Python looks for garbage among new objects alone: libraries hold a million, a third of a second each
-    time. Where somebody else has set objects aside nothing is done.
+    time. Nothing is set aside by gc.freeze(): Python would count on few old objects, and look at all too often later.
     """
-    mine = gc.get_freeze_count() == 0
-    if mine:
-        gc.freeze()
+    *young, old = gc.get_threshold()
+    gc.set_threshold(*young, _NEVER)
     try:
         yield
     finally:
-        if mine:
-            gc.unfreeze()
+        gc.set_threshold(*young, old)
+
+
+_NEVER = 2**31 - 1  # of collections of younger objects before one of the oldest
 
 
 #: Where torch writes the traceback of an operator that shapes do not fit, before it raises what we raise again.

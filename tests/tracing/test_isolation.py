@@ -1,5 +1,6 @@
 """Tracing leaves everything as it was."""
 
+import gc
 import random
 from collections import OrderedDict, deque
 from contextlib import nullcontext
@@ -212,3 +213,18 @@ def test_what_cannot_be_put_back_keeps_nothing_else_from_being() -> None:
     with pytest.raises(RuntimeError, match="stubborn"):
         rk.trace(model, rk.Input("n", 4))
     assert all(layer.weight is weight for layer, weight in zip(model, weights, strict=False))
+
+
+def test_python_looks_for_garbage_as_before() -> None:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    within: list[tuple[int, ...]] = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        within.append(gc.get_threshold())
+        return x @ x
+
+    rk.trace(model, rk.Input(2, 2))
+    with pytest.raises(TraceError):
+        rk.trace(model, rk.Input(2, 3))
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    assert all(now[:2] == before[0][:2] and now[2] > 10**6 for now in within)
