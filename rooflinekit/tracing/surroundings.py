@@ -55,12 +55,12 @@ def _young_garbage() -> Iterator[None]:
     """Within it Python looks for garbage among new objects alone: libraries hold a million, a third of a second each
     time. Nothing is set aside by gc.freeze(): Python would count on few old objects, and look at all too often later.
     """
-    *young, old = gc.get_threshold()
-    gc.set_threshold(*young, _NEVER)
+    young, middle, old = gc.get_threshold()
+    gc.set_threshold(young, middle, _NEVER)
     try:
         yield
     finally:
-        gc.set_threshold(*young, old)
+        gc.set_threshold(young, middle, old)
 
 
 _NEVER = 2**31 - 1  # of collections of younger objects before one of the oldest
