@@ -168,7 +168,7 @@ ENGINE = record({
         "tokens": COUNT, "acceptance": NUMBER, "given": NUMBER, "weights": TEXT, "draft": perhaps(TEXT),
     })),
     "adapters": perhaps(record({"number": COUNT, "rank": COUNT})), "sums": TEXT, "heads": TEXT, "host_more_s": SECONDS,
-    "release": perhaps(TEXT),
+    "handed": FLAG, "release": perhaps(TEXT),
 })  # fmt: skip
 SERVED = record({
     "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "dp": COUNT, "weights": TEXT, "kv": TEXT,

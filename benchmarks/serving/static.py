@@ -17,7 +17,7 @@ import rooflinekit as rk
 from benchmarks.serving.models import DECODERS
 from benchmarks.serving.static_steps import Batch, Place
 from benchmarks.sources.tables import read_table
-from rooflinekit.serving.settings import HOST_SHARED_S
+from rooflinekit.serving.settings import HOST_TOKEN_S
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.step.bounds import widened
 
@@ -112,7 +112,7 @@ def llm_inference_bench(data: Path) -> Iterator[dict[str, Any]]:
         except ValueError:
             continue
         decoder = DECODERS[row["model"]]
-        engine = _engine_of_2024(row["framework"], decoder, place, int(row["gpus"]))
+        engine = _engine_of_2024(row["framework"], decoder, place)
         steps = place_of(
             row["model"], place, "fp16", "fp16", int(row["gpus"]), engine, RELEASES_OF_2024[row["framework"]]
         )
@@ -141,18 +141,18 @@ RELEASES_OF_2024 = {
 }
 
 
-def _engine_of_2024(framework: str, decoder: rk.Decoder, place: str, tp: int) -> rk.Engine:
+def _engine_of_2024(framework: str, decoder: rk.Decoder, place: str) -> rk.Engine:
     """vLLM took PagedAttention's kernels for models with a window, as FlashAttention's had none (attention/selector.py
     of 0.4 and 0.5), and on AMD's GPUs. DeepSpeed-MII's blocked FlashAttention gives each head a block, and its steps
     are launched by Python.
     """
     if framework == "TensorRT-LLM":
         return _trtllm(decoder, XQA)
-    more_s = HOST_SHARED_S if tp > 1 else 0.0
     if framework == "vLLM":
         paged = decoder.window is not None or place == "MI250"
-        return rk.Engine(host="serial", heads="apart" if paged else "together", host_more_s=more_s)
-    return rk.Engine(host="serial", heads="apart", host_more_s=more_s, graph_sizes=(), layer_s=MII_LAYER_S)
+        heads = "apart" if paged else "together"
+        return rk.Engine(host="serial", heads=heads, handed=True, host_token_s=HOST_TOKEN_S)
+    return rk.Engine(host="serial", heads="apart", handed=True, graph_sizes=(), layer_s=MII_LAYER_S)
 
 
 def splitwise(data: Path) -> Iterator[dict[str, Any]]:

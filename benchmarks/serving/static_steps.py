@@ -100,11 +100,12 @@ class Place:
         likely, least, most = (
             (share * gpu_s, launch_s * pace) for share, pace in ((1.0, 1.0), (low, faster), (high, 1 / faster))
         )
-        host_s, serial = min(engine.host_s(sequences), max(likely) / 2), engine.host == "serial"
+        held = sequences * sizes.get("context", sizes.get("seq", 0))
+        host_s, serial = engine.host_s(sequences, held, self.tp), engine.host == "serial"
         return (
-            engine.step_s(likely[0], sequences, likely[1]),
-            max(least) if serial else engine.step_s(least[0], sequences, least[1]),
-            engine.step_s(most[0], sequences, most[1]) + (0.0 if serial else host_s),
+            engine.step_s(likely[0], host_s, likely[1]),
+            max(least) if serial else engine.step_s(least[0], host_s, least[1]),
+            engine.step_s(most[0], host_s, most[1]) + (0.0 if serial else min(host_s, max(likely) / 2)),
         )
 
     def _spread(self, step: str, **sizes: int) -> tuple[float, float]:

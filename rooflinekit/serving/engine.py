@@ -49,10 +49,10 @@ class Installed:
         """Prompts of any lengths beside sequences that go on. factors: on steps that read prompts, and on others."""
         dp, engine = self.times.dp, self.engine
         gpu_s = self.gpu_s(chunks, sequences, context) * factors[0 if chunks else 1]
-        prompts, going_on = len(fullest(chunks, dp)), -(-sequences // dp)
-        return engine.step_s(
-            gpu_s, prompts + going_on, engine.launch_s(bool(prompts), going_on, self.times.decoder.layers)
-        )
+        read, going_on = fullest(chunks, dp), -(-sequences // dp)
+        held = going_on * context + sum(chunk.start + chunk.tokens for chunk in read)
+        host_s = engine.host_s(len(read) + going_on, held, self.times.tp)
+        return engine.step_s(gpu_s, host_s, engine.launch_s(bool(read), going_on, self.times.decoder.layers))
 
     def gpu_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
         """The same without the CPU."""

@@ -180,7 +180,9 @@ class Serving(Served):
         Raises ValueError for a level outside (0, 1).
         """
         step_s = self.played.readings_s / self.played.readings * (1 - 1 / self.stream.clients)
-        cpu_s = min(self.engine.host_s(min(self.played.running, self.running)), self.tpot_s / 2)
+        running = min(self.played.running, self.running)
+        held = running * (self.stream.input + self.stream.output / 2)
+        cpu_s = min(self.engine.host_s(running, held, self.memory.tp), self.tpot_s / 2)
         serial = self.engine.host == "serial"
         alone_s = min(self.prefill_s, self.ttft_s)
         low, high = (bound / self.prefill.total_s for bound in self.prefill.interval(level))

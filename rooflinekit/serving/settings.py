@@ -31,6 +31,12 @@ HOST_SEQUENCE_S = 42.3e-6
 #: Seconds more in each step where the inputs are handed to the processes of other GPUs: the same table's 52 rows with
 #: tensor parallelism of 2 and 4 less that line, median (by model 0.62 to 1.4: larger vocabularies take more).
 HOST_SHARED_S = 0.75e-3
+#: Seconds of vLLM's CPU, up to 0.7, in each step for each token that its sequences hold, and more where a step's inputs
+#: go to other processes: it makes, copies and pads a list of every sequence's pages of 16 tokens (0.14 µs a page, and
+#: 0.19 more). Least squares within each batch size over half of llm_inference_bench's 37 sets of A100 and H100 (halves
+#: by a hash of GPU, model and tp): 12.7 % off without, 9.6 with; the other half 17.5 and 9.9 %. Good to 5 ns.
+HOST_TOKEN_S = 9e-9
+HOST_SHARED_TOKEN_S = 12e-9
 #: Seconds from a client's sending to the engine's queue, of each request and of each token of its prompt: HTTP,
 #: template, tokenizer. By the first tokens of half of aiconfigurator's e2e_serving_h100_sxm and _b200_sxm (halves by a
 #: hash of GPU, model, engine and tp), the shortest of those within half a point of the best (14.2 %; 14.5 here, 17.8
@@ -81,8 +87,9 @@ class Engine:
     TensorRT-LLM on B200). heads: those that share keys read them "together" while decoding (FlashAttention, FlashInfer,
     TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's PagedAttention kernels; TensorRT-LLM's
     masked multi-head attention, up to 0.10 wherever not eight share).
-    host_more_s: seconds of the CPU in each step besides (`HOST_SHARED_S`). host_sequence_s: and for each sequence in
-    it. release: the engine and version whose
+    host_more_s: seconds of the CPU in each step besides. host_sequence_s, host_token_s: and for each sequence in it,
+    and for each token that these hold. handed: where several GPUs share the layers it also hands the inputs of each step to
+    their processes (`HOST_SHARED_S`, `HOST_SHARED_TOKEN_S`; vLLM up to 0.7). release: the engine and version whose
     defaults `Engine.of` took, for what is said of them.
 
     Raises InputError for another word or number.
@@ -108,6 +115,8 @@ class Engine:
     heads: Heads = "together"
     host_more_s: float = 0.0
     host_sequence_s: float = HOST_SEQUENCE_S
+    host_token_s: float = 0.0
+    handed: bool = False
     release: str | None = None
 
     @classmethod
@@ -136,7 +145,7 @@ class Engine:
         expect_count("engine wait_steps", self.wait_steps, least=0)
         if self.sequences is not None:
             expect_count("engine sequences", self.sequences, words="1 or more, or None for any number")
-        for name in ("layer_s", "request_s", "input_s", "token_s", "request_work_s", "host_more_s", "host_sequence_s"):
+        for name in (one.name for one in fields(self) if one.name.endswith("_s")):
             seconds = getattr(self, name)
             expect(finite(seconds) and seconds >= 0, f"engine {name}", "seconds, 0 or more", seconds)
         share = self.memory_share
@@ -180,9 +189,8 @@ class Engine:
         launched = reads or (sizes is not None and (not sizes or sequences > sizes[-1]))
         return self.layer_s * layers if launched else 0.0
 
-    def step_s(self, gpu_s: float, sequences: float, launch_s: float = 0.0) -> float:
+    def step_s(self, gpu_s: float, host_s: float, launch_s: float = 0.0) -> float:
         """A step with the CPU's part in it: overlapped, it is no shorter than launching and the CPU's other work."""
-        host_s = self.host_s(sequences)
         return max(gpu_s, launch_s) + host_s if self.host == "serial" else max(gpu_s, launch_s + host_s)
 
     def received_s(self, tokens: float) -> float:
@@ -193,9 +201,12 @@ class Engine:
         """In which the thread in front works for a request and its answer; 0 where there is no such thread."""
         return self.request_work_s + self.input_s * input + self.token_s * output if self.token_s else 0.0
 
-    def host_s(self, sequences: float) -> float:
-        """What the CPU does for a step, in seconds."""
-        return HOST_STEP_S + self.host_more_s + self.host_sequence_s * sequences
+    def host_s(self, sequences: float, tokens: float = 0.0, gpus: int = 1) -> float:
+        """What the CPU does for a step of sequences that hold so many tokens together, on so many GPUs, in seconds."""
+        step_s, token_s = HOST_STEP_S + self.host_more_s, self.host_token_s
+        if self.handed and gpus > 1:
+            step_s, token_s = step_s + HOST_SHARED_S, token_s + HOST_SHARED_TOKEN_S
+        return step_s + self.host_sequence_s * sequences + token_s * tokens
 
     def left_bytes(self, tp: int) -> int:
         """What SGLang leaves beside weights and cache unless it is told otherwise: for steps of `step_tokens`, CUDA
@@ -242,7 +253,8 @@ def _rising(sizes: object) -> bool:
 #: needs 10. The same reckoning for Qwen3 32B, 64 layers, gives 34 to 40 ms.
 TRTLLM_LAYER_S = 0.6e-3
 
-_VLLM_V0 = {"host": "serial", "policy": "prefill-first", "chunks": False, "sequences": 256}
+_VLLM_V0 = {"host": "serial", "policy": "prefill-first", "chunks": False, "sequences": 256,
+            "host_token_s": HOST_TOKEN_S, "handed": True}  # fmt: skip
 _VLLM_V1 = {"host": "serial", "sequences": 1024, "layer_s": TRTLLM_LAYER_S}
 _SGLANG = {"policy": "prefill-first", "reserve": "own", "memory_share": None, "token_s": SGLANG_TOKEN_S,
            "request_work_s": SGLANG_REQUEST_S}  # fmt: skip

@@ -136,11 +136,19 @@ def test_an_engine_without_graphs_launches_every_step() -> None:
     assert [engine.launch_s(False, 5, 32) for engine in (none, some)] == [32e-3, 0.0]
     assert [some.launch_s(*step, 32) for step in ((False, 9), (True, 5))] == [32e-3, 32e-3]
     more = rk.Engine(host="serial", host_more_s=1e-3)
-    assert more.step_s(5e-3, 4) - rk.Engine(host="serial").step_s(5e-3, 4) == pytest.approx(1e-3)
+    assert more.host_s(4) - rk.Engine(host="serial").host_s(4) == pytest.approx(1e-3)
     with pytest.raises(InputError, match=r"^engine host_more_s: expected seconds, 0 or more; got -1"):
         rk.Engine(host_more_s=-1)
     with pytest.raises(InputError, match=r"^engine heads 'alone': expected together or apart"):
         rk.Engine(heads="alone")
+
+
+def test_vllms_cpu_takes_longer_for_long_answers_and_longer_yet_on_several_gpus() -> None:
+    engine = rk.Engine.of("vllm:0.7")
+    # 64 sequences of 3000 tokens: 192,000 · 9 ns = 1.728 ms; on two GPUs 0.75 ms and 192,000 · 12 ns = 2.304 ms more
+    assert engine.host_s(64, 192_000) - engine.host_s(64) == pytest.approx(1.728e-3)
+    assert engine.host_s(64, 192_000, 2) - engine.host_s(64, 192_000) == pytest.approx(3.054e-3)
+    assert rk.Engine.of("vllm:0.12").host_s(64, 192_000, 2) == rk.Engine().host_s(64)
 
 
 def test_an_engine_sums_small_messages_faster_than_rings_and_large_ones_no_slower() -> None:

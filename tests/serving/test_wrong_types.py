@@ -25,6 +25,7 @@ TAKEN: list[tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] = [
             "request_work_s",
             "host_more_s",
             "host_sequence_s",
+            "host_token_s",
             "memory_share",
             "wait_steps",
         ),
