@@ -87,10 +87,10 @@ class Engine:
     TensorRT-LLM on B200). heads: those that share keys read them "together" while decoding (FlashAttention, FlashInfer,
     TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's PagedAttention kernels; TensorRT-LLM's
     masked multi-head attention, up to 0.10 wherever not eight share).
-    host_more_s: seconds of the CPU in each step besides. host_sequence_s, host_token_s: and for each sequence in it,
-    and for each token that these hold. handed: where several GPUs share the layers it also hands the inputs of each step to
-    their processes (`HOST_SHARED_S`, `HOST_SHARED_TOKEN_S`; vLLM up to 0.7). release: the engine and version whose
-    defaults `Engine.of` took, for what is said of them.
+    host_more_s: seconds of the CPU in each step besides. host_sequence_s, host_token_s: and for each sequence in
+    it, and for each token that these hold. handed: where several GPUs share the layers it also hands the inputs of
+    each step to their processes (`HOST_SHARED_S`, `HOST_SHARED_TOKEN_S`; vLLM up to 0.7). release: the engine and
+    version whose defaults `Engine.of` took, for what is said of them.
 
     Raises InputError for another word or number.
     """
