@@ -8,7 +8,8 @@
     access  a load of one element at a time costs access_cycles of an SM
     waiting blocks that sum a part of a tensor each, and are few, wait load_cycles for each of their loads
 
-A row that is read more than once finds itself in the L1, as far as the rows of all blocks on the SM fit there.
+A row that is read more than once finds itself in the L1, as far as the rows of all blocks on the SM fit there, or in
+the L2, as far as those of all SMs do.
 """
 
 from __future__ import annotations
@@ -57,9 +58,8 @@ def _passed_and_waited_s(work: KernelBatch, machine: Machine) -> tuple[Floats, F
 
     Blocks of sums wait for their loads: an SM holds several at once, which wait together. A CPU's system finds pages.
     """
-    again = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
     cached = cached_bytes(work, machine)
-    moved = work.read_bytes + again + work.reread_bytes + work.write_bytes
+    moved = work.read_bytes + _again_bytes(work, machine) + work.reread_bytes + work.write_bytes
     beyond = moved - cached
     if machine.code_bytes:  # in what is written of the traffic that the cache does not hold
         beyond = beyond * (1 + machine.code_bytes * work.write_bytes / np.maximum(moved, 1.0))
@@ -83,6 +83,11 @@ def _faults_s(work: KernelBatch) -> Floats:
 
 def cached_bytes(work: KernelBatch, machine: Machine) -> Floats:
     """Bytes that a kernel reads and finds in the L2: left there by kernels before it, or by itself."""
+    return _found(work, machine) + _again_bytes(work, machine) * _kept(_rows_bytes(work, machine), 0.0, machine)
+
+
+def _found(work: KernelBatch, machine: Machine) -> Floats:
+    """The same without rows that a block reads again."""
     walked = work.column > 0
     filled = np.where(walked, work.column * machine.threads_per_sm * machine.sm_count, work.reread_bytes)
     later = work.reread_bytes * _kept(filled, np.where(walked, 0.0, work.write_bytes), machine)
@@ -140,11 +145,17 @@ def _held(work: KernelBatch, machine: Machine) -> Floats:
     return held
 
 
-def _kept(filled: Floats, passing: Floats, machine: Machine) -> Floats:
+def _kept(filled: Floats, passing: Floats | float, machine: Machine) -> Floats:
     """Share of a tensor that is still in the cache: its first number after `filled` bytes, its last `passing` later."""
     edge = _EDGE * machine.cache_bytes
     share: Floats = np.clip((machine.cache_bytes + edge - filled) / (passing + 2 * edge), 0.0, 1.0)
     return share
+
+
+def _again_bytes(work: KernelBatch, machine: Machine) -> Floats:
+    """Bytes of rows that their blocks read again and do not find in the L1."""
+    found: Floats = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
+    return found
 
 
 def _missed(work: KernelBatch, machine: Machine) -> Floats:
@@ -152,9 +163,15 @@ def _missed(work: KernelBatch, machine: Machine) -> Floats:
 
     None is while the rows of all blocks fill less than half of it, as results pass it too; all is where they fill it.
     """
+    filled = _rows_bytes(work, machine) / machine.sm_count / (machine.device.l1_capacity_per_sm or _SMALL_L1)
+    return np.clip(filled - 1, 0.0, 1.0)
+
+
+def _rows_bytes(work: KernelBatch, machine: Machine) -> Floats:
+    """Bytes that pass the caches before a block comes back to its row: the rows of all blocks, and as many results."""
     blocks = np.minimum(machine.threads_per_sm / work.threads, np.ceil(work.rows / machine.sm_count))
-    filled = blocks * work.row_bytes / (machine.device.l1_capacity_per_sm or _SMALL_L1)
-    return np.clip(2 * filled - 1, 0.0, 1.0)
+    found: Floats = 2 * blocks * work.row_bytes * machine.sm_count
+    return found
 
 
 def rows_s(work: KernelBatch, machine: Machine) -> Floats:
@@ -168,7 +185,7 @@ def rows_s(work: KernelBatch, machine: Machine) -> Floats:
 
 def _waited_cycles(work: KernelBatch, machine: Machine) -> Floats:
     """Cycles that a block alone waits for its row: it asks for its next elements when the last have come from DRAM."""
-    far = 1 - np.divide(cached_bytes(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
+    far = 1 - np.divide(_found(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
     loads = work.columns / (_PER_LOAD * work.threads) * (1 + (work.passes - 1) * _missed(work, machine))
     waited: Floats = np.where(
         (work.rows > 0) & (work.threads > WARP), loads * machine.values["load_cycles"] * np.maximum(far, 0.0), 0.0

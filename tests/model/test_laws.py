@@ -149,6 +149,7 @@ def _more_sms(device: Device, factor: float) -> Device:
     scale = count / device.sm_count
     return device.replace(
         sm_count=count,
+        l2_capacity=device.l2_capacity * scale,
         matrix_peak={name: peak * scale for name, peak in device.matrix_peak.items()},
         vector_peak={name: peak * scale for name, peak in device.vector_peak.items()},
     )
@@ -184,7 +185,9 @@ def test_a_better_device_is_never_slower(what: str, work: KernelBatch, machine: 
 @examples
 @given(work=works, machine=machines, factor=FACTORS)
 def test_more_sms_of_the_same_kind_are_never_slower(work: KernelBatch, machine: Machine, factor: float) -> None:
-    """On boards of which nobody says what power they draw: see test_utilization for attention on a few of many SMs."""
+    """With as much L2 each, where rows are read again; on boards of which nobody says what power they draw: see
+    test_utilization for attention on a few of many SMs.
+    """
     small, large = (
         Machine.of(device.replace(board_power=None), machine.constants)
         for device in (machine.device, _more_sms(machine.device, factor))

@@ -113,6 +113,17 @@ def test_later_passes_hit_the_l1_as_far_as_rows_fit(
     assert found == pytest.approx(microseconds)
 
 
+def test_later_passes_hit_the_l2_as_far_as_the_rows_of_all_sms_fit(device: Device) -> None:
+    # 2 blocks of 60 kB fill the L1 of 100 kB; 50 SMs have 6 MB of rows at work, and 12 MB pass with their results
+    columns = {"read_bytes": 10e6, "write_bytes": 1e6, "rows": 1000, "row_bytes": 60_000, "threads": 1024}
+    # 11 MB from DRAM at 1 TB/s; 20 MB of later passes from there too, or at 64 bytes a clock of 50 SMs of 1.25 GHz: 4 TB/s
+    for capacity, microseconds in ((4e6, 31.0), (40e6, 16.0)):
+        large = device.replace(l1_capacity_per_sm=100e3, threads_per_sm=2048, l2_capacity=capacity)
+        machine = Machine.of(large, constants(l2_bytes_per_clock=64))
+        assert memory_us(machine, passes=3, **columns) == pytest.approx(microseconds)
+        assert memory_us(machine, passes=1, **columns) == pytest.approx(11.0)
+
+
 def test_few_rows_leave_the_l1_to_one_another(device: Device) -> None:
     # 50 rows are one an SM, where 51 are two: 60 kB of 100 kB is a fifth of the way from half to full
     machine = Machine.of(device.replace(l1_capacity_per_sm=100e3, threads_per_sm=2048), constants())
@@ -122,9 +133,9 @@ def test_few_rows_leave_the_l1_to_one_another(device: Device) -> None:
 
 
 def test_where_the_specification_says_no_l1_it_is_24_kib(device: Device) -> None:
-    # 2 blocks of 6 KiB fill half of it, of 12 KiB all
+    # 2 blocks of 6 KiB fill half of it, of 12 KiB all; 1 MB of L2 holds nothing of the 2 · 2 · 50 · 12 KiB of all SMs
     columns = {"read_bytes": 1e6, "rows": 1000, "passes": 2, "threads": 1024}
-    machine = Machine.of(device, constants())
+    machine = Machine.of(device.replace(l2_capacity=1e6), constants())
     assert memory_us(machine, row_bytes=6 * 1024, **columns) == pytest.approx(1.0)
     assert memory_us(machine, row_bytes=12 * 1024, **columns) == pytest.approx(2.0)
 
