@@ -116,7 +116,7 @@ def test_later_passes_hit_the_l1_as_far_as_rows_fit(
 def test_later_passes_hit_the_l2_as_far_as_the_rows_of_all_sms_fit(device: Device) -> None:
     # 2 blocks of 60 kB fill the L1 of 100 kB; 50 SMs have 6 MB of rows at work, and 12 MB pass with their results
     columns = {"read_bytes": 10e6, "write_bytes": 1e6, "rows": 1000, "row_bytes": 60_000, "threads": 1024}
-    # 11 MB from DRAM at 1 TB/s; 20 MB of later passes from there too, or at 64 bytes a clock of 50 SMs of 1.25 GHz: 4 TB/s
+    # 11 MB from DRAM at 1 TB/s; 20 MB of later passes too, or at 64 bytes a clock of 50 SMs of 1.25 GHz: 4 TB/s
     for capacity, microseconds in ((4e6, 31.0), (40e6, 16.0)):
         large = device.replace(l1_capacity_per_sm=100e3, threads_per_sm=2048, l2_capacity=capacity)
         machine = Machine.of(large, constants(l2_bytes_per_clock=64))
