@@ -120,7 +120,7 @@ CHANGES: dict[str, tuple[Callable[[Observations], Observations], tuple[str, ...]
     ),
     "a board that wakes up": (as_if_awake, _CONVOLUTIONS),
     "clock of implicit products on a held board": (partial(changed, any_clock), _CONVOLUTIONS),
-    "tiles of gradients on engines": (
+    "tiles of gradients on tensor cores": (
         partial(changed, partial(every_tile, "by name")),
         ("conv_bwd_data", "conv_bwd_weight"),
     ),
@@ -289,7 +289,7 @@ def worth(run: Ablation, term: str) -> tuple[Any, Any, tuple[str, ...]]:
     """The errors with a term and without it, and the ops that they are of."""
     if term in TERMS:
         neutral, ops = TERMS[term]
-        stages = stages_of(list(neutral), ops)
+        stages = stages_of((), ops, "CUDA cores") if term.endswith(", CUDA cores") else stages_of(list(neutral), ops)
         before = run.standing(stages, ops)
         with without_constants(neutral):
             fewer = [replace(s, constants=tuple(n for n in s.constants if n not in neutral)) for s in stages]
