@@ -1,4 +1,4 @@
-"""Writes what the commands of README.md, start.md and serving.md print under them; tests hold it."""
+"""Writes what the commands of README.md, index.md, start.md and serving.md print under them; tests hold it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from page import printed
 from rooflinekit.files import write_text
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "start.md", ROOT / "docs" / "serving.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("index", "start", "serving")))
 _SHOWN = re.compile(r"(```console\n\$ (rooflinekit [^\n]*)\n).*?```", re.DOTALL)
 
 

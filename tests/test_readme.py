@@ -1,4 +1,4 @@
-"""What README.md and docs/start.md show is what their commands print, and a newcomer's own module goes the same way."""
+"""README.md and the first pages show what their commands print, and a newcomer's own module goes the same way."""
 
 import difflib
 import re
@@ -9,8 +9,10 @@ import pytest
 from command_line import Run
 
 ROOT = Path(__file__).parent.parent
-README, START = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/start.md"))
-SHOWN = re.findall(r"```console\n\$ (rooflinekit [^\n]*)\n(.*?)```", README + START, re.DOTALL)
+README, INDEX, START = (
+    (ROOT / f"{name}.md").read_text(encoding="utf-8") for name in ("README", "docs/index", "docs/start")
+)
+SHOWN = re.findall(r"```console\n\$ (rooflinekit [^\n]*)\n(.*?)```", README + INDEX + START, re.DOTALL)
 OWN = re.findall(r"^rooflinekit ([^\n]* net\.py:Net [^\n]*)$", START, re.MULTILINE)
 
 
