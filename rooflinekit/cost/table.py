@@ -207,10 +207,7 @@ def price_all(
     rules: Mapping[str, Rule] | None = None,
     on_unknown: Literal["traffic", "raise"] = "traffic",
 ) -> tuple[PricedOp, ...]:
-    """Every op with its cost; equal ops are priced once and share their costs.
-
-    Rules that other installed packages bring count too. Raises PluginError for one that cannot be loaded.
-    """
+    """Every op with its cost, equal ones priced once, by rules of plug-ins too. Raises PluginError for a broken one."""
     load_rules()
     own = {normalized(kind): function for kind, function in (rules or {}).items()}
     memory: dict[tuple[object, ...], PricedOp] = {}
@@ -226,10 +223,7 @@ def price_all(
 
 @cache
 def load_rules() -> None:
-    """Imports the modules that other packages name as entry points of the group rooflinekit.rules.
-
-    They register their rules with `rule` when they are imported. Raises PluginError for one that cannot be.
-    """
+    """Imports modules named as entry points of rooflinekit.rules, which register rules. Raises PluginError."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.value, point.name)):
         try:
             point.load()

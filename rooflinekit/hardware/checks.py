@@ -348,10 +348,7 @@ def rate_class(device: Device) -> str:
 
 
 def matrix_fma(device: Device, math: str, *, accumulate: str = "fp32") -> float | None:
-    """Multiply-adds per SM and clock in format `math`, for the product line; None when the class is not known.
-
-    Zero means that the architecture has no matrix units for the format.
-    """
+    """Multiply-adds per SM and clock in `math`, by product line: None for an unknown class, 0 without matrix units."""
     table = ARCHITECTURES.get(rate_class(device), Architecture()).matrix
     if table is None:
         return None

@@ -261,10 +261,7 @@ def system_root() -> Path:
 
 
 def describe_cpu() -> Found:
-    """The draft of all sockets together, out of the files under `system_root`.
-
-    Raises SpecError where there is no /proc/cpuinfo, as on systems other than Linux.
-    """
+    """The draft of all sockets together, of the files under `system_root`. Raises SpecError without /proc/cpuinfo."""
     root = system_root()
     processors = _processors(root / "proc/cpuinfo")
     first = processors[0]

@@ -223,10 +223,7 @@ class Device(Record):
         return f"{self.name}: PyTorch sees {self.enumerated_as} devices in it, and a step runs on one: predict that one"
 
     def peak(self, math: str) -> float:
-        """FLOP/s of the faster of the matrix and the vector units in format `math`.
-
-        Raises FormatError when the device has no arithmetic in this format.
-        """
+        """FLOP/s of the faster of matrix and vector units in format `math`. Raises FormatError without either."""
         peaks = [table[math] for table in (self.matrix_peak, self.vector_peak) if math in table]
         if not peaks:
             raise FormatError(f"{self.name} has no {math} arithmetic; it has {', '.join(self.formats)}")
@@ -357,10 +354,7 @@ def _links(device: Device) -> Iterator[tuple[str, str, str]]:
 
 
 def derive(old: Device, new: Device, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that follow from the difference of `new` to `old` and are not among the `changes` that were given.
-
-    `new` is `old` with the changes alone. Peaks that do not scale are left out.
-    """
+    """The fields that follow from what `new` differs by from `old`, but for `changes` that were given."""
     sms = new.sm_count / old.sm_count
     lanes = new.lanes_per_sm / old.lanes_per_sm
     vector = sms * lanes * new.vector_clock / old.vector_clock

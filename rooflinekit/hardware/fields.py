@@ -158,10 +158,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", populate_by_name=True)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed, validated again; quantities are text or numbers in base units.
-
-        Raises pydantic's ValidationError (a ValueError) for an unknown field or an impossible value.
-        """
+        """A copy with some fields changed, validated anew. Raises pydantic's ValidationError, a ValueError."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_validate({**fields, **changes})
 

@@ -51,10 +51,7 @@ class PriceTable(Record):
     prices: Annotated[list[HourPrice], Field(min_length=1)]
 
     def of(self, device: Device) -> HourPrice:
-        """The newest price of a device, by its own name, or else by any that can mean it, such as h100.
-
-        Raises InputError where there is none.
-        """
+        """The newest price of a device, by its own name, else by any that can mean it. Raises InputError for none."""
         names = {name.lower() for name in (device.name, device.name.split("-", 1)[-1], *device.aliases)}
         by_name = [price for price in self.prices if price.gpu.lower() in names]
         found = by_name or [price for price in self.prices if _means(price.gpu, device)]

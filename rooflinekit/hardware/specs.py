@@ -79,10 +79,7 @@ def cluster_names() -> tuple[str, ...]:
 
 
 def devices(*, allow_draft: bool = False) -> tuple[Device, ...]:
-    """All shipped devices, in the order of `device_names`, each checked; drafts only with `allow_draft`.
-
-    Raises SpecError for a broken file.
-    """
+    """All shipped devices, sorted by name and checked; drafts only with `allow_draft`. Raises SpecError."""
     every = (_shipped(Device, name) for name in device_names())
     return tuple(device for device in every if allow_draft or not device.draft)
 
@@ -179,10 +176,7 @@ def read_spec(path: str | Path, *, verify: bool = True) -> Spec:
 
 
 def read_unverified(name_or_path: str) -> Spec:
-    """The device, host or cluster of a name or file, its form checked and its physics not, for `checks.run` to list.
-
-    Raises SpecError, DeviceNotFoundError and AmbiguousDeviceError.
-    """
+    """The device, host or cluster of a name or file, its physics unchecked. Raises SpecError and what lookups raise."""
     if is_path(name_or_path):
         return read_spec(name_or_path, verify=False)
     for kind, folder in _FOLDERS.items():
@@ -430,10 +424,7 @@ class Audit:
 
 
 def audits(targets: Sequence[str] = ()) -> tuple[Audit, ...]:
-    """The checks of what is named, or of every shipped device, host and cluster, drafts among them.
-
-    Raises SpecError for a file that cannot be read, DeviceNotFoundError and AmbiguousDeviceError for names.
-    """
+    """The checks of what is named, or of all that is shipped. Raises SpecError and what unknown names raise."""
     every = (*device_names(), *host_names(), *cluster_names())
     return tuple(_audit(target) for target in targets or every)
 

@@ -149,10 +149,7 @@ _EXPECTED = {
 
 
 def one_line(error: ValidationError, model: type[BaseModel], label: str) -> str:
-    """The first problem in words, and how many more there are.
-
-    An unknown key comes before a missing one, because the second is usually the first misspelt.
-    """
+    """The first problem in words (unknown keys first: a missing one is often misspelt), and how many more there are."""
     problems = error.errors(include_url=False)
     first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"] if part != "[key]"]
@@ -203,10 +200,7 @@ _WIDTH = 118
 
 
 def spec_text(record: Device | Host | Cluster, heading: str) -> str:
-    """The YAML of a specification, which reads back as the same; `heading` becomes a comment above it.
-
-    A host states all its times, the others what is not so by default.
-    """
+    """The YAML of a specification, `heading` above it; a host states all its times, the others no defaults."""
     stated = isinstance(record, Host)
     mapping = record.model_dump(mode="json", by_alias=True, exclude_none=not stated, exclude_defaults=not stated)
     if isinstance(record, Device) and record.launch_date is not None:

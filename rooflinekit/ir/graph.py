@@ -250,10 +250,7 @@ class Graph:
         }
 
     def tree(self, depth: int | None = None) -> pd.DataFrame:
-        """One row a module, its children included: parameters, output sizes, activation bytes, FLOP and bytes.
-
-        `depth` limits the paths to so many parts; the root stands under "".
-        """
+        """A row a module, down to `depth` parts, children included: parameters, output, activations, FLOP, bytes."""
         return tree(self.priced, self.weights, depth)
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -356,10 +353,7 @@ def unspoken_note(graph: Graph) -> str:
 
 
 def traced_at(graph: Graph, numbers: Numbers) -> Graph:
-    """The whole graph with these sizes traced as numbers; remembered. Itself where no model is known.
-
-    Raises SizeError where the model cannot be run at these sizes.
-    """
+    """The graph traced with these numbers, remembered; itself if no model is known. Raises SizeError if that fails."""
     found = graph.traced.get(numbers)
     if found is None:
         trace = graph.origin.trace if graph.origin is not None else None

@@ -170,10 +170,7 @@ class Release(NamedTuple):
         return self >= (2, 2)
 
     def prefers_cudnn(self, generation: int) -> bool:
-        """Whether it takes cuDNN's attention first on GPUs of this generation of compute capability.
-
-        From 2.11 on, whose wheels bring a cuDNN above 9.15, on 9 and 10; in 2.5.0 on Hopper, which 2.5.1 took back.
-        """
+        """Whether it takes cuDNN's attention first: from 2.11 on where capability is 9 or 10, in 2.5.0 on Hopper."""
         return (self >= (2, 11) and generation in (9, 10)) or (self == (2, 5, 0) and generation == 9)
 
     @property

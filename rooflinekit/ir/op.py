@@ -79,10 +79,7 @@ _ITEMSIZE = {
 
 
 class Math(StrEnum):
-    """How arithmetic is done: the key under which a device states a peak.
-
-    Storage and arithmetic differ: float32 tensors are multiplied as tf32 or as fp32.
-    """
+    """How arithmetic is done, as devices state peaks: float32 tensors, for one, are multiplied as tf32 or as fp32."""
 
     FP64 = "fp64"
     FP32 = "fp32"

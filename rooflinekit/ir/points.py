@@ -58,10 +58,7 @@ class Points:
         return Column(self, array.astype(np.float64), 0.0)
 
     def evaluator(self, expressions: Sequence[sympy.Expr]) -> Callable[[Size], Any]:
-        """A function that gives each of these expressions as a column, and a number as itself.
-
-        Raises TooLargeError where int64 might not hold one.
-        """
+        """Gives each of these expressions as a column, a number as itself. Raises TooLargeError beyond int64."""
         found = {e: self.column(values) for e, values in _values(expressions, self.sizes).items()}
         return lambda size: found[size] if is_formula(size) else size
 
@@ -216,10 +213,7 @@ def bound_of(number: Number) -> float:
 
 @lru_cache(maxsize=32)
 def _compiled(expressions: tuple[sympy.Expr, ...], names: tuple[str, ...]) -> Callable[..., list[Any]]:
-    """One function of the named sizes that gives every expression, for integers or arrays of them.
-
-    Divisions become integer divisions, so that no value passes through a floating-point number.
-    """
+    """A function of the named sizes that gives every expression in integers, or in arrays of them."""
     import sympy
 
     numerators, denominators = [], []

@@ -219,10 +219,7 @@ _FAINT = 0.4  # of difflib, for a word among few: "client" is for "clusters"
 def check_names(
     given: Iterable[str], known: Iterable[str], *, complete: bool = True, options: Iterable[str] = ()
 ) -> None:
-    """Raises SizeError for a name that is not in `known` and, with `complete`, for a known one that is not given.
-
-    options: further words that may have been meant.
-    """
+    """Raises SizeError for a name not in `known` and, with `complete`, a missing one. options: words to suggest."""
     given, known = tuple(given), tuple(known)
     for name in given:
         if name not in known:

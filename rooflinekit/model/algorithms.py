@@ -233,10 +233,7 @@ class Problem:
 
     @property
     def scattered(self) -> Number:
-        """Factor by which FLOP grow where a data gradient of few channels computes every tap at every pixel.
-
-        It does so whether the stride meets the tap or not.
-        """
+        """Factor by which FLOP grow where a data gradient of few channels computes every tap at every pixel."""
         channels = larger(self.outer, _SCATTERED_CHANNELS)
         return math.prod(self.image) * channels / (self.pixels * self.outer)
 

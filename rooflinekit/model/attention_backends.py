@@ -214,10 +214,7 @@ def _of_engine(op: Op, device: Device, capability: tuple[int, int] | None) -> Al
 
 
 def _first_of(op: Op, device: Device, capability: tuple[int, int], like: Release | None) -> Algorithm:
-    """The first kernel in PyTorch's order that is switched on and takes the op (torch._C._get_sdp_priority_order).
-
-    Raises FormatError where there is none.
-    """
+    """The first kernel in PyTorch's order (_get_sdp_priority_order) that takes the op. Raises FormatError for none."""
     allowed = op.attrs.get("backends", _SWITCHED)
     asked = op.kind.startswith(f"{_SCALED}cudnn") and "backends" not in op.attrs  # by the operator's own name
     first = asked or (like or PRESENT).prefers_cudnn(capability[0])
@@ -553,10 +550,7 @@ def forced_backends(graph: Graph) -> tuple[str, ...]:
 
 
 def with_backend(graph: Graph, backend: str, device: Device) -> Graph:
-    """The graph with this kernel of BACKENDS for each attention that it takes; remembered.
-
-    Raises InputError where it takes none of the graph's, with what excludes it.
-    """
+    """The graph with this kernel of BACKENDS wherever it takes a call; remembered. Raises InputError for none."""
     key = "attention by", backend, device.name, device.compute_capability
     if key not in graph.memo:
         graph.memo[key] = _with_backend(graph, backend, device)

@@ -193,9 +193,7 @@ class _Gradient:
 
 
 def written_out(op: Op, kept: Mapping[str, _Kept] | None = None) -> tuple[list[Op], _Kept]:
-    """The ops of one call, and what it leaves to its gradient, or finds of its forward pass in `kept`, by the memory of
-    its output.
-    """
+    """The ops of one call, and what it leaves to its gradient, or finds in `kept`, by the memory of its output."""
     if op.kind not in GRADIENTS:
         return _forward(op)
     known = next((kept[one.memory] for one in op.inputs if one.memory in kept), None) if kept else None

@@ -307,10 +307,7 @@ def _hop(link: Link | None, constants: LinkConstants) -> float:
 def time_copy(
     size_bytes: float, route: Route, constants: LinkConstants, host_rate: float = math.inf
 ) -> CollectiveTiming:
-    """The time of one copy between the two devices of a route.
-
-    host_rate: byte/s between a device and the host's page-locked memory, for copies that go through it.
-    """
+    """The time of one copy between the two devices of a route. host_rate: byte/s to page-locked host memory."""
     link = route.links[-1]
     if link.technology.startswith("pcie"):
         rate = min(link.bandwidth * PAYLOAD_SHARE, link.most)

@@ -42,10 +42,7 @@ def is_convolution(op: Op) -> bool:
 
 
 def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
-    """The kernels for one part of a convolution, given as a plain product.
-
-    A bias is a kernel of its own, which reads and writes the output once more.
-    """
+    """The kernels for a part of a convolution, given as a plain product; a bias takes one more over the output."""
     if is_depthwise(kernel.cost):
         algorithm = _depthwise(op, kernel)
         if len(image_and_weight(op)[1].shape) > _OF_AN_IMAGE:  # on AMD's GPUs MIOpen's, which has none for volumes
@@ -95,10 +92,7 @@ def _depthwise(op: Op, kernel: Kernel) -> Algorithm:
 
 
 def _is_untiled(op: Op, kernel: Kernel) -> bool:
-    """Whether cuDNN has no tiled kernel for a gradient: of most groups with channels last, in 16 bits.
-
-    inductor keeps such training steps from channels last too (torch/_inductor/graph.py, decide_layout_opt).
-    """
+    """Whether cuDNN has no tiled kernel for a gradient: in 16 bits, of most groups with channels last."""
     if "gradient" not in kernel.cost.label or not kernel.cost.gemms or op.attrs["groups"] == 1:
         return False
     image, weight = image_and_weight(op)
@@ -113,10 +107,7 @@ def _is_untiled(op: Op, kernel: Kernel) -> bool:
 
 
 def problem_of(op: Op, label: str = "") -> Problem:
-    """The convolution, or the gradient of the one, that a kernel of an op is.
-
-    A transposed convolution is the data gradient of one whose image is its result.
-    """
+    """The convolution, or gradient, of an op's kernel; a transposed one is the data gradient of a plain one."""
     image, weight = image_and_weight(op)
     result = op.inputs[0] if op.kind == BACKWARD else op.outputs[0]
     transposed = bool(op.attrs.get("transposed"))
@@ -326,10 +317,7 @@ def gradients_in_either(tensor_formats: Collection[str]) -> bool:
 
 
 def _by_image(kernel: Kernel, op: Op) -> Kernel:
-    """A 1×1 convolution with channels first on the tensor core, as a product for each image.
-
-    Pixels of two images do not lie behind each other, so no tile holds pixels of both.
-    """
+    """A 1×1 convolution with channels first on the tensor core: a product an image, as no tile spans two images."""
     if not kernel.pointwise or op.kind != "aten.convolution" or channels_last(op.inputs[0]):
         return kernel
     images = integer(op.outputs[0].shape[0])

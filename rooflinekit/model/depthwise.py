@@ -52,10 +52,7 @@ def depthwise_algorithm(
     forward: bool,
     sums: bool,
 ) -> Algorithm:
-    """How a depthwise convolution of an image [N, C, …, W] runs on a GPU.
-
-    plain: equal strides in all directions, no dilation. sums: the gradient of the weight.
-    """
+    """How a GPU runs a depthwise convolution. plain: equal strides, no dilation. sums: the gradient of the weight."""
     if channels_last:
         if max(window) > _UNROLLED_LAST or len(set(window)) > 1:
             return CHANNEL_PRODUCTS

@@ -212,10 +212,7 @@ _STEPS = 60  # of the clock that are looked at, each about 4 % below the one bef
 
 
 def limited(machine: Machine, *, power_w: float | None = None, clock: float | None = None) -> Machine:
-    """The machine with a limit in watts, or on its clock in Hz.
-
-    Raises InputError for one that the board cannot hold, and where its specification states no power.
-    """
+    """The machine with a limit in watts or Hz. Raises InputError for one it cannot hold, or if no power is stated."""
     if power_w is None and clock is None:
         return machine
     law = PowerLaw.of(machine)
@@ -283,10 +280,7 @@ def _held(law: PowerLaw, load: Load, machine: Machine, plain: Any) -> Load:
 
 
 def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
-    """The highest clock at which no more is drawn; the lowest where all draw more. Between two steps it is linear.
-
-    Where the full clock draws no more, as it mostly does, no other is looked at.
-    """
+    """The highest clock at which no more is drawn, else the lowest; it is linear between two steps."""
     found = np.ones_like(load.total_s)
     over = np.flatnonzero(drawn(load, np.ones(1), np.arange(found.size)) > limit_w)
     if not over.size:
@@ -303,10 +297,7 @@ def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
 
 
 def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Times]:
-    """The times of kernels at the board's own limit, and those under the machine's.
-
-    What a limit adds to arithmetic counts as the first cause, "power".
-    """
+    """Times at the board's own limit, and under the machine's: what that adds to arithmetic is the cause "power"."""
     law = PowerLaw.of(machine)
     if law is None or not len(work) or not (machine.is_limited or held_back(law, machine)):
         return times, times
@@ -324,10 +315,7 @@ def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Ti
 
 
 def drawn_under_limit(law: PowerLaw, load: Load, machine: Machine) -> dict[str, Floats]:
-    """Joules of kernels by part, beside the idling board, under the machine's limits.
-
-    load: at the clock that the board gives them by itself.
-    """
+    """Joules of kernels by part under the machine's limits, without idling. load: at the board's own clock."""
     own, clock = clocks(law, load, machine)
     limit_w = law.board_w if machine.power_limit is None else machine.power_limit
     return drawn_j(law, load.at(clock / own) if machine.is_limited else load, clock, limit_w)

@@ -123,10 +123,7 @@ def by_miopen(device: Device, math: Math) -> str:
 
 
 def of_the_step(kernels: Iterable[Kernel], forward: float = OF_THE_DAY) -> float:
-    """What all kernels of a step are off together, beside their families: standard deviation of the logarithm.
-
-    forward: that of a step without a backward pass.
-    """
+    """What all kernels of a step are off together, a standard deviation of ln. forward: without a backward pass."""
     learns = any(kernel.phase is Phase.BACKWARD for kernel in kernels)
     return math.hypot(forward, OF_A_BACKWARD_PASS) if learns else forward
 
@@ -209,10 +206,7 @@ _T = TypeVar("_T")
 
 
 def complete(known: Mapping[str, _T]) -> dict[str, _T]:
-    """One for every family, where it was measured on no GPU that of the nearest that was.
-
-    Of formats that is 16 bits, or fp32; of families as _NEAREST says; at last the first that is known.
-    """
+    """A spread for every family: of one measured on no GPU, that of the nearest format or family that was."""
     found = dict(known)
     for name in ALL:
         found.setdefault(name, next((known[n] for n in nearest(name) if n in known), next(iter(known.values()))))

@@ -75,10 +75,7 @@ class Products(Columns):
         algorithm: Algorithm | Sequence[Algorithm] = PRODUCT,
         each: NDArray[np.int64] | None = None,
     ) -> Self:
-        """Columns from numbers and arrays of one length.
-
-        algorithm: one for all, or a sequence, each for as many products in a row; `each`: for how many.
-        """
+        """Columns of one length. algorithm: one for all, or each for so many in a row; `each`: for how many."""
         index = np.asarray(kernel, dtype=np.int64)
         shape = index.shape
         several = (algorithm,) if isinstance(algorithm, Algorithm) else algorithm
@@ -220,10 +217,7 @@ TOLD = {
 
 
 def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> KernelBatch:
-    """The kernels as columns, in their order; each at so many points one after another, where its sizes are columns.
-
-    points: of all kernels, or of each.
-    """
+    """The kernels as columns, in their order, each at so many points (of all, or of each kernel) one after another."""
     counts = np.full(len(kernels), points) if isinstance(points, int) else np.asarray(points, dtype=np.int64)
     ends = np.cumsum(counts)
     everywhere = range(len(kernels))

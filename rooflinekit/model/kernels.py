@@ -185,10 +185,7 @@ _CUDNN = (Family.CONVOLUTION, Family.RECURRENCE)
 
 
 def _math(op: Op, family: Family, tf32: bool | None) -> Math:
-    """The arithmetic of an op. fp32 runs as tf32 where that is allowed: by default in cuDNN alone.
-
-    Which has convolutions and recurrent layers (torch.backends.cudnn.allow_tf32).
-    """
+    """The arithmetic of an op: fp32 as tf32 where allowed, by default in cuDNN (convolutions, recurrence) alone."""
     stored = next((t.dtype for t in op.inputs if t.dtype.is_floating or t.dtype.is_complex), None)
     if op.kind.startswith("serving."):  # whose scales are floating-point numbers beside what is multiplied
         stored = op.inputs[0].dtype

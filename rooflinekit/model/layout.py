@@ -96,10 +96,7 @@ class Layouts:
         return self.last.get(spec.memory) == spec.shape and _in_order(spec)
 
     def goes_down_columns(self, op: Op, columns: bool) -> bool:
-        """Whether an op's sums go through memory in another order than it lies in; `columns`, with channels first.
-
-        With channels last, sums over channels, or over all of an image, follow it.
-        """
+        """Whether an op's sums go across the order in memory; `columns`: with channels first."""
         if not op.inputs or not self.has_last(op.inputs[0]) or not _is_image(replace(op.inputs[0], stride=None)):
             return columns
         if op.kind in (*BATCH_NORMS, *BATCH_NORM_GRADIENTS):

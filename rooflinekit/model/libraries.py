@@ -50,10 +50,7 @@ def formats_channels_last(device: Device) -> Collection[str]:
 
 
 def exists(algorithm: Algorithm, math: Math, device: Device) -> bool:
-    """Whether a device has an algorithm in this arithmetic.
-
-    Sums of 16 bits on CUDA cores, which AMD calls stream processors, need dot products.
-    """
+    """Whether a device has an algorithm in this arithmetic; sums of 16 bits on CUDA cores need dot products."""
     libraries = libraries_of(device)
     if algorithm.library not in ("", *libraries.names) or (algorithm.formats and math not in algorithm.formats):
         return False

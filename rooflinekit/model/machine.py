@@ -287,10 +287,7 @@ def on_tensor_core(device: Device, math: Math) -> bool:
 
 
 def has_dot_products(device: Device) -> bool:
-    """Whether lanes multiply pairs of fp16 numbers and sum them in fp32: those that do so with four of int8 (AMD).
-
-    Fused multiply-adds of two fp16 numbers alone sum in fp16, which PyTorch does not.
-    """
+    """Whether lanes sum products of fp16 pairs in fp32, as AMD's with int8 do; others sum in fp16, unlike PyTorch."""
     peaks = device.vector_peak
     half, single = peaks.get(Math.FP16.value, 0.0), peaks.get(Math.FP32.value, 0.0)
     return Math.INT8.value in peaks and half > single > 0
@@ -344,10 +341,7 @@ def power_limit(device: Device, values: Mapping[str, float], math: Math, *, tens
 
 
 def held_s(free_s: Any, limited_s: Any, *, window_s: float, calls: float, before: float) -> Any:
-    """Mean seconds of calls in a row that take `free_s` at the full clock, and `limited_s` at what power sustains.
-
-    The clock is lowered `window_s` after the first. before: calls ahead of those whose mean it is.
-    """
+    """Mean seconds of `calls` after `before` others, at the full clock for `window_s`, then at what power sustains."""
     if np.isinf(calls):
         return np.maximum(free_s, limited_s)
     free = np.clip((window_s / np.maximum(free_s, _LEAST_S) - before) / calls, 0.0, 1.0)

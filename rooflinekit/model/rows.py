@@ -100,10 +100,7 @@ def normalized(itemsize: Any) -> Any:
 
 
 def rows_of(op: Op, cost: Cost) -> Rows:
-    """The rows of an op's kernel; none for kernels of other kinds.
-
-    Those of serving engines hold a row in the registers of one block, and stream.
-    """
+    """The rows of an op's kernel; none for other kinds. Engines' kernels keep a row in registers, and stream."""
     if not op.outputs or not op.outputs[0].shape:
         return NO_ROWS
     y = op.outputs[0]

@@ -92,10 +92,7 @@ def _least_s(cost: Cost, math: Math, device: Device, share: float = 1.0) -> floa
 
 
 def with_template(op: Op, kernels: Sequence[Kernel], tensor_formats: Collection[str]) -> Iterator[Kernel]:
-    """A convolution's kernels, with the template among the algorithms of its product.
-
-    There is one for forward convolutions of images on a tensor core that are not transposed, dilated or grouped.
-    """
+    """A convolution's kernels, with the template for forward ones of images on a tensor core where there is one."""
     plain = op.kind == "aten.convolution" and not op.attrs.get("transposed") and op.attrs["groups"] == 1
     plain = plain and set(op.attrs.get("dilation", (1,))) == {1} and len(op.inputs[1].shape) == 4
     inner = integer(op.inputs[1].shape[1])

@@ -128,10 +128,7 @@ class Timeable:
         self._known: dict[Hashable, tuple[tuple[Kernel, ...], list[int], KernelBatch]] = {}
 
     def on(self, machine: Machine, *, causes: int = len(CAUSES)) -> Timed:
-        """Their times under the machine's limits; of several algorithms the fastest one runs.
-
-        causes: how many of CAUSES are told apart. Raises FormatError for arithmetic that the device does not have.
-        """
+        """Their times under the machine's limits by the fastest algorithms, with so many CAUSES. Raises FormatError."""
         choices = [choices_of(kernel, machine) for kernel in self._kernels]
         key = tuple(tuple(map(id, choice)) for choice in choices)
         if key not in self._known:
@@ -215,10 +212,7 @@ def load_of(timings: Sequence[Timing], machine: Machine) -> Load:
 
 
 def estimate_of_timings(timings: Sequence[Timing], machine: Machine, of_all: float | None = None) -> Estimate:
-    """The time of all kernels of a step, with what it may be off by; see `Prediction.interval`.
-
-    of_all: what all are off together; None for what `of_the_step` says.
-    """
+    """The time of all kernels of a step, with its error. of_all: what all are off together; else `of_the_step`."""
     seconds: dict[tuple[str, str, str, Cost], float] = defaultdict(float)
     counts: Counter[tuple[str, str, str, Cost]] = Counter()
     for timing in timings:

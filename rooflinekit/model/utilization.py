@@ -168,10 +168,7 @@ def _in_threads(p: Products, rates: Rates, machine: Machine) -> Fill:
 
 
 def _persistent(p: Products, rates: Rates, machine: Machine) -> Fill:
-    """A step of a layer whose weights stay on the SMs: each SM multiplies its rows of them with all states, [m, k].
-
-    It has to fetch those first, from the L2. There are no tiles to fill and no waves.
-    """
+    """A step of a layer whose weights stay on the SMs: no tiles or waves, but states [m, k] to fetch from the L2."""
     itemsize = np.where(rates.on_tensor_core, HALF_BYTES, 2 * HALF_BYTES)
     fetch_s = itemsize * p.m * p.k * p.batch / (FETCHED * machine.clock)
     free_s = np.maximum(p.flop / np.minimum(rates.issued, rates.peak), fetch_s)

@@ -76,10 +76,7 @@ class Accuracy:
 def accuracy_of(
     task: str, device: Device, execution: str = "", networks: str = "", engine: str = ""
 ) -> Accuracy | None:
-    """What is known of predictions like this one; None where nobody has measured any.
-
-    task, execution, networks and engine: as of `Line`; without an engine those of all.
-    """
+    """What is known of predictions like this one (arguments as in `Line`); None where nobody has measured any."""
     alike = [
         line for line in _lines()
         if line.task == task and line.execution == execution and engine in ("", line.engine)
@@ -125,9 +122,7 @@ def _kind(device: Device) -> str:
 
 
 def _pooled(lines: Sequence[Line], of: str, on: str) -> Accuracy:
-    """All lines together: errors of each taken as spread evenly from 0 to its median, on to its nine of ten, and as far
-    again beyond.
-    """
+    """All lines together, each with errors spread evenly from 0 to its median, to its nine of ten, and as far again."""
     weights = [min(line.measurements, _MOST) for line in lines]
     errors = np.concatenate(
         [

@@ -214,10 +214,7 @@ def reserved_at(
 
 
 class _Allocators:
-    """The state at each point. Blocks are columns of their address, their bytes and those of the segment they lie in.
-
-    A block of no bytes is where nothing was asked for, or could not be had.
-    """
+    """The state at each point. A block is columns of address, bytes and segment's bytes; of none, 0 bytes."""
 
     def __init__(self, limits: NDArray[np.float64], places: int = 4) -> None:
         count = len(limits)

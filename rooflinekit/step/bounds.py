@@ -51,10 +51,7 @@ def by_host(total_s: Numbers, cpu_s: Numbers, gpu_s: Numbers, s: Numbers, *, in_
 
 
 def host_note(host: Host, whole: tuple[float, float], gpu: tuple[float, float]) -> str:
-    """What to tell of a step whose interval is wide because nobody named a host; else "".
-
-    whole, gpu: the bounds of the step, and those of the GPU's time alone.
-    """
+    """What to tell where no host is named and that widens the interval, else "". whole, gpu: bounds of step and GPU."""
     if not host.stands_for_any or not gpu[0] or whole[1] / whole[0] < 1.05 * gpu[1] / gpu[0]:
         return ""
     return (

@@ -52,10 +52,7 @@ class Energy:
         return self.mean_w / self.gpus
 
     def power_interval(self, level: float = _LEVEL) -> tuple[float, float]:
-        """Bounds in watts that hold the true mean with this probability; never below idling, nor above the board.
-
-        Raises ValueError for a level outside (0, 1).
-        """
+        """Bounds of the mean watts with this probability, from idling to the board's limit. Raises ValueError."""
         low, high = around(self.mean_w, deviations(level) * self.spread)
         return min(max(low, 0.8 * self.idle_w), self.mean_w), max(min(high, self.board_w), self.mean_w)
 
@@ -192,10 +189,7 @@ def drawn_by(timings: Iterable[Timing], machine: Machine) -> Mapping[str, float]
 
 
 def energy_together(members: Sequence[Member], total_s: float) -> Energy | None:
-    """What all draw over so many seconds; None where one states no power.
-
-    The spread is the widest of any kind: constants that are off are off for all GPUs at once.
-    """
+    """What all draw over so many seconds, with the widest spread of any kind; None where one states no power."""
     laws = [PowerLaw.of(member.machine) for member in members]
     powers = [member.machine.constants.power for member in members]
     idle_w = board_w = 0.0

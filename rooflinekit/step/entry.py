@@ -58,10 +58,7 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
 
 
 def issues_for(graph: Graph, device: Device, execution: Execution) -> tuple[Issue, ...]:
-    """The kernels of a graph on a device in this way of execution; remembered.
-
-    Raises SizeError while a size is open, InputError where the kernel of attention that it names takes none.
-    """
+    """The kernels of a graph so executed; remembered. Raises SizeError while a size is open, and InputError."""
     key = "issues", kernels_key(graph, device, execution)
     memo = graph.memo
     if key not in memo:
@@ -83,9 +80,7 @@ def attending(graph: Graph, device: Device, execution: Execution) -> Graph:
 
 
 def _written_out(graph: Graph, device: Device, execution: Execution) -> Graph:
-    """The graph with the ops of each attention for which PyTorch has no fused kernel there. Raises FormatError where it
-    has none at all.
-    """
+    """The graph with the ops of each attention without a fused kernel there. Raises FormatError where it has none."""
     if graph.dims:
         return graph
     whole = with_fused_attention(graph) if execution.fused else graph
@@ -125,10 +120,7 @@ def issuing(host: Host, graph: Graph) -> Host:
 
 
 def entry_of(host: Host, execution: Execution, graph: Graph | None = None) -> Entry:
-    """Of a step of this graph; without one, of a step that is handed no tensor.
-
-    dynamo reads each parameter and buffer from its module, guards it and hands it over; the wrapper checks its sizes.
-    """
+    """Of a step of this graph, whose tensors dynamo reads, guards and hands over; without one, of no tensor."""
     tensors = 0 if graph is None else len(graph.weights) + len(graph.inputs)
     found = host.graph_entry if execution.entered else 0.0
     return Entry(
@@ -139,10 +131,7 @@ def entry_of(host: Host, execution: Execution, graph: Graph | None = None) -> En
 
 
 def input_copies(graph: Graph, execution: Execution) -> tuple[Issue, ...]:
-    """The copies of a step's inputs to where its CUDA graph reads them, one kernel; nothing for other steps.
-
-    Weights are read where they lie. A graph that the user captures is given its inputs in place.
-    """
+    """The kernel that copies a step's inputs to where torch.compile's CUDA graph reads them; () for other steps."""
     if not (execution.as_graph and execution.entered) or not graph.inputs:
         return ()
     size = total(spec.bytes for spec in graph.inputs)
@@ -155,10 +144,7 @@ def input_copies(graph: Graph, execution: Execution) -> tuple[Issue, ...]:
 
 
 def changed_inputs(graph: Graph) -> tuple[str, ...]:
-    """Names of the inputs, weights and buffers that the forward pass writes in place, each once.
-
-    torch.compile(backend="cudagraphs") records no step that does.
-    """
+    """Inputs, weights and buffers that forward writes in place, each once: "cudagraphs" records no such step."""
     given = {spec.memory: spec.name for spec in (*graph.inputs, *graph.weights)}
     return tuple(dict.fromkeys(name for op in graph.ops for name in _written(op, given)))
 

@@ -117,10 +117,7 @@ class Prediction(Draws):
         return dict(self._terms)
 
     def underuse(self) -> dict[str, float]:
-        """Seconds by which the peak is not reached, by cause; they add up to the term `underuse`.
-
-        power, waves, tiles and rate: see `Timing.underuse_parts`.
-        """
+        """Seconds by which the peak is not reached, by cause (`Timing.underuse_parts`); they add up to `underuse`."""
         return dict(self._underuse)
 
     @cached_property
@@ -362,10 +359,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
 def timeline_of(
     graph: Graph, issues: Sequence[Issue], timings: Iterable[Timing], device: Device, host: Host, execution: Execution
 ) -> Timeline:
-    """The two queues over a step of this graph; timings: of all kernels in order.
-
-    Raises InputError for a CUDA graph that cannot be, and for a rate of samples without an input to count them by.
-    """
+    """The two queues over a step; timings: of all kernels in order. Raises InputError as `schedule` does."""
     feed, entry = input_pipeline_of(graph, device, host, execution), entry_of(host, execution, graph)
     left = iter(timings)
     by_issue = [tuple(islice(left, len(issue.kernels))) for issue in issues]

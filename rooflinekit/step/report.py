@@ -81,10 +81,7 @@ def document(p: Prediction) -> dict[str, Any]:
 
 
 def shown_terms(p: Prediction) -> dict[str, float]:
-    """The terms, with the clock that power holds down by itself; without it, and the wait for inputs, where they are 0.
-
-    The sums that regimes are told by; see `rooflinekit.step.labels.REGIME_TERMS`.
-    """
+    """The terms, as regimes sum them (REGIME_TERMS), without power and the wait for inputs where these are 0."""
     terms = parted(p.terms(), p.underuse())
     return {name: seconds for name, seconds in terms.items() if seconds or name not in ("input", "power")}
 

@@ -59,10 +59,7 @@ def compare(p: Prediction, variants: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def other_way(p: Prediction, changes: Mapping[str, Any], host: Host | None = None) -> Prediction:
-    """The step in one other way: `execution`, `autocast`, `channels_last`, `attention`, named sizes, another host.
-
-    Raises InputError for something else, or for several values of one.
-    """
+    """The step in one other way, as `compare` takes them, or on another host. Raises InputError for several values."""
     from rooflinekit.step.prediction import predict_graph
 
     if changes:

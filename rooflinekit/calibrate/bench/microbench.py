@@ -60,10 +60,7 @@ class Calls:
 
 
 def calls_of(case: Case, device: torch.device, cache_bytes: float) -> Calls:
-    """The case as calls on `device`, whose last-level cache holds `cache_bytes`.
-
-    Raises UnsupportedError for an op or format without a call, and what torch raises.
-    """
+    """The case as calls on `device` with such a last-level cache. Raises UnsupportedError, and what torch raises."""
     if case.dtype not in DTYPES and (case.dtype, case.op) != ("fp8", "mm"):
         raise UnsupportedError(f"{case.op} in {case.dtype} has no call in PyTorch")
     if case.dtype == "tf32" and device.type == "cpu":

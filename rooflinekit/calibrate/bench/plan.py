@@ -86,10 +86,7 @@ class Plan:
         return hashlib.sha256("\n".join(map(str, said)).encode()).hexdigest()[:16]
 
     def units(self, only: Collection[str] = ()) -> tuple[tuple[Case, int], ...]:
-        """Each case in each round, round by round. `only`: ops or families of ops.
-
-        Raises InputError for a word that is no op of the plan and no family.
-        """
+        """Each case in each round, round by round. `only`: ops or families. Raises InputError for other words."""
         known = {word for case in self.cases for word in (case.op, case.family)}
         for word in only:
             if word not in known:
@@ -152,10 +149,7 @@ def plan_names() -> tuple[str, ...]:
 
 
 def load_plan(name_or_path: str, kind: Kind, threads: int = 1) -> Plan:
-    """The part of a plan for a kind of device. `threads`: how many the CPU has.
-
-    Raises InputError for a name that is not shipped, SpecError for a file that is no plan or lacks this part.
-    """
+    """A plan's part for a device of `threads` CPU threads. Raises InputError for the name, SpecError for the file."""
     source, label = _source(name_or_path)
     try:
         file = _File.model_validate(read_mapping(source, label))

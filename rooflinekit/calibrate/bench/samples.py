@@ -55,10 +55,7 @@ def collect(
     within_s: float = float("inf"),
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[float, ...]:
-    """Samples until their median is known to this relative precision, at most so many.
-
-    within_s: seconds after which none is begun, once there are enough to tell their scatter.
-    """
+    """Samples until their median is this precise, at most `most`; none begins after `within_s` once LEAST are there."""
     seconds: list[float] = []
     start = clock()
     while len(seconds) < most and not enough(seconds, precision):

@@ -113,10 +113,7 @@ def measure(
 
 
 def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campaign, ...]:
-    """The medians of all samples, one campaign for each way of timing; on a CPU those of so many threads.
-
-    Raises nothing where there are none: the result is then empty.
-    """
+    """The medians of all samples, a campaign for each way of timing; on a CPU those on so many threads."""
     by_timing: dict[str, list[dict[str, object]]] = defaultdict(list)
     for case, parts in _by_case(recorded).values():
         if case.threads == threads and not is_host_op(case.op):

@@ -198,10 +198,7 @@ def _host(case: Case, bench: Bench, groups: Groups, warmup: int, samples: int, p
 
 
 def _measured(case: Case, turn: int, timed: Callable[[], _Timed]) -> Measurement:
-    """What was timed; of what the device cannot run, a measurement that says so.
-
-    Raises CampaignError where the device itself has failed: no case after it could be measured.
-    """
+    """What was timed, or why it cannot run. Raises CampaignError where the device failed: nothing more runs on it."""
     try:
         found = timed()
     except _FAILURES as error:

@@ -73,10 +73,7 @@ class Campaign:
 
 
 def load_campaigns(folder: Path) -> tuple[Campaign, ...]:
-    """Every campaign of ops below `folder`; those of collectives, in its folder `links`, are `link_campaign`'s.
-
-    Raises CampaignError for a file that is not one, and where there is none.
-    """
+    """Every campaign of ops below `folder`, without `links`. Raises CampaignError for a bad file, or for none."""
     files = sorted(file for file in folder.rglob("*.csv") if file.parent != folder / "links")
     if not files:
         raise CampaignError(f"{folder}: expected campaign files (*.csv); found none")
@@ -153,10 +150,7 @@ def head_text(head: Mapping[str, str]) -> str:
 
 
 def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | None = None) -> None:
-    """Writes one file, and the folders above it. notes: further lines of its head.
-
-    Raises OutputError where it cannot be written.
-    """
+    """Writes one file, and the folders above it. notes: further lines of its head. Raises OutputError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(campaign_text(campaign, notes), file)
 

@@ -51,10 +51,7 @@ class Group:
 
 
 def counted(op: str, rows: pd.DataFrame, device: Device | None = None) -> tuple[Group, ...]:
-    """What the measurements of one op in one format launch.
-
-    device: on which. Of one that is not known, no convolution wants channels last, and families are as stated.
-    """
+    """What the rows of one op in one format launch on a device; of none known, families and layouts are as stated."""
     sizes = OPS[op].sizes
     dtype = str(rows["dtype"].iloc[0]) if len(rows) else ""
     table = {name: rows[name].fillna(0).to_numpy().astype(np.int64) for name in sizes if name in rows}

@@ -53,10 +53,7 @@ class Summary:
 
 
 def read_file(file: Path) -> Content:
-    """A record of samples (.jsonl) or a campaign of medians (.csv), by its content.
-
-    Raises CampaignError with line and reason for a file that is neither, or breaks its rules.
-    """
+    """A record of samples (.jsonl) or a campaign of medians (.csv). Raises CampaignError with line and reason."""
     if not os.path.isfile(file):  # a device or a pipe might never end
         read_bytes(file, CampaignError)
     try:

@@ -110,10 +110,7 @@ def _kind(name: str) -> str:
 
 
 def read_fit(kind: type[_File], file: Path | Traversable, label: str = "", *, strict: bool = False) -> _File:
-    """What a file holds. Raises SpecError, beginning with the label, for one of another form or of unknown constants.
-
-    strict: also for a constant outside of the range in which it has its meaning.
-    """
+    """What a file holds. Raises SpecError for another form, unknown constants and, `strict`, values out of range."""
     label = label or str(file)
     try:
         found = kind.model_validate(read_mapping(file, label))
@@ -196,10 +193,7 @@ def _priors(folder: str) -> GpuFile:
 
 
 def load_fit(file: Path, device: Device) -> Calibration:
-    """The constants that a file holds for a device, as if it lay in `calibration/fits`.
-
-    Raises SpecError for a file that is no fit, or one of another device.
-    """
+    """The constants of a file for a device, as if shipped. Raises SpecError for no fit, or one of another device."""
     own = read_fit(GpuFile, file, strict=True)
     if own.name != device.name:
         raise SpecError(

@@ -75,10 +75,7 @@ class Solution:
     correlations: dict[tuple[str, str], float] = field(default_factory=dict)  # of shared values fitted together
 
     def values(self, gpu: str = "", relatives: Sequence[str] = ()) -> dict[str, float]:
-        """All constants of a GPU; those that its measurements do not tell are its relatives', or the shared ones.
-
-        relatives: measured GPUs of its architecture.
-        """
+        """All constants of a GPU: as its measurements tell, else those of its `relatives`, else the shared ones."""
         found = {}
         for name, about in CONSTANTS.items():
             shared = self.estimates.get(("", name))

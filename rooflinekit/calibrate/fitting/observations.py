@@ -173,10 +173,7 @@ def _asleep(share: Floats) -> Floats:
 def observe(
     gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame, device: Device | None = None
 ) -> Observations:
-    """Measurements of one op in one format, their kernels counted, whatever family their residuals are of.
-
-    device: the GPU's specification, where it is not the shipped one of its name.
-    """
+    """Measurements of one op in one format, with their kernels. device: by default the shipped one of the name."""
     rows = rows.reset_index(drop=True)
     groups = counted(op, rows, device or _device(gpu))
     return Observations(

@@ -60,10 +60,7 @@ def machines_of(gpus: Iterable[str]) -> dict[str, Machine]:
 
 
 def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambda _: None) -> Refit:
-    """Fits on everything, and once more for each GPU without it.
-
-    Raises CampaignError and DeviceNotFoundError for campaigns that cannot be used.
-    """
+    """Fits on everything, and once more without each GPU. Raises CampaignError and DeviceNotFoundError."""
     machines = machines_of(sorted({campaign.gpu for campaign in campaigns}))
     observations = tuple(without_faults(o, machines[o.gpu]) for o in observations_of(campaigns))
     observations = tuple(o for o in observations if len(o))

@@ -130,10 +130,7 @@ def of_another_gpu(parts: Sequence[Floats], elsewhere: float = 0.0, times: Seque
 
 
 def of_left_out(unseen: Errors, starts: Starts, start_error: float, times: Times | None = None) -> dict[str, Spread]:
-    """The spread of each family on a GPU that is in no fit, from those that were left out.
-
-    start_error: the standard deviation of the logarithm of what kernels' starts take.
-    """
+    """Spreads of families on a GPU in no fit, by those left out. start_error: deviation of ln of kernels' starts."""
 
     def told(keys: Sequence[tuple[str, str]]) -> Spread:
         elsewhere = OF_THE_DAY**2 + start_error**2 * float(np.mean([starts.get(key, 0.0) ** 2 for key in keys]))

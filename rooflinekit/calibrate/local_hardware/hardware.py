@@ -148,10 +148,7 @@ def usable_cores() -> int:
 
 
 def on_threads(device: Device, threads: int | None) -> Device:
-    """A CPU as it is with so many of its cores; None stands for all.
-
-    Raises InputError for more than it has, and for more than this machine gives to the process.
-    """
+    """A CPU with so many of its cores, None for all. Raises InputError for more than it, or this process, has."""
     wanted = device.sm_count if threads is None else threads
     if not 0 < wanted <= device.sm_count:
         raise InputError(f"threads: {device.name} has {device.sm_count} cores; got {wanted}")

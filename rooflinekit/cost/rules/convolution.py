@@ -180,10 +180,7 @@ def _adaptive_windows(op: Op, x: TensorSpec, y: TensorSpec) -> Size:
 
 
 def _gcd(a: Size, b: Size) -> Size:
-    """The greatest common divisor; of a number and an open size: Σ φ(d) over the number's divisors d that divide it.
-
-    Of two open sizes of which neither is a multiple of the other for all values: 1.
-    """
+    """The greatest common divisor; of a number and an open size Σ φ(d) over divisors d of both; of open sizes, 1."""
     if isinstance(a, int) and isinstance(b, int):
         return math.gcd(a, b)
     if isinstance(a, int):

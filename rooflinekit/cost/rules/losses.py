@@ -200,10 +200,7 @@ def multi_margin_loss_backward(op: Op) -> Cost:
 
 
 def _label_pairs(shape: tuple[Size, ...]) -> Size:
-    """Pairs of a label and another class.
-
-    How many labels a row has lies in the data: these are the most that c classes can have, ⌊c²/4⌋.
-    """
+    """Pairs of a label and another class: data decide how many labels a row has; at most ⌊c²/4⌋ pairs of c classes."""
     rows, classes = _rows(shape)
     return product((rows, floor_div(product((classes, classes)), 4)))
 

@@ -35,10 +35,7 @@ def _biased(op: Op) -> int:
 
 
 def _matrix_product(op: Op) -> Cost:
-    """The product of the last two inputs, matrices, batches of them or vectors, plus the first where there are three.
-
-    It is added in the same kernel.
-    """
+    """The product of the last two inputs (matrices, batches or vectors), plus the first of three in the same kernel."""
     *added, a, b = op.inputs
     batch = a.shape[0] if len(a.shape) == 3 else 1
     m, k = a.shape[-2:] if len(a.shape) > 1 else (1, a.numel)

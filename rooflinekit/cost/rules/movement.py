@@ -27,10 +27,7 @@ free(
 
 
 def zeros_then(label: str, op: Op, used: Iterable[TensorSpec], written: Size, flop: Size = 0) -> list[Cost]:
-    """A result of zeros; then a kernel that reads `used` and writes `written` bytes of it.
-
-    One that computes adds to what stands there: it reads those bytes too.
-    """
+    """Zeros, then a kernel that reads `used` and writes `written` bytes; one that computes reads those bytes too."""
     read = written if flop != 0 else 0
     return [
         Cost(label="zeros") + writes(op.outputs),

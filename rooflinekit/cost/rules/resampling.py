@@ -58,10 +58,7 @@ _ANTIALIASED = {"aten._upsample_bilinear2d_aa": 2, "aten._upsample_bicubic2d_aa"
 
 
 def _antialiased_taps(kind: str, x: TensorSpec, y: TensorSpec) -> tuple[Size, Size]:
-    """Taps of all outputs, and those along the height alone.
-
-    With a support of t neighbours a dimension from I to O elements has t·max(I, O) taps in all.
-    """
+    """Taps of all outputs, and those along the height: a support of t from I to O elements has t·max(I, O) in all."""
     support = _ANTIALIASED[kind]
     (height, width), (rows, columns) = x.shape[2:], y.shape[2:]
 
