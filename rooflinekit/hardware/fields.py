@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
@@ -164,20 +165,16 @@ class Record(BaseModel):
 
 
 # YAML has lists and no tuples; everything else stays strict.
-def _readable(text: str) -> str:
-    if not text.replace("\n", "").isprintable():
-        raise ValueError(f"expected letters that can be printed; got {text!r:.60}")
-    return text
-
-
-def _one_line(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError(f"expected one line of letters that can be printed; got {text!r:.60}")
+def _readable(text: str, what: str = "letters") -> str:
+    if not (text if what != "letters" else text.replace("\n", "")).isprintable():
+        raise ValueError(f"expected {what} that can be printed; got {text!r:.60}")
     return text
 
 
 #: Lines, and a line that stands in tables and messages. Neither holds letters that a terminal would act upon.
 Text = Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(_readable)]
-Line = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_line)]
+Line = Annotated[
+    str, Field(min_length=1, max_length=200), AfterValidator(partial(_readable, what="one line of letters"))
+]
 Lines = Annotated[tuple[Line, ...], Field(strict=False, max_length=100)]
 Count = Annotated[int, Field(ge=1, le=10**9)]

@@ -194,7 +194,8 @@ def shipped_files(kind: str) -> Mapping[str, tuple[Traversable, str]]:
     found: dict[str, tuple[Traversable, str]] = {}
     for source, top in (("gpu_specs", data_dir("gpu_specs")), *specification_folders()):
         folder, place = (top / kind, f"{source}/{kind}") if kind else (top, source)
-        for name in _stems(folder):
+        files_there = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
+        for name in (file.removesuffix(".yaml") for file in files_there if file.endswith(".yaml")):
             if name in found:
                 raise SpecError(f"{place}/{name}.yaml: exists already as {found[name][1]}; remove one of the two")
             found[name] = folder / f"{name}.yaml", f"{place}/{name}.yaml"
@@ -217,11 +218,6 @@ def _read_shipped(kind: type[S], name: str) -> S:
 
 def _verified(record: S, label: str) -> S:
     """The record; raises SpecError where it names what there is not, or disagrees with physics."""
-    _verify(record, label)
-    return record
-
-
-def _verify(record: Spec, label: str) -> None:
     if isinstance(record, Device):
         checks.verify(record, label)
     elif isinstance(record, Cluster):
@@ -231,6 +227,7 @@ def _verify(record: Spec, label: str) -> None:
         except LookupError as error:
             raise SpecError(f"{label}: {error}") from error
         checks.verify(record, label, kinds)
+    return record
 
 
 def _accepted(device: Device, label: str, allow_draft: bool) -> Device:
@@ -254,12 +251,6 @@ def _record(mapping: dict[str, object], kind: type[S], label: str) -> S:
         return cast("S", kind.model_validate(mapping, context=FROM_FILE))
     except ValidationError as error:
         raise SpecError(one_line(error, kind, label)) from error
-
-
-def _stems(folder: Traversable) -> tuple[str, ...]:
-    if not folder.is_dir():
-        return ()
-    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
 def is_path(name: str | Path) -> bool:
@@ -390,14 +381,14 @@ _CAPACITY = re.compile(r"(\d+)gb")
 
 def _without_memory(query: str, device: Device) -> str:
     """The query without words that say the size, in GB or GiB, or the type of this device's memory."""
-    own = (device.dram.type or "").casefold()
-    return " ".join(word for word in _words(query) if word != own and not _is_capacity(word, device.dram.capacity))
+    own, capacity = (device.dram.type or "").casefold(), device.dram.capacity
 
+    def says(word: str) -> bool:
+        number = _CAPACITY.fullmatch(word)  # 2 % apart: a board is sold as 192 GB that shows 180 GiB
+        sizes = [int(number[1]) * unit for unit in (1e9, 2**30)] if number else []
+        return word == own or any(abs(size / capacity - 1) < 0.02 for size in sizes)
 
-def _is_capacity(word: str, capacity: float) -> bool:
-    number = _CAPACITY.fullmatch(word)
-    # 2 % apart: a board is sold as 192 GB that shows 180 GiB.
-    return number is not None and any(abs(int(number[1]) * unit / capacity - 1) < 0.02 for unit in (1e9, 2**30))
+    return " ".join(word for word in _words(query) if not says(word))
 
 
 def _words(text: str) -> list[str]:

@@ -74,13 +74,10 @@ def _put(fields: dict[str, Any], device: Device, path: list[str], text: str, key
             raise InputError(f"--set {key}: {path[0]} of {device.name} holds no {path[1]}")
         record, target = type(now), fields.setdefault(path[0], {})
     elif isinstance(getattr(device, path[0]), Record | Mapping):
-        raise InputError(f"--set {key}: expected a key inside {path[0]}, such as {path[0]}.{_example(device, path[0])}")
+        now = getattr(device, path[0])
+        example = next(iter(now), "fp16") if isinstance(now, Mapping) else next(iter(type(now).model_fields))
+        raise InputError(f"--set {key}: expected a key inside {path[0]}, such as {path[0]}.{example}")
     target[path[-1]] = _value(record, path[-1], text)
-
-
-def _example(device: Device, key: str) -> str:
-    now = getattr(device, key)
-    return next(iter(now), "fp16") if isinstance(now, Mapping) else next(iter(type(now).model_fields))
 
 
 def _value(record: type[Record], key: str, text: str) -> Any:

@@ -261,10 +261,6 @@ class Form:
     untuned: bool = False  # whether that library has no tuned kernel of these sizes in bf16
 
 
-def _no_forms(p: Problem, threads: bool) -> Iterable[Form]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Libraries:
     """The libraries that PyTorch calls on a vendor's devices, and the algorithms of the one for convolutions."""
@@ -276,7 +272,7 @@ class Libraries:
     #: The implicit products that come into question in a format, given what runs in threads where nothing is to tile.
     implicit: Callable[[Problem, Math, Algorithm | None], Iterable[Algorithm]]
     #: All other algorithms; whether the implicit product runs in threads.
-    forms: Callable[[Problem, bool], Iterable[Form]] = _no_forms
+    forms: Callable[[Problem, bool], Iterable[Form]] = lambda p, threads: ()
     channels_last: bool = True  # whether convolutions on tensor cores want them; channels first need no copies else
     side_by_side: bool = False  # whether layers and directions of recurrent networks run beside each other
     whole_recurrent: bool = False  # whether products of recurrent layers are in fp32 where others may be in tf32

@@ -342,8 +342,10 @@ def _against_flash(op: Op, capability: tuple[int, int], version: _Flash) -> Iter
         yield _DROPS
     if not version.takes(widths):
         yield _of_width(widths), version.wanted
-    if op.attrs.get("is_causal"):
-        yield from _unequal(op)
+    query, key, _ = _tensors(op)
+    if op.attrs.get("is_causal") and op.kind.startswith(_SCALED) and query.shape[-2] != key.shape[-2]:
+        # PyTorch's causal mask begins at the upper left, flash attention's ends lower right
+        yield "a causal mask of unequal lengths", "use flex_attention"
 
 
 def _against_own_flash(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
@@ -366,13 +368,6 @@ def _too_wide_to_train(op: Op, capability: tuple[int, int], release: Release) ->
     if most < width <= again:
         where = "compute capability {}.{}".format(*capability)
         yield f"training with {_of_width(_widths(op))} on {where}", f"use heads of up to {most}"
-
-
-def _unequal(op: Op) -> Iterator[Obstacle]:
-    """Why lengths must be equal: PyTorch's causal mask begins at the upper left, flash attention's ends lower right."""
-    query, key, _ = _tensors(op)
-    if op.kind.startswith(_SCALED) and query.shape[-2] != key.shape[-2]:
-        yield "a causal mask of unequal lengths", "use flex_attention"
 
 
 def _against_efficient(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:

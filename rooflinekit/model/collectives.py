@@ -274,6 +274,8 @@ def _timing(
     transfers = [wire / constants.rate(link, share) for link, wire in sent]
     feeding = [2 * (constants.link("chunk", link) * t) ** 0.5 for (link, _), t in zip(sent, transfers, strict=True)]
     slowest = max(range(len(sent)), key=lambda i: transfers[i] + feeding[i])
+    # bytes of a rank's own part that the collective's few SMs copy, for results that lie in another buffer
+    copied = size / route.ranks if collective in ("all-gather", "reduce-scatter", "all-to-all") else 0.0
     return CollectiveTiming(
         collective=collective,
         algorithm=algorithm,
@@ -284,20 +286,10 @@ def _timing(
         latency_s=latency_s,
         transfer_s=transfers[slowest],
         pipeline_s=feeding[slowest],
-        copy_s=_copied(collective, size, route.ranks) * max(_copy_time(device, constants) for device in route.devices),
+        copy_s=copied * max(1 / (d.dram.bandwidth * constants.device("copy_share", d)) for d in route.devices),
         wire_bytes=sent[slowest][1],
         spread=constants.spread(sent[slowest][0]).whole,
     )
-
-
-def _copied(collective: str, size: float, ranks: int) -> float:
-    """Bytes of a rank's own part that are copied, for results that lie in another buffer."""
-    return size / ranks if collective in ("all-gather", "reduce-scatter", "all-to-all") else 0.0
-
-
-def _copy_time(device: Device, constants: LinkConstants) -> float:
-    """Seconds per byte of such a copy, by the few SMs that the collective uses."""
-    return 1 / (device.dram.bandwidth * constants.device("copy_share", device))
 
 
 def _hop(link: Link | None, constants: LinkConstants) -> float:

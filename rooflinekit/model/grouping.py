@@ -172,7 +172,9 @@ class _Fusing:
         if a.buffers[0].part.place != b.buffers[0].part.place:
             return False
         alike = (a.loop is Loop.LIST) == (b.loop is Loop.LIST) and _same_elements(a, b, self._reorders)
-        return alike and self._in_place(a, b) and self._in_place(b, a) and not self._comes_between(a, b)
+        return (
+            alike and self._in_place(a, b) and self._in_place(b, a) and not (self._reaches(a, b) or self._reaches(b, a))
+        )
 
     def _in_place(self, writer: Group, reader: Group) -> bool:
         """Whether the reader takes each element where the writer leaves it, as far as it reads from it at all."""
@@ -194,10 +196,6 @@ class _Fusing:
                 if buffer.part.loop is not Loop.REDUCTION and buffer.numel not in (reader.numel, reader.outer):
                     return False
         return True
-
-    def _comes_between(self, a: Group, b: Group) -> bool:
-        """Whether a third group must run between the two."""
-        return self._reaches(a, b) or self._reaches(b, a)
 
     def _reaches(self, start: Group, goal: Group) -> bool:
         """Whether there is a way from `start` to `goal` through a third group."""
@@ -259,9 +257,6 @@ def _same_elements(a: Group, b: Group, reorders_loops: bool) -> bool:
     reduction, other = (a, b) if a.loop is Loop.REDUCTION else (b, a)
     if other.outer == reduction.outer:
         return True
-    return other.outer == reduction.outer * reduction.inner and (reorders_loops or not _goes_down_columns(reduction))
-
-
-def _goes_down_columns(group: Group) -> bool:
-    """Whether a reduction goes through its elements in another order than pointwise work on them does."""
-    return any(buffer.part.columns for buffer in group.buffers if buffer.part.loop is Loop.REDUCTION)
+    # down columns it goes through its elements in another order than pointwise work on them does
+    down = any(buffer.part.columns for buffer in reduction.buffers if buffer.part.loop is Loop.REDUCTION)
+    return other.outer == reduction.outer * reduction.inner and (reorders_loops or not down)

@@ -279,14 +279,10 @@ def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> Kerne
         barriers=flat(0 if chain is None else chain.barriers for chain in chains),
         columns=flat(kernel.rows.length * kernel.rows.worked for kernel in kernels),
         **{name: flat(map(told, kernels)) for name, told in TOLD.items()},
-        waits=flat(_waits(kernel) for kernel in kernels),
+        waits=flat(  # between the calls of a convolution's loop over images
+            kernel.chain.links - 1 if kernel.chain and kernel.family is Family.CONVOLUTION else 0 for kernel in kernels
+        ),
     )
-
-
-def _waits(kernel: Kernel) -> Number:
-    """Between the calls of a convolution's loop over images."""
-    looped = kernel.family is Family.CONVOLUTION and kernel.chain is not None
-    return kernel.chain.links - 1 if looped and kernel.chain is not None else 0
 
 
 def _executed(gemm: Gemm) -> Number:

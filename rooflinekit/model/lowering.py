@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from rooflinekit.cost.rules.convolution import ADAPTIVE_AVERAGES, POOLS
@@ -44,7 +44,8 @@ def parts_of(priced: PricedOp, like: Release | None = None) -> tuple[Part, ...]:
         return tuple(_convolution_backward(priced))
     if _is_extern(priced) or _is_pooled_by_library(op, like):
         return (extern(priced),)
-    return tuple(_LOWERINGS.get(op.kind.removesuffix("_"), _pointwise)(priced))
+    lower = _LOWERINGS.get(op.kind.removesuffix("_"))
+    return (pointwise(priced),) if lower is None else tuple(lower(priced))
 
 
 #: Libraries, scans, atomic sums and ops whose result has no size before it is known: as in eager mode.
@@ -90,14 +91,6 @@ def _is_pooled_by_library(op: Op, like: Release | None) -> bool:
     return window > 25 or (dilated and not (like or PRESENT).compiles_dilated_pooling)
 
 
-def _pointwise(priced: PricedOp) -> Iterator[Part]:
-    yield pointwise(priced)
-
-
-def _lists(priced: PricedOp) -> Iterator[Part]:
-    yield pointwise(priced, Loop.LIST)
-
-
 def _convolution(priced: PricedOp) -> Iterator[Part]:
     """The product of a library, then the bias as pointwise work (lowering of aten.convolution on GPUs)."""
     op = priced.op
@@ -133,14 +126,10 @@ def _reduction(priced: PricedOp) -> Iterator[Part]:
     if inner < UNROLLED:
         yield part
         return
-    last = op.attrs.get("dim")
-    rows = last is None or (isinstance(last, tuple) and not last) or _reaches_last(last, len(source.shape))
+    last, rank = op.attrs.get("dim"), len(source.shape)
+    dims = last if isinstance(last, tuple) else (last,)
+    rows = last in (None, ()) or any(isinstance(dim, int) and dim % max(rank, 1) == rank - 1 for dim in dims)
     yield replace(part, loop=Loop.REDUCTION, outer=results, inner=inner, columns=not rows)
-
-
-def _reaches_last(dims: object, rank: int) -> bool:
-    found = dims if isinstance(dims, tuple) else (dims,)
-    return any(isinstance(dim, int) and dim % max(rank, 1) == rank - 1 for dim in found)
 
 
 def _pooling(priced: PricedOp) -> Iterator[Part]:
@@ -254,7 +243,7 @@ _REDUCTIONS = aten(
     "sum nansum prod mean var std var_mean std_mean max min amax amin aminmax argmax argmin any all norm "
     "linalg_vector_norm logsumexp count_nonzero"
 )
-_LOWERINGS: dict[str, Callable[[PricedOp], Iterator[Part]]] = {
+_LOWERINGS: dict[str, Callable[[PricedOp], Iterable[Part]]] = {
     **dict.fromkeys((*_REDUCTIONS, *_LOSSES), _reduction),
     **dict.fromkeys((*SOFTMAXES, *SOFTMAX_GRADIENTS), _softmax),
     **dict.fromkeys((LAYER_NORM, GROUP_NORM, RMS_NORM), _row_norm),
@@ -263,5 +252,5 @@ _LOWERINGS: dict[str, Callable[[PricedOp], Iterator[Part]]] = {
         (*BATCH_NORM_GRADIENTS, LAYER_NORM_GRADIENT, GROUP_NORM_GRADIENT, RMS_NORM_GRADIENT), _norm_backward
     ),
     **dict.fromkeys(ADAPTIVE_AVERAGES, _pooling),
-    **dict.fromkeys(LISTS, _lists),
+    **dict.fromkeys(LISTS, lambda priced: (pointwise(priced, Loop.LIST),)),
 }

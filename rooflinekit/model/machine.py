@@ -90,6 +90,9 @@ _EMULATED = {Math.FP16: "fp16", Math.BF16: "bf16", Math.TF32: "tf32"}
 #: 16, 24, 48 and 24. Data that is read as a stream brings its codes along, in the same share.
 _CODE_SHARE = 1 / 16
 
+#: From Volta on, controllers of HBM2 sustain more of their pins' rate.
+_NEWER_HBM = date(2017, 5, 1)
+
 _THREADS = 2048  # of an SM, as most have, where the specification is silent
 
 #: Of the vector peak, which counts a multiply-add as two FLOP: arithmetic outside products has few of them.
@@ -148,8 +151,9 @@ class Machine:
     @property
     def bandwidth_share(self) -> float:
         """Share of the datasheet's DRAM bandwidth that a kernel gets."""
-        early = self.values["early_memory"] if _has_early_memory(self.device) else 1.0
-        return self.values["memory_share"] * early * self._data_share
+        hbm, launched = (self.device.dram.type or "").startswith("HBM"), self.device.launch_date
+        early = hbm and launched is not None and launched < _NEWER_HBM
+        return self.values["memory_share"] * (self.values["early_memory"] if early else 1.0) * self._data_share
 
     @property
     def product_bandwidth_share(self) -> float:
@@ -244,7 +248,10 @@ class Machine:
         if on_tensor_core and math is Math.FP4:
             share *= self.values["four_bit_share"]
         limit = float("inf") if self.burst else power_limit(self.device, self.values, math, tensor_core=on_tensor_core)
-        full = peak * _halved(self.device) if on_tensor_core else 0.0
+        # GeForce boards: how much faster the SM is made than the matrix units that its product line leaves it
+        tables = (self.device.matrix_peak_fp16_accumulate, self.device.matrix_peak)
+        made, left = (peaks.get(Math.FP16.value) for peaks in tables)
+        full = peak * (made / left) if on_tensor_core and made and left else 0.0
         return Rate(peak=peak, share=share, on_tensor_core=on_tensor_core, limit=limit, full=full)
 
     def vector_rate(self, math: Math) -> Rate:
@@ -254,22 +261,6 @@ class Machine:
         if key not in vector:
             raise FormatError(f"{self.name} states no {key} vector peak; add vector_peak: {key} to its specification")
         return Rate(peak=vector[key], share=UNFUSED, on_tensor_core=False)
-
-
-def _halved(device: Device) -> float:
-    """How much faster the SM is made than the matrix units that its product line leaves it (GeForce: 2); else 0."""
-    full, left = (peaks.get(Math.FP16.value) for peaks in (device.matrix_peak_fp16_accumulate, device.matrix_peak))
-    return full / left if full and left else 0.0
-
-
-#: From Volta on, controllers of HBM2 sustain more of their pins' rate.
-_NEWER_HBM = date(2017, 5, 1)
-
-
-def _has_early_memory(device: Device) -> bool:
-    """Whether the device's memory is HBM of the generation before."""
-    hbm = (device.dram.type or "").startswith("HBM")
-    return hbm and device.launch_date is not None and device.launch_date < _NEWER_HBM
 
 
 # Which formats a device's tensor core and its lanes multiply, by its specification.

@@ -313,7 +313,7 @@ class PointKernels:
             same(kernel.padded), kernel.raises, same(kernel.rows.length), kernel.rows.worked,
             *(same(told(kernel)) for told in TOLD.values()),
             *((same(part.bytes), same(part.distance)) for part in kernel.recent),
-            *(map(same, _chain_numbers(kernel))),
+            *(() if (chain := kernel.chain) is None else map(same, (chain.links, chain.starts, chain.barriers))),
             *map(self._timing_key, kernel.alternatives),
         )  # fmt: skip
 
@@ -384,11 +384,6 @@ def _numbers(cost: Cost) -> Iterator[Number]:
 def _family(kernel: Kernel) -> tuple[Hashable, ...]:
     """What decides the family of its residuals on any machine, what is unmodelled of it, and its kind."""
     return (stated_family(kernel), unmodelled(kernel), kernel.kind)
-
-
-def _chain_numbers(kernel: Kernel) -> tuple[Number, ...]:
-    chain = kernel.chain
-    return () if chain is None else (chain.links, chain.starts, chain.barriers)
 
 
 def _outline(cost: Cost) -> tuple[Hashable, ...]:

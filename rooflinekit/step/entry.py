@@ -123,10 +123,14 @@ def entry_of(host: Host, execution: Execution, graph: Graph | None = None) -> En
     """Of a step of this graph, whose tensors dynamo reads, guards and hands over; without one, of no tensor."""
     tensors = 0 if graph is None else len(graph.weights) + len(graph.inputs)
     found = host.graph_entry if execution.entered else 0.0
+    copied_back = 0  # buffers, each by an op of its own
+    if graph is not None and execution.backend == "aot-eager":
+        buffers = {spec.name for spec in graph.weights if spec.role is Role.BUFFER}
+        copied_back = len(buffers.intersection(changed_inputs(graph)))
     return Entry(
         enter_s=host.guards + host.guard * tensors if execution.entered else 0.0,
         replay_s=host.launch + host.graph_launch + found if execution.as_graph else 0.0,
-        leave_s=_copied_back_s(graph, host) if graph is not None and execution.backend == "aot-eager" else 0.0,
+        leave_s=copied_back * host.compiled_call * host.dispatch_s("default"),
     )
 
 
@@ -155,12 +159,6 @@ def _written(op: Op, given: dict[str, str]) -> Iterator[str]:
     if op.kind == "aten.native_batch_norm" and op.attrs.get("training"):
         running = (op.attrs.get("running_mean"), op.attrs.get("running_var"))
         yield from (given[spec.memory] for spec in running if spec is not None and spec.memory in given)
-
-
-def _copied_back_s(graph: Graph, host: Host) -> float:
-    """Each buffer by an op of its own."""
-    buffers = {spec.name for spec in graph.weights if spec.role is Role.BUFFER}
-    return sum(name in buffers for name in changed_inputs(graph)) * host.compiled_call * host.dispatch_s("default")
 
 
 def unrecorded(graph: Graph, asked: Execution) -> Iterator[str]:

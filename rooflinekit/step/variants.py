@@ -81,9 +81,15 @@ def _ways(p: Prediction, own: _Way, variants: Mapping[str, Any]) -> Iterator[_Wa
     if not variants:
         raise InputError(f"compare: name what differs, such as execution=['eager', 'compiled']: {', '.join(_OPTIONS)}")
     lists = {name: _listed(name, given) for name, given in variants.items()}
-    executions = [_execution(p, given) for given in lists.get("execution", [own.execution])]
+    executions = [  # a word alone changes the backend of p's
+        given if isinstance(given, Execution) else replace(p.execution, backend=given)
+        for given in lists.get("execution", [own.execution])
+    ]
     formats = [autocast_format(given) for given in lists.get("autocast", [own.autocast])]
-    layouts = [_layout(given) for given in lists.get("channels_last", [own.channels_last])]
+    layouts = lists.get("channels_last", [own.channels_last])
+    for given in layouts:
+        if not isinstance(given, bool):
+            raise InputError(f"channels_last: expected True or False; got {given!r}")
     if "attention" in lists:
         executions = [replace(one, attention=name) for name in lists["attention"] for one in executions]
     for values in product(*(lists[name] for name in sizes)):
@@ -102,17 +108,6 @@ def _listed(name: str, given: Any) -> Sequence[Any]:
     if not found:
         raise InputError(f"compare: {name}: expected a value or a list of them; got {given!r:.60}")
     return found
-
-
-def _execution(p: Prediction, given: Any) -> Execution:
-    """A way of execution; a word alone changes the backend of p's."""
-    return given if isinstance(given, Execution) else replace(p.execution, backend=given)
-
-
-def _layout(given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise InputError(f"channels_last: expected True or False; got {given!r}")
-    return given
 
 
 def _predicted(p: Prediction, ways: Iterable[_Way]) -> Iterator[tuple[_Way, Prediction]]:

@@ -166,7 +166,8 @@ def load_plan(name_or_path: str, kind: Kind, threads: int = 1) -> Plan:
     return Plan(
         name=file.name,
         kind=kind,
-        cases=tuple(cases[key] for key in sorted(cases, key=_mixed)),
+        # an order that is always the same and mixes ops and sizes: a drift is then no trend in one of them
+        cases=tuple(cases[key] for key in sorted(cases, key=lambda key: hashlib.sha256(key.encode()).hexdigest())),
         warmup=part.warmup,
         samples=part.samples,
         precision=part.precision,
@@ -198,6 +199,10 @@ def _length(value: int | list[int] | _Range) -> int:
     return 1 if isinstance(value, int) else value.count if isinstance(value, _Range) else len(value)
 
 
+def _values(value: int | list[int] | _Range) -> list[int]:
+    return [value] if isinstance(value, int) else value.values() if isinstance(value, _Range) else value
+
+
 def _source(name_or_path: str) -> tuple[Path | Traversable, str]:
     if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
         return Path(name_or_path), name_or_path
@@ -226,10 +231,6 @@ def _cases(groups: Iterable[_Cases], threads: Collection[int], label: str) -> It
                 yield Case(op=op, dtype=dtype, sizes=MappingProxyType(one), threads=count)
 
 
-def _values(value: int | list[int] | _Range) -> list[int]:
-    return [value] if isinstance(value, int) else value.values() if isinstance(value, _Range) else value
-
-
 def _check(group: _Cases, label: str) -> None:
     known: dict[str, MeasuredOp] = {**OPS, **HOST_OPS}
     for op in group.ops:
@@ -254,8 +255,3 @@ def _check_sizes(op: str, about: MeasuredOp, group: _Cases, label: str) -> None:
     missing = [name for name in about.needed if name not in group.sizes]
     if missing:
         raise SpecError(f"{label}: {op} lacks the size {missing[0]!r}; it has {', '.join(about.needed)}")
-
-
-def _mixed(key: str) -> str:
-    """An order that is always the same and mixes ops and sizes: a drift is then no trend in one of them."""
-    return hashlib.sha256(key.encode()).hexdigest()

@@ -89,18 +89,14 @@ def _kernels(
         try:
             with np.errstate(all="ignore"):  # rows that are crossed out may be anything
                 kernels = _launched(op, dtype, {**fixed, **_sizes(points)}, device)
-                family = measured_family(_main(kernels), device)
+                main = next((kernel for kernel in reversed(kernels) if kernel.cost.gemms), kernels[-1])  # its product
+                family = measured_family(main, device)
         except TooLargeError:  # fewer at once; one alone has Python's own numbers, which hold all
             among &= np.cumsum(among) <= among.sum() // 2
             continue
         if points.alike.all():
             return among, kernels, family
         among[among] = points.alike  # once more for those that go this way
-
-
-def _main(kernels: Sequence[Kernel]) -> Kernel:
-    """The one that a case is named after: its product, else the last."""
-    return next((kernel for kernel in reversed(kernels) if kernel.cost.gemms), kernels[-1])
 
 
 def _sizes(points: Points) -> Sizes:

@@ -130,12 +130,11 @@ def _of_record(recorded: Recorded, file: Path) -> Summary:
         environment=head.environment,
         counts=dict(counts),
         noisy=tuple(key for key, parts in samples.items() if any(summarize(one.seconds).noisy for one in parts)),
-        failures=tuple(_failure(status, ones) for status, ones in failed.items()),
+        failures=tuple(
+            Failure(status=status, cases=tuple(dict.fromkeys(one.case.key for one in ones)), note=ones[0].note)
+            for status, ones in failed.items()
+        ),
     )
-
-
-def _failure(status: str, ones: Sequence[Measurement]) -> Failure:
-    return Failure(status=status, cases=tuple(dict.fromkeys(one.case.key for one in ones)), note=ones[0].note)
 
 
 def _of_campaign(campaign: Campaign, file: Path) -> Summary:
@@ -175,22 +174,15 @@ def merge_files(files: Sequence[Path], out: Path, *, force: bool = False) -> Con
             "merge each kind by itself"
         )
     if records:
-        _refuse_strangers({file: _conditions(one.head) for file, one in records.items()})
+        _refuse_strangers({file: {"device": r.head.device, **r.head.environment} for file, r in records.items()})
         merged = merge_records(list(records.values()))
         write_record(merged, out, force=force)
         return merged
-    _refuse_strangers({file: _conditions_of(one) for file, one in campaigns.items()})
+    same = ("gpu", "timing", "licence")
+    _refuse_strangers({file: {key: getattr(c, key) for key in same} | dict(c.notes) for file, c in campaigns.items()})
     together = merge_campaigns(list(campaigns.values()))
     write_text(campaign_text(together), out, force=force)
     return together
-
-
-def _conditions(head: Head) -> dict[str, str]:
-    return {"device": head.device, **head.environment}
-
-
-def _conditions_of(campaign: Campaign) -> dict[str, str]:
-    return {"gpu": campaign.gpu, "timing": campaign.timing, "licence": campaign.licence, **campaign.notes}
 
 
 def _refuse_strangers(conditions: Mapping[Path, Mapping[str, str]]) -> None:

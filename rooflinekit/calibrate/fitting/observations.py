@@ -144,7 +144,9 @@ class Observations:
         if self.timing == "backend":
             return seconds + harness["backend"]
         if self.timing == "alone":
-            return seconds * harness["slow"] ** _asleep(seconds * harness["slow"] / harness["awake"])
+            # a board keeps its slowness, as a logarithm, for a part of the time that it takes to wake up
+            share = seconds * harness["slow"] / harness["awake"]
+            return seconds * harness["slow"] ** (1 / (1 + share**_WAKING))
         return seconds
 
     def by_first(self, machine: Machine, what: Callable[[KernelBatch, Times], Floats]) -> Floats:
@@ -162,12 +164,6 @@ class Observations:
         """With each kernel changed, which brings its alternatives with it."""
         groups = tuple(replace(g, kernels=tuple(map(change, g.kernels))) for g in self.groups)
         return replace(self, groups=groups, memo={})
-
-
-def _asleep(share: Floats) -> Floats:
-    """How much of its slowness, as a logarithm, a board keeps through so much of the time that it takes to wake up."""
-    found: Floats = 1 / (1 + share**_WAKING)
-    return found
 
 
 def observe(

@@ -72,7 +72,7 @@ def host_of(costs: Iterable[HostCost], base: Host, name: str, *, gpu: bool, sour
         ("backward_factor", _backward_factor(seconds, launch)),
         ("launch_latency", _launch_latency(seconds)),
         ("sync", seconds.get("sync")),
-        ("graph_launch", _above(seconds.get("launch_graph"), base.launch)),
+        ("graph_launch", max(0.0, seconds["launch_graph"] - base.launch) if "launch_graph" in seconds else None),
     ):
         sources[field] = source if found is not None else _kept(base)
         if found is not None:
@@ -121,10 +121,6 @@ def _launch_latency(seconds: Mapping[str, float]) -> float | None:
     if "launch_stream" not in seconds or not all(part in seconds for part in parts):
         return None
     return max(0.0, seconds["launch_stream"] - sum(seconds[part] for part in parts))
-
-
-def _above(seconds: float | None, base: float) -> float | None:
-    return None if seconds is None else max(0.0, seconds - base)
 
 
 def _rounded(value: float) -> float:

@@ -22,6 +22,7 @@ from rooflinekit.hardware.fields import FrozenMapping
 
 _REACHED = 0.95  # of the peak, at most, by a product of matrices; of its bandwidth a copy reaches _COPIED
 _COPIED = 0.8
+_ARCHITECTURES = {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}
 _EDGE, _BYTES = 1536, 256 * 2**20  # of the matrices, and of what is copied
 
 
@@ -63,7 +64,7 @@ def _best(call: Callable[[], Any], seconds: float) -> float:
 def device_of(rates: Rates) -> Device:
     """The specification. Raises SpecError where there is no /proc/cpuinfo, or nothing of a clock in it."""
     said = describe_cpu().mapping
-    cores = int(said["sm_count"])
+    cores, machine = int(said["sm_count"]), platform.machine()
     clock_hz, how = _clock(said)
     lanes = _lanes(rates.flops / (2 * cores * clock_hz), said["compute_capability"])
     peak = 2 * cores * lanes * clock_hz
@@ -71,7 +72,8 @@ def device_of(rates: Rates) -> Device:
     device = Device.model_validate(
         {
             "name": said["name"], "kind": "cpu", "display_name": said["display_name"] or "CPU at hand",
-            "aliases": said["aliases"], "vendor": said["vendor"] or "unknown", "architecture": _architecture(),
+            "aliases": said["aliases"], "vendor": said["vendor"] or "unknown",
+            "architecture": _ARCHITECTURES.get(machine, machine),
             "compute_capability": said["compute_capability"], "sm_count": cores, "lanes_per_sm": lanes,
             "clock": {"boost": clock_hz}, "threads_per_sm": said["threads_per_sm"],
             "dram": {"capacity": said["dram"]["capacity"], "bandwidth": bandwidth},
@@ -115,7 +117,3 @@ def _lanes(reached: float, vectors: str | None) -> int:
     """The fewest that can have reached so many multiply-adds of a core in a clock."""
     possible = lanes_of(vectors)
     return next((lanes for lanes in possible if reached <= _REACHED * lanes), possible[-1])
-
-
-def _architecture() -> str:
-    return {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())

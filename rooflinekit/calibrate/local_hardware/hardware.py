@@ -37,7 +37,9 @@ def specification(
     """
     if spec is not None:
         found = load_device(spec, allow_draft=allow_draft)
-        _check_kind(found, kind, option)
+        wanted = "cpu" if kind == "cpu" else "gpu"
+        if found.kind != wanted:
+            raise InputError(f"{option} {found.name}: is a {found.kind.upper()}; expected the {wanted.upper()} at hand")
         return found
     if kind == "cpu":
         return _known_cpu(allow_draft=allow_draft) or described_cpu()
@@ -51,12 +53,6 @@ def specification(
             f"no specification of {name!r} is known; write one with `rooflinekit specs detect --out mine.yaml`, fill "
             f"in what is left empty, and pass {option} mine.yaml"
         ) from error
-
-
-def _check_kind(device: Device, kind: Kind, option: str) -> None:
-    wanted = "cpu" if kind == "cpu" else "gpu"
-    if device.kind != wanted:
-        raise InputError(f"{option} {device.name}: is a {device.kind.upper()}; expected the {wanted.upper()} at hand")
 
 
 def check_here(device: Device, kind: Kind, index: int = 0) -> str | None:

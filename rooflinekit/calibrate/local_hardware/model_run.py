@@ -131,13 +131,10 @@ def measure_step(
         if not by_op:
             return found
         progress("profiling")
-        ops, kernels = _profiled(_without_graph(backend, run, ready, place), place, min(seconds))
+        by_itself = _without_graph(backend, run, ready, place)
+        steps = _steps(_PROFILED_S, min(seconds), _PROFILED)
+        ops, kernels = profile_step(by_itself, place.wait, cuda=place.device.type == "cuda", steps=steps)
         return replace(found, ops=ops, kernels=kernels)
-
-
-def _profiled(run: Run, place: Place, once_s: float) -> tuple[tuple[ProfiledOp, ...], tuple[KernelTime, ...]]:
-    steps = _steps(_PROFILED_S, once_s, _PROFILED)
-    return profile_step(run, place.wait, cuda=place.device.type == "cuda", steps=steps)
 
 
 def _steps(together_s: float, once_s: float, bounds: tuple[int, int]) -> int:

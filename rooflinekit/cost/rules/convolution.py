@@ -187,17 +187,10 @@ def _gcd(a: Size, b: Size) -> Size:
         a, b = b, a
     if isinstance(b, int):
         divisors = (d for d in range(1, b + 1) if b % d == 0)
-        return total(product((_totient(d), _divides(d, a))) for d in divisors)
+        totients = ((sum(math.gcd(k, d) == 1 for k in range(1, d + 1)), d) for d in divisors)
+        # 1 where d divides a, else 0
+        return total(product((t, total((1, floor_div(a, d), product((-1, ceil_div(a, d))))))) for t, d in totients)
     return next((x for x, y in ((b, a), (a, b)) if product((floor_div(y, x), x)) == y), 1)
-
-
-def _divides(d: int, n: Size) -> Size:
-    """1 where d divides n, else 0."""
-    return total((1, floor_div(n, d), product((-1, ceil_div(n, d)))))
-
-
-def _totient(n: int) -> int:
-    return sum(math.gcd(k, n) == 1 for k in range(1, n + 1))
 
 
 # Operators of torchvision: deformable convolution, regions of interest, suppression of overlapping boxes.

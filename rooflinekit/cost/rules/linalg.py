@@ -55,12 +55,6 @@ def _lu(a: TensorSpec) -> Cost:
     return _work(a, product((3, p, r, r)), product((-1, r, r, r)))
 
 
-def _householder(a: TensorSpec) -> Cost:
-    """2p·r² - 2r³/3: R, and the reflections that make Q."""
-    p, r = _long_and_short(a)
-    return _work(a, product((6, p, r, r)), product((-2, r, r, r)))
-
-
 def _reflections(q: TensorSpec, k: Size) -> Cost:
     """The [m, c] matrix of k reflections: 4m·c·k - 2(m + c)·k² + 4k³/3."""
     m, c = q.shape[-2:]
@@ -120,8 +114,9 @@ def qr(op: Op) -> Cost:
     An n × n matrix: 4n³/3 and as much again.
     """
     a, q = op.inputs[0], op.outputs[0]
-    with_q = op.attrs.get("mode", "r") != "r"
-    return _householder(a) + (_reflections(q, _long_and_short(a)[1]) if with_q else Cost()) + traffic(op)
+    p, r = _long_and_short(a)
+    of_r = _work(a, product((6, p, r, r)), product((-2, r, r, r)))
+    return of_r + (_reflections(q, r) if op.attrs.get("mode", "r") != "r" else Cost()) + traffic(op)
 
 
 @rule("aten.linalg_householder_product")
