@@ -142,16 +142,25 @@ _FIRST = (1, 0)
 _LAST_PATCH = 99
 
 
-class Release(NamedTuple):
+def _since(*first: int) -> property:
+    """What releases of PyTorch do from this one on."""
+    return property(lambda release: release >= first)
+
+
+class _Parts(NamedTuple):
+    major: int
+    minor: int
+    patch: int = _LAST_PATCH
+
+
+class Release(_Parts):
     """A release by the parts of its number, which compare as such numbers do; "2.5" is the last of its patches.
 
     >>> Release.parse("1.13.1+cu117") < Release.parse("2.0")
     True
     """
 
-    major: int
-    minor: int
-    patch: int = _LAST_PATCH
+    __slots__ = ()
 
     @classmethod
     def parse(cls, text: object) -> Release:
@@ -164,54 +173,19 @@ class Release(NamedTuple):
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}" + ("" if self.patch == _LAST_PATCH else f".{self.patch}")
 
-    @property
-    def has_flash_2(self) -> bool:
-        """Whether its flash attention is FlashAttention 2 (2.2; before, FlashAttention 1)."""
-        return self >= (2, 2)
+    has_flash_2 = _since(2, 2)  # FlashAttention 2 as its flash attention; before, FlashAttention 1
+    fuses_attention = _since(2, 0)  # scaled_dot_product_attention is one kernel: torch.nn.functional has it at all
+    fuses_rms_norm = _since(2, 9)  # rms_norm is one kernel on CUDA; before, it is written out
+    foreach_optimizers = _since(2, 0)  # optimizers on CUDA take all tensors at once by default (`foreach`)
+    drops_gradients = _since(2, 0)  # zero_grad() sets gradients to None by default (`set_to_none`)
+    compiles = _since(2, 0)  # there is torch.compile
+    reorders_loops = _since(2, 8)  # inductor turns loops over so that more kernels fuse (2.5 has it, switched off)
+    compiles_dilated_pooling = _since(2, 8)  # inductor makes a maximum over a dilated window; before, the library
+    shares_concatenated = _since(2, 12)  # inductor stores a concatenation of which others read an input too
 
     def prefers_cudnn(self, generation: int) -> bool:
         """Whether it takes cuDNN's attention first: from 2.11 on where capability is 9 or 10, in 2.5.0 on Hopper."""
         return (self >= (2, 11) and generation in (9, 10)) or (self == (2, 5, 0) and generation == 9)
-
-    @property
-    def fuses_attention(self) -> bool:
-        """Whether scaled_dot_product_attention is one kernel (2.0: torch.nn.functional has it for the first time)."""
-        return self >= (2, 0)
-
-    @property
-    def fuses_rms_norm(self) -> bool:
-        """Whether rms_norm is one kernel on CUDA (2.9; before, it is written out)."""
-        return self >= (2, 9)
-
-    @property
-    def foreach_optimizers(self) -> bool:
-        """Whether optimizers on CUDA take all tensors at once unless told otherwise (2.0: the default of `foreach`)."""
-        return self >= (2, 0)
-
-    @property
-    def drops_gradients(self) -> bool:
-        """Whether zero_grad() sets gradients to None unless told otherwise (2.0: the default of `set_to_none`)."""
-        return self >= (2, 0)
-
-    @property
-    def compiles(self) -> bool:
-        """Whether there is torch.compile (2.0)."""
-        return self >= (2, 0)
-
-    @property
-    def reorders_loops(self) -> bool:
-        """Whether inductor turns loops over so that more kernels fuse (2.8: the default; 2.5 has it, switched off)."""
-        return self >= (2, 8)
-
-    @property
-    def compiles_dilated_pooling(self) -> bool:
-        """Whether inductor makes the kernel of a maximum over a dilated window (2.8; before, the library's runs)."""
-        return self >= (2, 8)
-
-    @property
-    def shares_concatenated(self) -> bool:
-        """Whether inductor stores a concatenation of which others read an input too (2.12; before, each reads it)."""
-        return self >= (2, 12)
 
     def tf32(self, allowed: bool | None) -> bool | None:
         """Where fp32 products may run as tf32: as allowed; by default nowhere before 1.7, everywhere up to 1.11.

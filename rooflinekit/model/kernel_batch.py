@@ -63,39 +63,24 @@ class Products(Columns):
 
     @classmethod
     def of(
-        cls,
-        kernel: ArrayLike,
-        *,
-        m: ArrayLike,
-        n: ArrayLike,
-        k: ArrayLike,
-        batch: ArrayLike = 1,
-        executed: ArrayLike = 1,
-        padded: ArrayLike = 1,
-        algorithm: Algorithm | Sequence[Algorithm] = PRODUCT,
-        each: NDArray[np.int64] | None = None,
-    ) -> Self:
-        """Columns of one length. algorithm: one for all, or each for so many in a row; `each`: for how many."""
+        cls, kernel: ArrayLike, *, algorithm: Algorithm | Sequence[Algorithm] = PRODUCT,
+        each: NDArray[np.int64] | None = None, **columns: ArrayLike,
+    ) -> Self:  # fmt: skip
+        """Columns m, n and k of one length, and batch, executed and padded where they are not 1.
+
+        algorithm: one for all, or each for so many in a row; `each`: for how many.
+        """
         index = np.asarray(kernel, dtype=np.int64)
-        shape = index.shape
         several = (algorithm,) if isinstance(algorithm, Algorithm) else algorithm
         distinct = tuple(dict.fromkeys(several))
         places = {one: i for i, one in enumerate(distinct)}
         codes = np.array([places[one] for one in several], dtype=np.int64)
-
-        def column(values: ArrayLike) -> Floats:
-            return np.broadcast_to(np.asarray(values, dtype=float), shape)
-
+        values: dict[str, Any] = {"batch": 1, "executed": 1, "padded": 1, **columns}
         return cls(
             kernel=index,
-            batch=column(batch),
-            m=column(m),
-            n=column(n),
-            k=column(k),
-            executed=column(executed),
-            padded=column(padded),
             algorithms=distinct or (PRODUCT,),
             algorithm=np.repeat(codes, index.size // max(1, len(several)) if each is None else each),
+            **{name: np.broadcast_to(np.asarray(one, dtype=float), index.shape) for name, one in values.items()},
         )
 
     @classmethod
@@ -257,7 +242,7 @@ def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> Kerne
         products=Products.of(
             rows_of(multiply),
             batch=of_a_link((gemm.batch for _, gemm in found), multiply),
-            **{name: flat((getattr(gemm, name) for _, gemm in found), multiply) for name in ("m", "n", "k")},
+            **{name: flat((getattr(gemm, name) for _, gemm in found), multiply) for name in "mnk"},
             executed=flat((_executed(gemm) for _, gemm in found), multiply),
             padded=flat((kernels[i].padded for i in multiply), multiply),
             algorithm=[kernels[i].algorithm for i in multiply],

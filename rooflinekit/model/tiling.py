@@ -102,7 +102,7 @@ def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tup
     latency_s = latency / machine.clock / np.where(pace > _TWICE, 1.0, pace)
     step_s = _step_s(p, 2 * a * b * loss / per_sm, latency_s, tensor_core, machine)
     # halved units come near their peak, as operands are there in time; gradients lose by more than operands
-    reached = rates.peak * np.where(is_gradient(p), np.minimum(share, 1.0), 1.0)
+    reached = rates.peak * np.where(p.told(lambda one: one.gradient), np.minimum(share, 1.0), 1.0)
     return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
 
 
@@ -131,16 +131,6 @@ def prologues(p: Products, tensor_core: bool, machine: Machine) -> Floats:
         return machine.values[name] if name else 0.0
 
     return p.told(told)
-
-
-def never_split(p: Products, tensor_core: bool) -> NDArray[np.bool_]:
-    """Whether k is never split."""
-    return p.told(lambda one: not one.splits.of(tensor_core))
-
-
-def is_gradient(p: Products) -> NDArray[np.bool_]:
-    """Whether it is a convolution's gradient."""
-    return p.told(lambda one: one.gradient)
 
 
 def sustained_share(p: Products, tensor_core: bool, machine: Machine) -> Floats:
@@ -280,7 +270,8 @@ class _Tiled:
         a, b = SIDES[tensor_core]
         step_s, issue_s, pace = steps(p, rates, tensor_core, machine)
         prologue_s = prologues(p, tensor_core, machine) * pace * step_s
-        self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(is_gradient(p), prologue_s, 0.0))
+        seen_s = np.where(p.told(lambda one: one.gradient), prologue_s, 0.0)
+        self.p, self.steps = p, (step_s, issue_s, prologue_s, seen_s)
         self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
         self.limit_s = p.flop / (rates.limit * sustained_share(p, tensor_core, machine))
         self.packed_bytes = packed_bytes(p, machine)
@@ -358,7 +349,8 @@ class _Tiled:
     def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
-        most_s = np.where(never_split(p, self.tensor_core), -1.0, most_s * (1 + _ROUNDING))
+        splits = p.told(lambda one: one.splits.of(self.tensor_core))
+        most_s = np.where(splits, most_s * (1 + _ROUNDING), -1.0)
         least_s = self.tiles * (block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
         least_s = np.maximum(self._held_s(least_s, self.limit_s), self.fetch_s)
         if restricted(p, self.tensor_core):

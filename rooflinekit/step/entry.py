@@ -206,11 +206,6 @@ def is_captured(op: Op, execution: Execution) -> bool:
     return execution.as_graph and not (execution.entered and outside)
 
 
-def called_s(host: Host) -> float:
-    """CPU time of an op that another one calls on the CPU: in C++, as autograd's engine does, and without a launch."""
-    return host.backward_factor * host.dispatch_s("view")
-
-
 def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -> float:
     """CPU time of issuing one op, all its launches included.
 
@@ -219,7 +214,8 @@ def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -
     """
     further_s = max(0, sum(kernel.launches for kernel in issue.kernels) - 1) * host.launch
     if calls := sum(kernel.chain.calls for kernel in issue.kernels if kernel.chain):
-        further_s += calls * called_s(host)
+        # called on the CPU by another op: in C++, as autograd's engine does, and without a launch
+        further_s += calls * (host.backward_factor * host.dispatch_s("view"))
     fused, entered = execution is not None and execution.fused, execution is not None and execution.entered
     if fused and is_fused(issue):
         return host.compiled_launch + further_s

@@ -23,11 +23,11 @@ import torch
 
 from rooflinekit.calibrate.bench.collectives import Groups
 from rooflinekit.calibrate.bench.gpu_state import GpuState, load_nvml
-from rooflinekit.calibrate.bench.microbench import Call, Calls, UnsupportedError, calls_of
+from rooflinekit.calibrate.bench.microbench import Calls, UnsupportedError, calls_of
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Measurement
 from rooflinekit.calibrate.bench.samples import collect
-from rooflinekit.calibrate.hosts.bench import Bench, prepare
+from rooflinekit.calibrate.hosts.bench import Bench, Sample, between_events, prepare
 from rooflinekit.calibrate.hosts.ops import HOST_OPS, is_host_op
 from rooflinekit.errors import CampaignError, InputError, SpecError
 from rooflinekit.hardware.detection import bus_id, describe_cpu, system_root
@@ -39,8 +39,6 @@ _SIGNIFICANT = 5  # digits of a sample that are kept
 
 #: Errors after which CUDA runs nothing more in this process.
 _FAILURES: tuple[type[BaseException], ...] = (torch.AcceleratorError,)
-
-Sample = Callable[[], float]  # seconds of one call, each time anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +122,7 @@ class CudaTimer:
     def _kernel(self, case: Case, warmup: int, samples: int, precision: float) -> _Timed:
         calls = calls_of(case, self.device, self.cache_bytes)
         sets = itertools.cycle(calls.calls)
-        once = self._between_events(lambda: next(sets)())
+        once = between_events(self.cuda, lambda: next(sets)())
         inner = _inner(once, warmup)
         if inner < len(calls.calls) <= inner * _LONGER:
             inner = len(calls.calls)  # a graph goes through its own sets again and again
@@ -138,19 +136,6 @@ class CudaTimer:
         return _Timed(
             timing=timing, inner=inner, seconds=seconds, state={**calls.state, **state, "load": load.get("load", 0.0)}
         )
-
-    def _between_events(self, call: Call, calls: int = 1) -> Sample:
-        """One run between two events, and a wait for it; the seconds are those of each of its `calls`."""
-        start, end = (self.cuda.Event(enable_timing=True) for _ in range(2))
-
-        def sample() -> float:
-            start.record()
-            call()
-            end.record()
-            end.synchronize()
-            return float(start.elapsed_time(end)) / 1e3 / calls
-
-        return sample
 
     def _graph(self, calls: Calls, inner: int) -> Sample | None:
         """Replays of so many calls; None where they cannot be captured."""
@@ -167,7 +152,7 @@ class CudaTimer:
                 raise
             self.cuda.synchronize()
             return None
-        return self._between_events(graph.replay, inner)
+        return between_events(self.cuda, graph.replay, inner)
 
     def environment(self) -> dict[str, str]:
         """What a campaign rests on; two that differ in it do not mix."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -117,30 +118,23 @@ def _four_bit_product(dtype: DType, size: Sizes) -> tuple[Op, ...]:
     )
 
 
-def _packed_product(bits: int) -> _Maker:
+def _packed_product(bits: int, dtype: DType, size: Sizes) -> tuple[Op, ...]:
     """By a weight of [n, k] integers, with a scale of 16 bits a row, or for 128 numbers of it."""
-
-    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-        m, n, k = (size[name] for name in "mnk")
-        weight = _tensor("weight", DType.INT8, n, k * bits // 8)
-        scales = _tensor("scales", dtype, n, 1 if bits == 8 else -(-k // _GROUP))
-        return (_op("serving.weight_only_mm", (_tensor("x", dtype, m, k), weight, scales), _tensor("y", dtype, m, n)),)
-
-    return make
+    m, n, k = (size[name] for name in "mnk")
+    weight = _tensor("weight", DType.INT8, n, k * bits // 8)
+    scales = _tensor("scales", dtype, n, 1 if bits == 8 else -(-k // _GROUP))
+    return (_op("serving.weight_only_mm", (_tensor("x", dtype, m, k), weight, scales), _tensor("y", dtype, m, n)),)
 
 
 # --- along rows ------------------------------------------------------------------------------------------------------
 
 
-def _elementwise(op: str) -> _Maker:
-    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-        x, other, y = (_tensor(name, dtype, size["rows"], size["cols"]) for name in ("x", "other", "y"))
-        kind, attrs = f"aten.{op}", {}
-        if op.removesuffix("u") in _BINARY and op not in _BINARY:
-            kind, attrs = kind.removesuffix("u"), {"exponent" if op == "powu" else "other": _NUMBER}
-        return (_op(kind, (x, other) if op in _BINARY else (x,), y, **attrs),)
-
-    return make
+def _elementwise(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    x, other, y = (_tensor(name, dtype, size["rows"], size["cols"]) for name in ("x", "other", "y"))
+    kind, attrs = f"aten.{op}", {}
+    if op.removesuffix("u") in _BINARY and op not in _BINARY:
+        kind, attrs = kind.removesuffix("u"), {"exponent" if op == "powu" else "other": _NUMBER}
+    return (_op(kind, (x, other) if op in _BINARY else (x,), y, **attrs),)
 
 
 def _softmax(dtype: DType, size: Sizes) -> tuple[Op, ...]:
@@ -158,48 +152,34 @@ def _layer_norm(dtype: DType, size: Sizes) -> tuple[Op, ...]:
     return (_op("aten.native_layer_norm", (x, gain, shift), y, *statistics, **attrs),)
 
 
-def _served(kind: str, *, halves: int = 1, out: DType | None = None) -> _Maker:
+def _served(kind: str, dtype: DType, size: Sizes, *, halves: int = 1, out: DType | None = None) -> tuple[Op, ...]:
     """A serving library's kernel on [rows, cols], of as many halves of each row."""
-
-    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-        rows, cols = size["rows"], size["cols"]
-        return (
-            _op(f"serving.{kind}", (_tensor("x", dtype, rows, halves * cols),), _tensor("y", out or dtype, rows, cols)),
-        )
-
-    return make
+    rows, cols = size["rows"], size["cols"]
+    x, y = _tensor("x", dtype, rows, halves * cols), _tensor("y", out or dtype, rows, cols)
+    return (_op(f"serving.{kind}", (x,), y),)
 
 
-def _reduction(op: str) -> _Maker:
-    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-        rows, cols = size["rows"], size["cols"]
-        x, kept = _tensor("x", dtype, rows, cols), cols if op == "sum_first" else rows
-        dim = (0 if op == "sum_first" else -1,)
-        return (_op(f"aten.{op.removesuffix('_first')}", (x,), _tensor("y", dtype, kept), dim=dim),)
-
-    return make
+def _reduction(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    rows, cols = size["rows"], size["cols"]
+    x, kept = _tensor("x", dtype, rows, cols), cols if op == "sum_first" else rows
+    dim = (0 if op == "sum_first" else -1,)
+    return (_op(f"aten.{op.removesuffix('_first')}", (x,), _tensor("y", dtype, kept), dim=dim),)
 
 
-def _cast(op: str) -> _Maker:
-    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-        shape = size["rows"], size["cols"]
-        return (_op("aten._to_copy", (_tensor("x", dtype, *shape),), _tensor("y", STORED[CASTS[op]], *shape)),)
-
-    return make
+def _cast(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    shape = size["rows"], size["cols"]
+    return (_op("aten._to_copy", (_tensor("x", dtype, *shape),), _tensor("y", STORED[CASTS[op]], *shape)),)
 
 
-def _stream(op: str) -> _Maker:
-    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-        a, b, c = (_tensor(name, dtype, size["rows"], size["cols"]) for name in "abc")
-        if op == "read":
-            return (_op("aten.sum", (a,), _tensor("y", dtype), dim=None),)
-        if op == "write":
-            return (_op("aten.fill_", (a,), a, value=1.0),)
-        if op == "copy":
-            return (_op("aten.copy_", (a, b), a),)
-        return (_op("aten.add", (b, c), a, alpha=1.5),)
-
-    return make
+def _stream(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    a, b, c = (_tensor(name, dtype, size["rows"], size["cols"]) for name in "abc")
+    if op == "read":
+        return (_op("aten.sum", (a,), _tensor("y", dtype), dim=None),)
+    if op == "write":
+        return (_op("aten.fill_", (a,), a, value=1.0),)
+    if op == "copy":
+        return (_op("aten.copy_", (a, b), a),)
+    return (_op("aten.add", (b, c), a, alpha=1.5),)
 
 
 def _transposition(dtype: DType, size: Sizes) -> tuple[Op, ...]:
@@ -207,44 +187,37 @@ def _transposition(dtype: DType, size: Sizes) -> tuple[Op, ...]:
     return (_op("aten.clone", (_tensor("x", dtype, cols, rows, stride=(1, cols)),), _tensor("y", dtype, cols, rows)),)
 
 
-def _gather(op: str) -> _Maker:
-    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-        rows, cols = size["rows"], size["cols"]
-        table, index = _tensor("table", dtype, size["table"], cols), _tensor("index", DType.INT64, rows)
-        return (_op(f"aten.{op}", (table, index), _tensor("y", dtype, rows, cols), dim=0),)
-
-    return make
+def _gather(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    rows, cols = size["rows"], size["cols"]
+    table, index = _tensor("table", dtype, size["table"], cols), _tensor("index", DType.INT64, rows)
+    return (_op(f"aten.{op}", (table, index), _tensor("y", dtype, rows, cols), dim=0),)
 
 
 # --- convolutions ----------------------------------------------------------------------------------------------------
 
 
-def _convolution(op: str) -> _Maker:
+def _convolution(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
     """Images [b, c_in, (depth,) h, w], kernel [c_out, c_in, (kernel_depth,) r, s]; in `groups`, each of c_in / groups.
 
     A transposed convolution is a conv_bwd_data.
     """
-
-    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-        groups, last = max(size.get("groups", 0), 1), bool(size.get("channels_last", 0))
-        sides = ("depth", "h", "w") if size.get("depth", 0) > 0 else ("h", "w")
-        window = tuple(max(size.get(_WINDOW[side], 0), 1) for side in sides)
-        stride, dilation = (tuple(max(size.get(f"{what}_{side}", 0), 1) for side in sides) for what in _STEPS)
-        pixels = tuple(size[side] for side in sides)
-        pads = (size.get(f"pad_{side}", 0) for side in sides)
-        results = tuple(result_sizes(*one) for one in zip(pixels, window, pads, stride, dilation, strict=True))
-        image = _image("image", dtype, (size["b"], size["c_in"], *pixels), last)
-        result = _image("result", dtype, (size["b"], size["c_out"], *results), last)
-        weight = _image("weight", dtype, (size["c_out"], size["c_in"] // groups, *window), last)
-        attrs = {"stride": stride, "dilation": dilation, "groups": groups, "transposed": False}
-        if op == "conv_fwd":
-            return (_op("aten.convolution", (image, weight), result, bias=None, **attrs),)
-        mask, written = ((True, False, False), image) if op == "conv_bwd_data" else ((False, True, False), weight)
-        gradient = TensorSpec(name="gradient", shape=written.shape, dtype=dtype, stride=written.stride)
-        kind = "aten.convolution_backward"
-        return (_op(kind, (result, image, weight), gradient, output_mask=mask, **attrs),)
-
-    return make
+    groups, last = max(size.get("groups", 0), 1), bool(size.get("channels_last", 0))
+    sides = ("depth", "h", "w") if size.get("depth", 0) > 0 else ("h", "w")
+    window = tuple(max(size.get(_WINDOW[side], 0), 1) for side in sides)
+    stride, dilation = (tuple(max(size.get(f"{what}_{side}", 0), 1) for side in sides) for what in _STEPS)
+    pixels = tuple(size[side] for side in sides)
+    pads = (size.get(f"pad_{side}", 0) for side in sides)
+    results = tuple(result_sizes(*one) for one in zip(pixels, window, pads, stride, dilation, strict=True))
+    image = _image("image", dtype, (size["b"], size["c_in"], *pixels), last)
+    result = _image("result", dtype, (size["b"], size["c_out"], *results), last)
+    weight = _image("weight", dtype, (size["c_out"], size["c_in"] // groups, *window), last)
+    attrs = {"stride": stride, "dilation": dilation, "groups": groups, "transposed": False}
+    if op == "conv_fwd":
+        return (_op("aten.convolution", (image, weight), result, bias=None, **attrs),)
+    mask, written = ((True, False, False), image) if op == "conv_bwd_data" else ((False, True, False), weight)
+    gradient = TensorSpec(name="gradient", shape=written.shape, dtype=dtype, stride=written.stride)
+    kind = "aten.convolution_backward"
+    return (_op(kind, (result, image, weight), gradient, output_mask=mask, **attrs),)
 
 
 _WINDOW = {"depth": "kernel_depth", "h": "r", "w": "s"}
@@ -307,23 +280,23 @@ _MAKERS: Mapping[str, _Maker] = MappingProxyType(
         "linear": _linear,
         "mm_quantized": _quantized_product,
         "mm_nvfp4": _four_bit_product,
-        "mm_int8": _packed_product(8),
-        "mm_int4": _packed_product(4),
-        **{op: _elementwise(op) for op in ELEMENTWISE},
+        "mm_int8": partial(_packed_product, 8),
+        "mm_int4": partial(_packed_product, 4),
+        **{op: partial(_elementwise, op) for op in ELEMENTWISE},
         "softmax": _softmax,
         "layernorm": _layer_norm,
-        "quantize": _served("scale_to_eight_bits", out=DType.INT8),
-        "llm_norm": _served("rms_norm"),
-        "llm_act": _served("gated_activation", halves=2),
-        "llm_gelu": _served("activation"),
-        "llm_rope": _served("rope_and_cache"),
-        "llm_add": _elementwise("add"),
-        **{op: _reduction(op) for op in REDUCTIONS},
-        **{op: _cast(op) for op in CASTS},
-        **{op: _stream(op) for op in STREAMS},
-        **{op: _gather(op) for op in GATHERS},
+        "quantize": partial(_served, "scale_to_eight_bits", out=DType.INT8),
+        "llm_norm": partial(_served, "rms_norm"),
+        "llm_act": partial(_served, "gated_activation", halves=2),
+        "llm_gelu": partial(_served, "activation"),
+        "llm_rope": partial(_served, "rope_and_cache"),
+        "llm_add": partial(_elementwise, "add"),
+        **{op: partial(_reduction, op) for op in REDUCTIONS},
+        **{op: partial(_cast, op) for op in CASTS},
+        **{op: partial(_stream, op) for op in STREAMS},
+        **{op: partial(_gather, op) for op in GATHERS},
         "transpose": _transposition,
-        **{op: _convolution(op) for op in CONVOLUTIONS},
+        **{op: partial(_convolution, op) for op in CONVOLUTIONS},
         "attention": _attention,
         "attention_call": _attention_call,
         "attention_bwd": _attention_backward,

@@ -42,30 +42,23 @@ class Bench:
         if self.cuda is not None:
             self.cuda.synchronize()
 
-    def issuing(self, call: Call, calls: int) -> Sample:
-        """Seconds that a call takes the CPU, nothing waited for."""
+    def issuing(self, call: Call, calls: int, *, to_its_end: bool = False) -> Sample:
+        """Seconds that a call takes the CPU, nothing waited for; or from a call to its end, as the CPU sees it."""
 
         def sample() -> float:
             self.wait()
             start = self.clock()
             for _ in range(calls):
                 call()
+            if to_its_end:
+                self.wait()
             return (self.clock() - start) / calls
 
         return sample
 
     def finishing(self, call: Call, calls: int = 1) -> Sample:
         """Seconds from a call to its end, as the CPU sees it."""
-
-        def sample() -> float:
-            self.wait()
-            start = self.clock()
-            for _ in range(calls):
-                call()
-            self.wait()
-            return (self.clock() - start) / calls
-
-        return sample
+        return self.issuing(call, calls, to_its_end=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,16 +158,21 @@ def _graph(case: Case, bench: Bench, warmup: int) -> Prepared:
             call()
     if case.op == "launch_graph":
         return Prepared(sample=bench.issuing(graph.replay, 1), inner=1, warmup=warmup)
+    return Prepared(sample=between_events(cuda, graph.replay, nodes), inner=nodes, warmup=warmup)
+
+
+def between_events(cuda: Any, call: Call, calls: int = 1) -> Sample:
+    """One run between two events, and a wait for it; the seconds are those of each of its `calls`."""
     start, end = (cuda.Event(enable_timing=True) for _ in range(2))
 
     def sample() -> float:
         start.record()
-        graph.replay()
+        call()
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3 / nodes
+        return float(start.elapsed_time(end)) / 1e3 / calls
 
-    return Prepared(sample=sample, inner=nodes, warmup=warmup)
+    return sample
 
 
 def _transfer(case: Case, bench: Bench, warmup: int) -> Prepared:

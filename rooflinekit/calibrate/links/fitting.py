@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -142,7 +142,7 @@ def fit_links(groups: Sequence[Group], base: LinkConstants | None = None) -> Lin
     values = dict(zip(keys, best, strict=True))
     constants, waits = _unpack(values, base, _errors_of(keys, covariance))
     fit = LinkFit(groups=tuple(groups), constants=constants, waits=MappingProxyType(waits))
-    return LinkFit(groups=fit.groups, constants=_with_spreads(fit, base), waits=fit.waits)
+    return replace(fit, constants=_with_spreads(fit))
 
 
 Key = tuple[str, str]  # (constant, ""): shared; (constant, kind): own, relative; ("wait", source)
@@ -214,18 +214,23 @@ def _generation(device: object) -> str:
     return "cpu" if getattr(device, "kind", "") == "cpu" else str(getattr(device, "compute_capability", ""))
 
 
-def _with_spreads(fit: LinkFit, base: LinkConstants | None) -> LinkConstants:
-    """How far the fit is off, by kind of link: each size on its own, and a cluster's collectives together."""
+def _with_spreads(fit: LinkFit) -> LinkConstants:
+    """How far the fit is off, by kind of link."""
     found = dict(fit.constants.spreads)
     by_link: dict[str, list[Floats]] = {}
     for group, errors in zip(fit.groups, fit.errors(), strict=True):
         by_link.setdefault(group.route.links[-1].name, []).append(errors)
     for name, parts in by_link.items():
-        biases = np.array([float(np.median(errors)) for errors in parts])
-        alone = np.concatenate([errors - bias for errors, bias in zip(parts, biases, strict=True)])
-        systematic = max(float(np.sqrt(np.mean(np.square(biases)))), _ALONE.get(name, LEAST_SYSTEMATIC))
-        found[name] = Spread(random=float(np.quantile(np.abs(alone), 0.9)) / NINETY, systematic=systematic)
-    return LinkConstants(constants=fit.constants.constants, spreads=MappingProxyType(found))
+        found[name] = _spread(parts, _ALONE.get(name, LEAST_SYSTEMATIC))
+    return replace(fit.constants, spreads=MappingProxyType(found))
+
+
+def _spread(parts: Sequence[Floats], least: float = 0.0) -> Spread:
+    """How far each size is off on its own, and a cluster's collectives together."""
+    biases = [float(np.median(errors)) for errors in parts]
+    alone = np.concatenate([errors - bias for errors, bias in zip(parts, biases, strict=True)])
+    systematic = max(float(np.sqrt(np.mean(np.square(biases)))), least)
+    return Spread(random=float(np.quantile(np.abs(alone), 0.9)) / NINETY, systematic=systematic)
 
 
 def refit_links(campaigns: Sequence[LinkCampaign]) -> LinkFit:
@@ -233,19 +238,13 @@ def refit_links(campaigns: Sequence[LinkCampaign]) -> LinkFit:
     groups = groups_of(campaigns)
     fit = fit_links(groups)
     kinds = sorted({g.route.links[-1].name for g in groups if g.route.links[-1].technology == "nvlink"})
-    biases, alone = [], []
+    unseen: list[Floats] = []
     for kind in kinds if len(kinds) > 1 else ():
         without = fit_links([g for g in groups if g.route.links[-1].name != kind])
         own = [g for g in groups if g.route.links[-1].name == kind]
-        for errors in LinkFit(groups=fit.groups, constants=without.constants, waits=fit.waits).errors(own):
-            biases.append(float(np.median(errors)))
-            alone.append(errors - biases[-1])
-    spreads = dict(fit.constants.spreads)
-    if biases:
-        kernel = float(np.quantile(np.abs(np.concatenate(alone)), 0.9)) / NINETY
-        spreads["nvlink"] = Spread(random=kernel, systematic=float(np.sqrt(np.mean(np.square(biases)))))
-    constants = LinkConstants(constants=fit.constants.constants, spreads=MappingProxyType(spreads))
-    return LinkFit(groups=fit.groups, constants=constants, waits=fit.waits)
+        unseen += replace(fit, constants=without.constants).errors(own)
+    spreads = {**fit.constants.spreads, **({"nvlink": _spread(unseen)} if unseen else {})}
+    return replace(fit, constants=replace(fit.constants, spreads=MappingProxyType(spreads)))
 
 
 # Measured collectives: on which cluster, how they were timed, and where they come from.

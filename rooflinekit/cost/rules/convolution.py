@@ -10,7 +10,7 @@ import math
 
 from rooflinekit.cost.rules.matmul import gemm_of
 from rooflinekit.cost.rules.movement import zeros_then
-from rooflinekit.cost.table import aten, dense_bytes, per_output, reads, rule, traffic, work, writes
+from rooflinekit.cost.table import aten, dense_bytes, family, per_output, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, quotient, total
@@ -99,10 +99,23 @@ POOLS = (*MAX_POOLS, *RANDOM_POOLS, *AVERAGE_POOLS, *ADAPTIVE_AVERAGES, *ADAPTIV
 POOL_GRADIENTS = (*MAX_POOL_GRADIENTS, *AVERAGE_GRADIENTS, *ADAPTIVE_GRADIENTS)
 
 
-@rule(*MAX_POOLS, *RANDOM_POOLS, timed_as=Family.REDUCTION)
-def max_pool(op: Op) -> Cost:
-    """One comparison a window element. Where random numbers place the windows, that is index arithmetic."""
-    return per_output(op, _taps(op))
+_MEAN = "One addition a window element and one multiplication an output."
+
+
+def _pool(op: Op, scaled: int) -> Cost:
+    return per_output(op, _taps(op) + scaled)
+
+
+family(
+    _pool,
+    {
+        " ".join((*MAX_POOLS, *RANDOM_POOLS)): (
+            0, "One comparison a window element. Where random numbers place the windows, that is index arithmetic.",
+        ),
+        " ".join(AVERAGE_POOLS): (1, _MEAN),
+    },
+    timed_as=Family.REDUCTION,
+)  # fmt: skip
 
 
 @rule(*MAX_POOL_GRADIENTS, timed_as=Family.REDUCTION)
@@ -119,12 +132,6 @@ def max_unpool(op: Op) -> list[Cost]:
     return zeros_then("copy", op, (x, indices), dense_bytes(x))
 
 
-@rule(*AVERAGE_POOLS, timed_as=Family.REDUCTION)
-def average_pool(op: Op) -> Cost:
-    """One addition a window element and one multiplication an output."""
-    return per_output(op, _taps(op) + 1)
-
-
 @rule(*AVERAGE_GRADIENTS, timed_as=Family.REDUCTION)
 def average_pool_backward(op: Op) -> Cost:
     """One addition a window element and one multiplication an output; of the input only the shape is used."""
@@ -132,17 +139,16 @@ def average_pool_backward(op: Op) -> Cost:
     return work(grad.numel, _taps(op) + 1) + reads((grad,)) + writes(op.outputs)
 
 
-@rule(*ADAPTIVE_AVERAGES, timed_as=Family.REDUCTION)
-def adaptive_average_pool(op: Op) -> Cost:
-    """One addition a window element and one multiplication an output."""
+def _adaptive_pool(op: Op, scaled: int) -> Cost:
     x, y = op.inputs[0], op.outputs[0]
-    return work(_adaptive_windows(op, x, y), 1) + work(y.numel, 1) + traffic(op)
+    return work(_adaptive_windows(op, x, y), 1) + work(y.numel, scaled) + traffic(op)
 
 
-@rule(*ADAPTIVE_MAXIMA, timed_as=Family.REDUCTION)
-def adaptive_max_pool(op: Op) -> Cost:
-    """One comparison a window element."""
-    return Cost(vector_flop=_adaptive_windows(op, op.inputs[0], op.outputs[0])) + traffic(op)
+family(
+    _adaptive_pool,
+    {" ".join(ADAPTIVE_AVERAGES): (1, _MEAN), " ".join(ADAPTIVE_MAXIMA): (0, "One comparison a window element.")},
+    timed_as=Family.REDUCTION,
+)
 
 
 @rule(*ADAPTIVE_GRADIENTS, timed_as=Family.REDUCTION)

@@ -90,14 +90,10 @@ def solve(op: Op) -> Cost:
     return _lu(a) + _solved(x, a.shape[-1], 2) + traffic(op)
 
 
-def _with_factors(op: Op, place: int, operations: int) -> Cost:
-    return _solved(op.outputs[0], op.inputs[place].shape[-1], operations) + traffic(op)
-
-
 _TWO_TRIANGLES, _ONE = "2n² a right side: two triangles.", "n² a right side."
 #: Names, which input the factor is, times n² a right side.
 family(
-    _with_factors,
+    lambda op, place, operations: _solved(op.outputs[0], op.inputs[place].shape[-1], operations) + traffic(op),
     {
         "linalg_lu_solve linalg_ldl_solve": (0, 2, _TWO_TRIANGLES),
         "cholesky_solve": (1, 2, _TWO_TRIANGLES),
@@ -221,12 +217,8 @@ family(
 )
 
 
-def _window(op: Op, vector: int, special: int) -> Cost:
-    return work(op.outputs[0].numel, vector, special) + writes(op.outputs)
-
-
 family(
-    _window,
+    lambda op, vector, special: work(op.outputs[0].numel, vector, special) + writes(op.outputs),
     {
         "fft_fftfreq fft_rfftfreq": (1, 0),  # i / (n·d) as a multiplication
         "bartlett_window": (3, 0),  # i·2/N; 2 - that; a choice

@@ -7,6 +7,7 @@ That is a convention: a GPU sorts by digits and compares nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rooflinekit.cost.rules.elementwise import is_complex
@@ -16,21 +17,20 @@ from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
 
 
-@rule(
-    *aten("sum mean amax amin max min argmax argmin any all _is_all_true _is_any_true cumsum cummax cummin"),
+def _reduced(op: Op, real: int, complex_: int) -> Cost:
+    return per_input(op, complex_ if is_complex(op) else real)
+
+
+family(
+    _reduced,
+    {
+        "sum mean amax amin max min argmax argmin any all _is_all_true _is_any_true cumsum cummax cummin": (
+            1, 2, "One operation an input element, two a complex one.",
+        ),
+        "prod cumprod": (1, 6, "One multiplication an input element; of complex numbers 6 operations."),
+    },
     timed_as=Family.REDUCTION,
-)
-def reduce(op: Op) -> Cost:
-    """One operation an input element, two a complex one."""
-    return per_input(op, 2 if is_complex(op) else 1)
-
-
-@rule("aten.prod", "aten.cumprod", timed_as=Family.REDUCTION)
-def multiply_up(op: Op) -> Cost:
-    """One multiplication an input element; of complex numbers 6 operations."""
-    return per_input(op, 6 if is_complex(op) else 1)
-
-
+)  # fmt: skip
 family(
     per_input,
     {
@@ -282,17 +282,24 @@ def layer_norm_backward(op: Op) -> list[Cost]:
 
     The second kernel reads the gradient and the input again.
     """
-    grad, x = op.inputs[:2]
-    wants_input, wants_weight, wants_bias = op.attrs["output_mask"]
-    results = iter(op.outputs)
+    _, wants_weight, wants_bias = op.attrs["output_mask"]
+    again = op.inputs[:4] if wants_weight else op.inputs[:1]
+    # Σ g·x̂ with x̂ formed again: 4; Σ g: 1
+    flop = 4 * bool(wants_weight) + bool(wants_bias)
+    return _row_gradients(op, 10, _without(op, "bias"), "gain and shift gradient", flop, again)
+
+
+def _row_gradients(
+    op: Op, of_input: int, read: Sequence[TensorSpec], label: str, of_weights: int, again: Sequence[TensorSpec]
+) -> list[Cost]:
+    """The kernel for the gradient of the input, and that for those of gain and shift, as far as they are wanted."""
+    wants_input, *wanted = op.attrs["output_mask"]
+    x, results = op.inputs[1], iter(op.outputs)
     costs = []
     if wants_input:
-        done = Cost(label="input gradient") + work(x.numel, 10)
-        costs.append(done + reads(_without(op, "bias")) + writes((next(results),)))
-    if wants_weight or wants_bias:
-        # Σ g·x̂ with x̂ formed again: 4; Σ g: 1
-        done = Cost(label="gain and shift gradient") + work(x.numel, 4 * bool(wants_weight) + bool(wants_bias))
-        costs.append(done + reads((grad, x, *op.inputs[2:4]) if wants_weight else (grad,)) + writes(results))
+        costs.append(Cost(label="input gradient") + work(x.numel, of_input) + reads(read) + writes((next(results),)))
+    if any(wanted):
+        costs.append(Cost(label=label) + work(x.numel, of_weights) + reads(again) + writes(results))
     return costs
 
 
@@ -323,17 +330,7 @@ def rms_norm_backward(op: Op) -> list[Cost]:
 
     The second kernel reads the gradient and the input again.
     """
-    grad, x, inverse = op.inputs[:3]
-    wants_input, wants_weight = op.attrs["output_mask"]
-    results = iter(op.outputs)
-    costs = []
-    if wants_input:
-        done = Cost(label="input gradient") + work(x.numel, 6 + _affine(op))
-        costs.append(done + reads(op.inputs) + writes((next(results),)))
-    if wants_weight:
-        done = Cost(label="gain gradient") + work(x.numel, 3)
-        costs.append(done + reads((grad, x, inverse)) + writes(results))
-    return costs
+    return _row_gradients(op, 6 + _affine(op), op.inputs, "gain gradient", 3, op.inputs[:3])
 
 
 # --- of weights -----------------------------------------------------------------------------------------------
