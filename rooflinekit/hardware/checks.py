@@ -78,7 +78,11 @@ def _of_device(device: Device) -> Iterator[Check]:
     for math, peak in device.matrix_peak_fp16_accumulate.items():
         yield _matrix_check(device, f"matrix_peak_fp16_accumulate.{math}", math, peak, accumulate="fp16")
     yield from _memory_checks(device)
-    yield from _ridge_checks(device)
+    ridge = device.vector_peak["fp32"] / device.dram.bandwidth
+    yield _within("ridge.fp32", _FP32_RIDGE_RANGE, ridge, "flop/byte", "of fp32 vector peak over bandwidth")
+    if "fp16" in device.matrix_peak:
+        ridge = device.matrix_peak["fp16"] / device.dram.bandwidth
+        yield _within("ridge.fp16", _MATRIX_RIDGE_RANGE, ridge, "flop/byte", "of fp16 matrix peak over bandwidth")
     yield _formats_check(device)
 
 
@@ -142,14 +146,6 @@ def _memory_checks(device: Device) -> Iterator[Check]:
     yield _within("dram.bandwidth_range", _BANDWIDTH_RANGE, dram.bandwidth, "byte/s", "of a device's memory")
     sweep = dram.capacity / dram.bandwidth
     yield _within("dram.capacity", _SWEEP_RANGE, sweep, "s", "to read the whole memory once")
-
-
-def _ridge_checks(device: Device) -> Iterator[Check]:
-    ridge = device.vector_peak["fp32"] / device.dram.bandwidth
-    yield _within("ridge.fp32", _FP32_RIDGE_RANGE, ridge, "flop/byte", "of fp32 vector peak over bandwidth")
-    if "fp16" in device.matrix_peak:
-        ridge = device.matrix_peak["fp16"] / device.dram.bandwidth
-        yield _within("ridge.fp16", _MATRIX_RIDGE_RANGE, ridge, "flop/byte", "of fp16 matrix peak over bandwidth")
 
 
 def _formats_check(device: Device) -> Check:

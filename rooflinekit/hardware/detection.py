@@ -272,7 +272,8 @@ def describe_cpu() -> Found:
     caches = _caches(root / "sys/devices/system/cpu")
     frequencies = root / "sys/devices/system/cpu/cpu0/cpufreq"
     total = re.search(r"^MemTotal:\s*(\d+) kB", _word(root / "proc/meminfo"), re.MULTILINE)
-    base, boost = (_kilohertz(frequencies / file) for file in ("base_frequency", "cpuinfo_max_freq"))
+    words = (_word(frequencies / file) for file in ("base_frequency", "cpuinfo_max_freq"))
+    base, boost = (int(kilohertz) * 1e3 if kilohertz.isdigit() and int(kilohertz) else None for kilohertz in words)
     mapping: dict[str, Any] = {
         **heading(name, "cpu"),
         "vendor": _VENDORS.get(first.get("vendor_id", ""), first.get("vendor_id")),
@@ -338,11 +339,6 @@ def _caches(cpus: Path) -> dict[tuple[int, str], float]:
         found.setdefault((int(level), "all"), {})[_word(index / "shared_cpu_list") or str(index)] = capacity
     sums = {key: sum(capacities.values()) for key, capacities in found.items()}
     return sums | {(level, "one"): max(capacities.values()) for (level, _), capacities in found.items()}
-
-
-def _kilohertz(path: Path) -> float | None:
-    word = _word(path)
-    return int(word) * 1e3 if word.isdigit() and int(word) else None
 
 
 def _word(path: Path) -> str:

@@ -242,7 +242,9 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], tensor_formats: Collec
         yield from (_copy(kernel, tensor, label or "to channels last") for tensor, label in before)
         yield kernel
         if on_tensor_core and kernel.direction == "weight" and kernel.math in HALF and sums_in_fp32(tensor_formats):
-            yield _around_sums(kernel, op)
+            # one kernel for all traffic of sums in fp32: set to 0 before, written, read and written in 16 bits
+            count = integer(image_and_weight(op)[1].numel)
+            yield passing(kernel, "sums in fp32", SUMS_READ * count, SUMS_WRITTEN * count)
         yield from (_copy(kernel, tensor, label or "from channels last") for tensor, label in after)
 
 
@@ -298,12 +300,6 @@ def sums_in_fp32(tensor_formats: Collection[str]) -> bool:
     weight, V100 5 (DeepBench).
     """
     return "int8" in tensor_formats and "fp16" in tensor_formats
-
-
-def _around_sums(kernel: Kernel, op: Op) -> Kernel:
-    """One kernel for all traffic of sums in fp32: set to 0 before, written, read and written in 16 bits."""
-    count = integer(image_and_weight(op)[1].numel)
-    return passing(kernel, "sums in fp32", SUMS_READ * count, SUMS_WRITTEN * count)
 
 
 def odd_rows(pixels: Any) -> bool:

@@ -101,6 +101,9 @@ class Load(Columns):
         law = PowerLaw.of(machine)
         share = 1.0 if law is None else 1 - law.idle_w / law.board_w
         dram, cache = passed_bytes(work, times.memory_s, machine) if len(work) else (np.zeros(0), np.zeros(0))
+        # special functions count as the arithmetic for which the CUDA cores have time
+        lanes_j, device = simt_energy(machine.device, machine.values), machine.device
+        flop = work.vector_flop + device.lanes_per_sm / device.exponentials_per_sm * work.special_flop
         return cls(
             **{name: getattr(times, name) for name in SECONDS},
             active_s=np.minimum(times.ideal_s + times.memory_s, times.busy_s),
@@ -108,7 +111,7 @@ class Load(Columns):
             passing_s=np.minimum(cache / machine.l2_bandwidth, times.memory_s),
             dram_bytes=dram,
             cache_bytes=cache,
-            arithmetic_j=share * (_products_j(work, machine) + _cuda_cores_j(work, machine)),
+            arithmetic_j=share * (_products_j(work, machine) + work.links * lanes_j * flop),
             overlap=machine.values["overlap"],
         )
 
@@ -156,14 +159,6 @@ def _products_j(work: KernelBatch, machine: Machine) -> Floats:
         products[key == i] = flop_energy(device, values, math, tensor_core=on_tensor_core)
     found: Floats = np.bincount(p.kernel, weights=p.flop * products, minlength=len(work)).astype(float)
     return work.links * found
-
-
-def _cuda_cores_j(work: KernelBatch, machine: Machine) -> Floats:
-    """The same of other arithmetic, and of special functions, as the arithmetic for which the CUDA cores have time."""
-    device = machine.device
-    flop = work.vector_flop + device.lanes_per_sm / device.exponentials_per_sm * work.special_flop
-    found: Floats = work.links * simt_energy(device, machine.values) * flop
-    return found
 
 
 def joules(law: PowerLaw, load: Load, x: Any) -> dict[str, Any]:

@@ -205,16 +205,13 @@ class _Fusing:
             group = stack.pop()
             if group is goal:
                 return True
-            if id(group) not in seen and self._lowest(group.first) < goal.last:
+            lowest = group.first  # that a way may lead to: groups whose buffers lie apart lead back
+            while self._earliest[lowest] < lowest:
+                lowest = self._earliest[lowest]
+            if id(group) not in seen and lowest < goal.last:
                 seen.add(id(group))
                 stack.extend(self._after(group))
         return False
-
-    def _lowest(self, place: int) -> int:
-        """The earliest place that a way from here may lead to: groups whose buffers lie apart lead back."""
-        while self._earliest[place] < place:
-            place = self._earliest[place]
-        return place
 
     def _touching(self, values: Iterable[str], places: Mapping[str, list[int]], group: Group) -> Iterator[Group]:
         """The other groups that write, or read, one of these values."""

@@ -193,11 +193,6 @@ class _Inlining:
         self._buffers.append(buffer)
         self._made.update(dict.fromkeys(writes, buffer))
 
-    def _realize(self, value: str) -> None:
-        if value in self._pending:
-            expression, spec = self._pending.pop(value)
-            self._store(expression, {value: spec})
-
     def _keep_or_store(self, value: str, spec: TensorSpec, expression: Expression) -> None:
         if self._is_stored(value, spec, expression):
             self._store(expression, {value: spec})
@@ -233,7 +228,9 @@ class _Inlining:
             if value in self._pending and not access.gathered:
                 self._inline(found, value, access, numel)
             else:
-                self._realize(value)
+                if value in self._pending:
+                    expression, spec = self._pending.pop(value)
+                    self._store(expression, {value: spec})
                 whole = not access.gathered and access.elements == self._flow.numel[value]
                 key = (value, "" if whole else access.spec.name)
                 found.reads[key] = Read(value=value, spec=access.spec, bytes=access.bytes, whole=whole)
@@ -329,8 +326,11 @@ def _is_one_loop(inputs: tuple[_Input, ...], readers: tuple[Part, ...], *, kept:
     """Whether a concatenation is one pointwise loop. `kept`: the caller gets it."""
     if len(inputs) > MOST_POINTWISE:
         return False
-    if (like or PRESENT).shares_concatenated and any(map(_is_shared, inputs)):
-        return False
+    if (like or PRESENT).shares_concatenated:
+        for one in inputs:
+            others = [part for part in one.others if part.label != LABEL]
+            if any(map(_is_pointwise, others)) or (one.pending and one.others):
+                return False
     if not kept and all(map(_is_pointwise, readers)) and any(each.copied for each in inputs):
         return True
     return all(each.copied for each in inputs) and not any(each.reduced for each in inputs)
@@ -338,8 +338,3 @@ def _is_one_loop(inputs: tuple[_Input, ...], readers: tuple[Part, ...], *, kept:
 
 def _is_pointwise(reader: Part) -> bool:
     return reader.loop is Loop.POINTWISE and not any(access.gathered for access in reader.reads)
-
-
-def _is_shared(given: _Input) -> bool:
-    others = [part for part in given.others if part.label != LABEL]
-    return any(map(_is_pointwise, others)) or (given.pending and bool(given.others))

@@ -225,8 +225,7 @@ def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> Kerne
     links = [1 if chain is None else chain.links for chain in chains]
 
     def of_a_link(numbers: Iterable[Number], places: Sequence[int]) -> Floats:
-        counted: Floats = flat(numbers, places) / flat((links[i] for i in places), places)
-        return counted
+        return flat(numbers, places) / flat((links[i] for i in places), places)
 
     def rows_of(places: Sequence[int]) -> NDArray[np.int64]:
         if points == 1 or not places:

@@ -93,7 +93,10 @@ class Layouts:
 
     def has_last(self, spec: TensorSpec) -> bool:
         """Whether it is an image with channels last: as it was made, not turned or cut into windows since."""
-        return self.last.get(spec.memory) == spec.shape and _in_order(spec)
+        if self.last.get(spec.memory) != spec.shape:
+            return False
+        stride = spec.stride
+        return stride is None or bool(stride[2] >= stride[3] and (stride[1] >= stride[2] or stride[1] == 1))
 
     def goes_down_columns(self, op: Op, columns: bool) -> bool:
         """Whether an op's sums go across the order in memory; `columns`: with channels first."""
@@ -121,20 +124,13 @@ NO_LAYOUTS = Layouts(last={}, returned=frozenset())
 
 
 def _channels_last(spec: TensorSpec) -> TensorSpec:
-    if len(spec.shape) != 4 or spec.role not in (Role.ACTIVATION, Role.GRADIENT):
-        return spec
-    return _turned(spec)
+    made = len(spec.shape) == 4 and spec.role in (Role.ACTIVATION, Role.GRADIENT)
+    return _turned(spec) if made else spec
 
 
 def _turned(spec: TensorSpec) -> TensorSpec:
     _, c, h, w = spec.shape
     return replace(spec, stride=(c * h * w, 1, w * c, c))
-
-
-def _in_order(spec: TensorSpec) -> bool:
-    """Whether an image is in either layout, neither transposed nor otherwise permuted."""
-    stride = spec.stride
-    return stride is None or bool(stride[2] >= stride[3] and (stride[1] >= stride[2] or stride[1] == 1))
 
 
 def _is_given(spec: TensorSpec) -> bool:
@@ -154,9 +150,7 @@ def _flop(priced: PricedOp) -> int:
 
 
 def _factor(op: Op) -> float:
-    if _is_grouped(op):
-        return _GROUPED
-    return _SMALL if _is_small(op) else _NARROWING if _narrows(op) else _OTHER
+    return _GROUPED if _is_grouped(op) else _SMALL if _is_small(op) else _NARROWING if _narrows(op) else _OTHER
 
 
 def _weight(op: Op) -> tuple[int, ...]:

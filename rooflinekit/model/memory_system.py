@@ -65,20 +65,15 @@ def _passed_and_waited_s(work: KernelBatch, machine: Machine) -> tuple[Floats, F
         beyond = beyond * (1 + machine.code_bytes * work.write_bytes / np.maximum(moved, 1.0))
     passed_s = beyond / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
     if machine.device.kind == "cpu":  # whose cores are no blocks, and fetch ahead
-        return passed_s, _faults_s(work)
+        # and whose system has to find the pages of large results
+        fresh = np.where(work.write_bytes > _GIVEN_BACK_BYTES, work.write_bytes, 0.0)
+        return passed_s, fresh / _PAGE_BYTES * _FAULT_S
     held = max(1, machine.threads_per_sm // SUM_THREADS)
     rounds = np.ceil(work.blocks / (machine.sm_count * held))
     alone_s = rounds * work.loads * machine.values["load_cycles"] / machine.clock
     share = np.divide(work.block_bytes, moved, out=np.zeros(len(work)), where=moved > 0)
     waited_s = np.maximum(alone_s - np.minimum(share, 1.0) * passed_s, 0.0)
     return passed_s, waited_s
-
-
-def _faults_s(work: KernelBatch) -> Floats:
-    """Seconds in which a CPU's system finds the pages of large results."""
-    fresh = np.where(work.write_bytes > _GIVEN_BACK_BYTES, work.write_bytes, 0.0)
-    found: Floats = fresh / _PAGE_BYTES * _FAULT_S
-    return found
 
 
 def cached_bytes(work: KernelBatch, machine: Machine) -> Floats:
@@ -148,8 +143,7 @@ def _held(work: KernelBatch, machine: Machine) -> Floats:
 def _kept(filled: Floats, passing: Floats | float, machine: Machine) -> Floats:
     """Share of a tensor that is still in the cache: its first number after `filled` bytes, its last `passing` later."""
     edge = _EDGE * machine.cache_bytes
-    share: Floats = np.clip((machine.cache_bytes + edge - filled) / (passing + 2 * edge), 0.0, 1.0)
-    return share
+    return np.clip((machine.cache_bytes + edge - filled) / (passing + 2 * edge), 0.0, 1.0)
 
 
 def _again_bytes(work: KernelBatch, machine: Machine) -> Floats:

@@ -64,8 +64,7 @@ def block_s(
     Halved units are busy with one block's products while another fills its pipeline or writes its tile, but for what is
     seen of the prologue.
     """
-    found: Floats = np.maximum(k * step_s + prologues * prologue_s, k * issue_s + prologues * seen_s)
-    return found
+    return np.maximum(k * step_s + prologues * prologue_s, k * issue_s + prologues * seen_s)
 
 
 def bounds_on_cuda_cores(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tuple[Floats, Floats]:

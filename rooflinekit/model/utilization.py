@@ -91,8 +91,7 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
 
 def _of_forward(p: Products, machine: Machine) -> Floats:
     """The rate of a gradient's products, of those in the forward pass; 1 for these."""
-    found: Floats = p.told(lambda one: machine.values["attention_gradient"] if one.gradient else 1.0)
-    return found
+    return p.told(lambda one: machine.values["attention_gradient"] if one.gradient else 1.0)
 
 
 def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floats:
@@ -130,8 +129,7 @@ def exponential_s(special: Floats, products: Products, machine: Machine) -> Floa
 def _compiled(size: Floats) -> Floats:
     """The size of heads that a kernel is compiled for, which fills up a smaller one with zeros."""
     step = np.where(size <= _WIDE, 32, 64)
-    found: Floats = np.ceil(size / step) * step
-    return found
+    return np.ceil(size / step) * step
 
 
 def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) -> Fill:

@@ -255,15 +255,6 @@ class Problem:
         errors = self._errors(self._on_gpus(solution), solution)
         return np.concatenate([error for error in errors if error is not None])
 
-    def _own_of_all(self) -> dict[str, list[int]]:
-        """Constants that every GPU has of its own, and the places of these."""
-        own: dict[str, list[int]] = defaultdict(list)
-        for i, (kind, name) in enumerate(self.keys):
-            if kind in self.machines:
-                own[name].append(i)
-        count = len({o.gpu for o in self.observations})
-        return {name: places for name, places in own.items() if len(places) == count}
-
     def _jacobian(self, x: Floats) -> Floats:
         """Finite differences; a GPU's own constant is tried on that GPU's measurements alone.
 
@@ -275,7 +266,12 @@ class Problem:
         base = self._errors(on_gpus, here)
         offsets = np.cumsum([0, *(len(o) for o in self.observations)])
         jacobian = np.zeros((offsets[-1], len(x)))
-        own = self._own_of_all()
+        own: dict[str, list[int]] = defaultdict(list)  # constants that every GPU has of its own, and their places
+        for i, (kind, name) in enumerate(self.keys):
+            if kind in self.machines:
+                own[name].append(i)
+        count = len({o.gpu for o in self.observations})
+        own = {name: places for name, places in own.items() if len(places) == count}
         for i, key in enumerate(self.keys):
             if key[0] == "" and key[1] in own:
                 continue

@@ -43,7 +43,9 @@ def on_device(step: Step, device: torch.device, dtype: DType | None, sizes: Mapp
         model.eval()
     elif not model.training:
         model.train()
-    make = _TensorMaker(device=device, dtype=wanted, sizes=sizes, ids=_ids(model), channels_last=step.channels_last)
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    ids = min(tables, default=_FEWEST_IDS)  # how many integers are valid for every table of embeddings
+    make = _TensorMaker(device=device, dtype=wanted, sizes=sizes, ids=ids, channels_last=step.channels_last)
     return replace(
         step,
         model=model,
@@ -74,12 +76,6 @@ def _with_numbers(model: nn.Module, device: torch.device) -> nn.Module:
         module.to_empty(device=device, recurse=False)
         reset()
     return model
-
-
-def _ids(model: nn.Module) -> int:
-    """How many integers are valid for every table of embeddings."""
-    tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-    return min(tables, default=_FEWEST_IDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,6 +161,9 @@ family(per_input, {"repeat_interleave": (1, _REPEATED)}, timed_as=Family.MOVEMEN
 # write copies its whole target first.
 
 
+_MASKS = (DType.BOOL, DType.UINT8)  # formats of indices that say for each element whether it is meant
+
+
 def _some(source: TensorSpec, n: Size) -> Cost:
     """Reading `n` elements that indices name."""
     return Cost(read_bytes=product((n, source.dtype.itemsize)))
@@ -268,7 +271,9 @@ def index_put(op: Op) -> list[Cost]:
     One number under a mask is filled in everywhere: a selection an element.
     """
     target, *read = op.inputs
-    if _fills(op):
+    masks = [index for index in op.attrs["indices"] if index is not None]
+    alone = op.inputs[-1].numel == 1 and not op.attrs.get("accumulate")
+    if alone and all(index.dtype in _MASKS for index in masks):
         kernel = Cost(vector_flop=target.numel, write_bytes=target.bytes, label="fill") + reads(op.inputs)
         return _in_place(op, kernel)
     named = op.attrs.get("named")  # of a mask
@@ -276,17 +281,10 @@ def index_put(op: Op) -> list[Cost]:
     return _written(op, places, read, flop=bool(op.attrs.get("accumulate")))
 
 
-def _fills(op: Op) -> bool:
-    """Whether one number is put where masks are true."""
-    masks = [index for index in op.attrs["indices"] if index is not None]
-    alone = op.inputs[-1].numel == 1 and not op.attrs.get("accumulate")
-    return alone and all(index.dtype in (DType.BOOL, DType.UINT8) for index in masks)
-
-
 def _places(target: TensorSpec, indices: tuple[TensorSpec | None, ...]) -> Size:
     """Elements that indices name: their common shape, times the dimensions that none of them stands for."""
     given = [index for index in indices if index is not None]
-    if any(index.dtype in (DType.BOOL, DType.UINT8) for index in given):
+    if any(index.dtype in _MASKS for index in given):
         return target.numel  # a mask
     rest = [size for d, size in enumerate(target.shape) if d >= len(indices) or indices[d] is None]
     rank = max(len(index.shape) for index in given)
