@@ -100,11 +100,6 @@ class Algorithm:
     def __repr__(self) -> str:
         return f"<{self.name or self.shape} of {self.library or 'any library'}>"
 
-    @property
-    def runs_in_threads(self) -> bool:
-        """Whether there are no tiles, but a thread for each result."""
-        return self.shape == "threads"
-
     def share(self, values: Mapping[str, float], tensor_core: bool) -> float:
         """Its rate on that unit, as a share of a matrix product's rate there."""
         if self.cycles:

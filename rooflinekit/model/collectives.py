@@ -64,11 +64,11 @@ class LinkConstants:
     def device(self, name: str, device: Device) -> float:
         """The constant of a device, or of the nearest compute capability that was measured."""
         if device.kind == "cpu":
-            return self._exact(f"{name} cpu", name)
+            return self.constants.get(f"{name} cpu", self.constants[name]).value
         try:
             capability = float(device.compute_capability or "")
         except ValueError:
-            return self._exact(name, name)
+            return self.constants[name].value
         return self._nearest(name, "", capability)
 
     def spread(self, link: Link) -> Spread:
@@ -81,9 +81,6 @@ class LinkConstants:
 
     def _nearest(self, name: str, technology: str, number: float) -> float:
         return self.constants[_nearest_key(tuple(self.constants), name, technology, number)].value
-
-    def _exact(self, key: str, otherwise: str) -> float:
-        return self.constants[key if key in self.constants else otherwise].value
 
 
 @lru_cache(maxsize=1024)

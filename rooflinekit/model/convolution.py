@@ -141,7 +141,7 @@ def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
     """The kernel with the algorithms of all libraries as its alternatives."""
     cleared = p.itemsize * p.cleared if p.direction == "data" else 0
     cost = replace(kernel.cost, write_bytes=integer(kernel.cost.write_bytes) + cleared)
-    threads = kernel.algorithm if kernel.algorithm.runs_in_threads else None
+    threads = kernel.algorithm if kernel.algorithm.shape == "threads" else None
     plain = replace(
         kernel,
         direction=p.direction,

@@ -243,8 +243,8 @@ class _Making:
         for buffer in group.buffers:
             for value, spec in buffer.writes.items():
                 if value in self.flow.kept or value in read_outside:
-                    size = buffer.stored_bytes(spec) + (found[value][1] if value in found else 0)
-                    found[value] = (spec, size)
+                    size = buffer.outer * spec.dtype.itemsize if buffer.partial else integer(spec.bytes)
+                    found[value] = (spec, size + (found[value][1] if value in found else 0))
         return list(found.values())
 
 

@@ -152,10 +152,6 @@ class Buffer:
         """Elements that it goes through."""
         return self.outer * self.part.inner
 
-    def stored_bytes(self, spec: TensorSpec) -> int:
-        """Bytes that it writes of a value."""
-        return self.outer * spec.dtype.itemsize if self.partial else integer(spec.bytes)
-
 
 def buffers_of(graph: Graph, layouts: Layouts) -> tuple[list[Buffer], Dataflow]:
     """The buffers of a graph in the order of execution, and the values that they read and write."""

@@ -34,10 +34,13 @@ def converts_to_channels_last(graph: Graph, device: Device | None = None) -> boo
     found = [priced for priced in graph.priced if priced.op.kind == "aten.convolution"]
     if not found or len(graph.priced) >= _OPS_OF_A_CONVOLUTION * len(found):
         return False
-    ops = [priced.op for priced in found]
+    kinds = [_kinds(priced.op) for priced in found]
     if graph.mode == "training":
-        return not any(map(_is_grouped, ops)) and not any(map(_narrows, ops)) and not all(map(_is_small, ops))
-    return sum(_factor(p.op) * _flop(p) for p in found) <= sum(map(_flop, found))
+        grouped, small, narrowing = zip(*kinds, strict=True)
+        return not any(grouped) and not any(narrowing) and not all(small)
+    flops = [sum(integer(cost.dense_matrix_flop) for cost in priced.costs) for priced in found]
+    factors = (_GROUPED if g else _SMALL if s else _NARROWING if n else _OTHER for g, s, n in kinds)
+    return sum(factor * flop for factor, flop in zip(factors, flops, strict=True)) <= sum(flops)
 
 
 def with_channels_last(priced: PricedOp) -> PricedOp:
@@ -145,29 +148,11 @@ def _is_image(spec: TensorSpec) -> bool:
     )  # fmt: skip
 
 
-def _flop(priced: PricedOp) -> int:
-    return sum(integer(cost.dense_matrix_flop) for cost in priced.costs)
-
-
-def _factor(op: Op) -> float:
-    return _GROUPED if _is_grouped(op) else _SMALL if _is_small(op) else _NARROWING if _narrows(op) else _OTHER
-
-
-def _weight(op: Op) -> tuple[int, ...]:
-    return tuple(map(integer, op.inputs[1].shape))
-
-
-def _is_grouped(op: Op) -> bool:
-    return op.attrs["groups"] > 1 and _weight(op)[1] > 1
-
-
-def _narrows(op: Op) -> bool:
-    weight = _weight(op)
-    return weight[0] * 2 <= weight[1] and len(weight) > 2 and weight[2] > 1
-
-
-def _is_small(op: Op) -> bool:
-    return max(_weight(op)[:2]) <= _SMALL_CHANNELS
+def _kinds(op: Op) -> tuple[bool, bool, bool]:
+    """Whether a convolution is grouped without being depthwise, has few channels, and narrows them."""
+    weight = tuple(map(integer, op.inputs[1].shape))
+    narrows = weight[0] * 2 <= weight[1] and len(weight) > 2 and weight[2] > 1
+    return op.attrs["groups"] > 1 and weight[1] > 1, max(weight[:2]) <= _SMALL_CHANNELS, narrows
 
 
 # What of a stream's bandwidth a kernel of inductor's reaches that does not take its numbers in the order they lie in.

@@ -197,11 +197,6 @@ class Machine:
         return max(wanted, self.sustained_bandwidth)
 
     @property
-    def special_rate(self) -> float:
-        """Special functions a second: as many units an SM as compute exponentials."""
-        return self.device.exponentials_per_sm * self.sm_count * self.clock
-
-    @property
     def power_s(self) -> float:
         """Seconds of all lanes for raising a number to a power, beside special functions: by AMD's library alone."""
         cycles = self.values["ocml_power_cycles"] if self.device.vendor == "AMD" else 0.0

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import Math
 from rooflinekit.ir.points import Number
@@ -208,12 +207,8 @@ def _untuned(p: Problem, pixels: Number, images: Number = 1) -> bool:
     return bool(wide or (p.outer > _TUNED_SUM and pixels * channels * images < _TUNED_RESULTS))
 
 
-def _generation(device: Device) -> str:
-    """The GPU's instruction set, for which MIOpen's assembly is written."""
-    return GCN if (device.compute_capability or "").startswith("gfx9") else RDNA
-
-
 LIBRARIES = Libraries(
     products=ROCBLAS, convolutions=MIOPEN, rates=MIOPEN, implicit=implicit, forms=forms, channels_last=False,
-    whole_recurrent=True, unpacks_half=True, generation=_generation,
+    whole_recurrent=True, unpacks_half=True,
+    generation=lambda device: GCN if (device.compute_capability or "").startswith("gfx9") else RDNA,
 )  # fmt: skip

@@ -19,7 +19,7 @@ DEPTHWISE = replace(depthwise.UNROLLED, library=ONEDNN)
 
 def direct(algorithm: Algorithm) -> Algorithm:
     """The algorithm of a CPU instead of one of a GPU."""
-    if algorithm.runs_in_threads:
+    if algorithm.shape == "threads":
         return DEPTHWISE
     if algorithm == cudnn.POINTWISE:
         return replace(PRODUCT, library=ONEDNN)

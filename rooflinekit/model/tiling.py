@@ -132,16 +132,6 @@ def prologues(p: Products, tensor_core: bool, machine: Machine) -> Floats:
     return p.told(told)
 
 
-def sustained_share(p: Products, tensor_core: bool, machine: Machine) -> Floats:
-    """The FLOP/s that the board's power sustains in each product, of those in a plain one.
-
-    cuDNN's implicit products reach less at the same clock, as they find their pixels beside multiplying, and a board
-    that is held by its power has them at the clock that it has for products. Winograd's wait for what they
-    transform, and MIOpen's for operands; who waits draws less.
-    """
-    return p.told(lambda one: min(one.share(machine.values, tensor_core), 1.0) if one.holds_clock else 1.0)
-
-
 def packed_bytes(p: Products, machine: Machine) -> Floats:
     """What a CPU's library writes and reads to bring matrices into the order of its tiles, before one product.
 
@@ -272,7 +262,11 @@ class _Tiled:
         seen_s = np.where(p.told(lambda one: one.gradient), prologue_s, 0.0)
         self.p, self.steps = p, (step_s, issue_s, prologue_s, seen_s)
         self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
-        self.limit_s = p.flop / (rates.limit * sustained_share(p, tensor_core, machine))
+        # cuDNN's implicit products find their pixels beside multiplying: a board that its power holds has them at the
+        # clock that it has for plain ones. Winograd's wait for transforms, MIOpen's for operands; who waits draws less.
+        value = machine.values
+        share = p.told(lambda one: min(one.share(value, tensor_core), 1.0) if one.holds_clock else 1.0)
+        self.limit_s = p.flop / (rates.limit * share)
         self.packed_bytes = packed_bytes(p, machine)
         self.vector_s, self.fetch_s = bounds_on_cuda_cores(p, rates, tensor_core, machine)
         self.bandwidth = machine.bandwidth * machine.product_bandwidth_share

@@ -116,7 +116,7 @@ def exponential_s(special: Floats, products: Products, machine: Machine) -> Floa
     Other functions take several. The cores of a CPU have no unit for any. Kernels whose sums are in tensor memory have
     lanes left for some.
     """
-    found: Floats = special / machine.special_rate
+    found: Floats = special / (machine.device.exponentials_per_sm * machine.sm_count * machine.clock)
     attends = products.told(lambda one: one.shape) == "queries"
     if machine.device.kind == "gpu" and attends.any():
         which = products.kernel[attends]

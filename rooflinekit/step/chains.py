@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from rooflinekit.units import format_quantity
 if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
 
+_time = partial(format_quantity, unit="s")
 _TOLD = 0.05  # share of the step from which a chain is told
 _SMALL = 0.5  # of a link's time that its FLOP at peak or its traffic take, below which it is called too small
 
@@ -113,7 +115,3 @@ def _sentence(chain: Chain, p: Prediction) -> str:
         f"{name} {is_what}: {_time(chain.link_s)} each, "
         f"{_time(chain.total_s)} in all ({share}), where its FLOP at peak would take {_time(chain.ideal_s)}; {why}."
     )
-
-
-def _time(seconds: float) -> str:
-    return format_quantity(seconds, "s")

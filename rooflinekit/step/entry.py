@@ -268,15 +268,11 @@ def input_pipeline_of(graph: Graph, device: Device, host: Host, execution: Execu
         rate = copy_rate(device, host, pinned=execution.copy == "pinned")
         sizes = {spec.name: integer(spec.bytes) for spec in graph.inputs}
         transfers = tuple(Transfer(name=name, bytes=size, seconds=size / rate) for name, size in sizes.items())
-    return InputPipeline(transfers=transfers, blocking=not execution.non_blocking, supply_s=_supply_s(graph, execution))
-
-
-def _supply_s(graph: Graph, execution: Execution) -> float:
-    if execution.loader_rate is None:
-        return 0.0
-    shape = graph.inputs[0].shape if graph.inputs else ()
-    if not shape:
-        raise InputError(
-            f"execution loader_rate: {graph.name} has no input whose first dimension would be the number of samples"
-        )
-    return integer(shape[0]) / execution.loader_rate
+    supply_s, shape = 0.0, graph.inputs[0].shape if graph.inputs else ()
+    if execution.loader_rate is not None:
+        if not shape:
+            raise InputError(
+                f"execution loader_rate: {graph.name} has no input whose first dimension would be the number of samples"
+            )
+        supply_s = integer(shape[0]) / execution.loader_rate
+    return InputPipeline(transfers=transfers, blocking=not execution.non_blocking, supply_s=supply_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.hardware.specs import load_host
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
 
 
+_time = partial(format_quantity, unit="s")
 _MODULES = 10  # in a notebook
 _LEVEL = 0.9
 _BYTES = (
@@ -109,13 +111,13 @@ def lines(p: Prediction) -> list[str]:
     """The step in four lines and its notes."""
     low, high = p.interval(_LEVEL)
     sizes = ", ".join(f"{name}={value}" for name, value in p.sizes.items())
-    terms = ", ".join(f"{MEANING[name]} {format_quantity(s, 's')}" for name, s in shown_terms(p).items())
+    terms = ", ".join(f"{MEANING[name]} {_time(s)}" for name, s in shown_terms(p).items())
     return [
         f"{p.graph_name} {p.mode}{f' ({sizes})' if sizes else ''}, {precision(p.graph)}, {p.execution.backend} "
         f"on {p.machine.name}: "
-        f"{format_quantity(p.total_s, 's')} ({format_quantity(low, 's')} to {format_quantity(high, 's')}), "
+        f"{_time(p.total_s)} ({_time(low)} to {_time(high)}), "
         f"{p.regime}-bound",
-        f"GPU busy {format_quantity(p.gpu_s, 's')}, CPU issuing {format_quantity(p.cpu_s, 's')}, "
+        f"GPU busy {_time(p.gpu_s)}, CPU issuing {_time(p.cpu_s)}, "
         f"{p.launched} kernels, peak memory "
         f"{format_quantity(p.memory.peak_bytes, 'byte', binary=True)}",
         *([] if p.energy is None else [p.energy.line((low, high))]),
@@ -145,7 +147,7 @@ def _on_hosts(p: Prediction) -> dict[str, str]:
     if not host_note(p.host, p.interval(_LEVEL), p.gpu_interval(_LEVEL)):
         return {}
     there = [predict_graph(p.graph, p.machine, load_host(name), p.execution) for name in _HOSTS]
-    return {f"  with --host {q.host.name}": format_quantity(q.total_s, "s") for q in there}
+    return {f"  with --host {q.host.name}": _time(q.total_s) for q in there}
 
 
 def _answer(p: Prediction) -> dict[str, str]:
@@ -155,10 +157,10 @@ def _answer(p: Prediction) -> dict[str, str]:
     terms = shown_terms(p)
     most = max(terms, key=terms.__getitem__)
     found = {
-        "time of a step": format_quantity(p.total_s, "s"),
+        "time of a step": _time(p.total_s),
         "  90 % interval": _between(p.interval(_LEVEL)),
-        "  GPU busy": f"{format_quantity(p.gpu_s, 's')} ({_between(p.gpu_interval(_LEVEL))})",
-        "  CPU issuing": f"{format_quantity(p.cpu_s, 's')} ({_between(p.cpu_interval(_LEVEL))})",
+        "  GPU busy": f"{_time(p.gpu_s)} ({_between(p.gpu_interval(_LEVEL))})",
+        "  CPU issuing": f"{_time(p.cpu_s)} ({_between(p.cpu_interval(_LEVEL))})",
         **_on_hosts(p),
         "regime": f"{p.regime} ({p.shares[p.regime]:.0%})",
         "  largest term": f"{MEANING[most]} ({terms[most] / p.total_s:.0%})" if p.total_s else "–",
@@ -191,17 +193,13 @@ def number(value: float | None, times: float = 1) -> str:
 
 
 def _between(bounds: tuple[float, float]) -> str:
-    return " to ".join(format_quantity(bound, "s") for bound in bounds)
+    return " to ".join(_time(bound) for bound in bounds)
 
 
 def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
     """A line a fact, with its value for each prediction: the time, its terms, and what is counted."""
-
-    def seconds(value: float) -> str:
-        return format_quantity(value, "s")
-
     rows = [
-        ("time of a step", [seconds(p.total_s) for p in predictions]),
+        ("time of a step", [_time(p.total_s) for p in predictions]),
         ("  90 % interval", [_between(p.interval(_LEVEL)) for p in predictions]),
         ("regime", [f"{p.regime} ({p.shares[p.regime]:.0%})" for p in predictions]),
     ]
@@ -210,11 +208,11 @@ def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]
         column = [each.get(term, 0.0) for each in terms]
         if any(column) or term not in ("input", "power"):
             shares = [s / p.total_s if p.total_s else 0.0 for s, p in zip(column, predictions, strict=True)]
-            cells = [f"{seconds(s)} {share:4.0%}" for s, share in zip(column, shares, strict=True)]
+            cells = [f"{_time(s)} {share:4.0%}" for s, share in zip(column, shares, strict=True)]
             rows.append((f"  {MEANING[term]}", cells))
     rows += [
-        ("GPU busy", [seconds(p.gpu_s) for p in predictions]),
-        ("CPU issuing", [seconds(p.cpu_s) for p in predictions]),
+        ("GPU busy", [_time(p.gpu_s) for p in predictions]),
+        ("CPU issuing", [_time(p.cpu_s) for p in predictions]),
         ("kernels", [str(p.launched) for p in predictions]),
         ("FLOP", [format_quantity(p.flop, "flop") for p in predictions]),
         ("traffic", [format_quantity(p.bytes, "byte") for p in predictions]),
@@ -270,7 +268,7 @@ def notebook_table(p: Prediction) -> str:
     """The step as HTML: its facts, its longest modules and its notes."""
     frame = p.by_module(1).head(_MODULES)
     modules = [
-        [str(name) or "(root)", format_quantity(row["total_s"], "s"), f"{row['share']:.1%}", str(int(row["kernels"]))]
+        [str(name) or "(root)", _time(row["total_s"]), f"{row['share']:.1%}", str(int(row["kernels"]))]
         for name, row in frame.iterrows()
     ]
     return notebook.block(
@@ -365,7 +363,3 @@ def _by_which(compiled: Prediction) -> str:
         return ""
     longest = max(made, key=lambda timing: ("(" in timing.kernel.name, timing.total_s))
     return f", as {longest.kernel.name}: {_time(longest.total_s)}"
-
-
-def _time(seconds: float) -> str:
-    return format_quantity(seconds, "s")

@@ -151,7 +151,13 @@ Key = tuple[str, str]  # (constant, ""): shared; (constant, kind): own, relative
 def _parameters(groups: Sequence[Group], base: LinkConstants | None) -> list[tuple[Key, float, float]]:
     """Of each parameter key, start and spread in log units."""
     links = sorted({link.name for g in groups for link in g.route.links})
-    devices = sorted({_generation(device) for g in groups if not g.source for device in g.route.devices})
+    devices = sorted(
+        {
+            "cpu" if device.kind == "cpu" else str(device.compute_capability)
+            for g in groups if not g.source
+            for device in g.route.devices
+        }
+    )  # fmt: skip
     own = [(name, kind) for kind in links for name in (HOST_PARTS if kind in THROUGH_HOST else LINK_PARTS)]
     own += [(name, kind) for name in DEVICE_PARTS for kind in devices]
     found: list[tuple[Key, float, float]] = []
@@ -208,10 +214,6 @@ def _stated() -> dict[str, Constant]:
         key: LINK_CONSTANTS[key.split()[0]].constant(value, error, source)
         for key, (value, error, source) in STATED.items()
     }
-
-
-def _generation(device: object) -> str:
-    return "cpu" if getattr(device, "kind", "") == "cpu" else str(getattr(device, "compute_capability", ""))
 
 
 def _with_spreads(fit: LinkFit) -> LinkConstants:

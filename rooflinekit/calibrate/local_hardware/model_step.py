@@ -131,11 +131,7 @@ def compiled(step: Step, device: torch.device, mode: str | None = None) -> Run:
     return _training(step, device, compile_part, capturable=mode is not None)
 
 
-def _as_it_is(part: Callable[..., Any]) -> Callable[..., Any]:
-    return part
-
-
-def _inference(step: Step, device: torch.device, compile_part: Callable[..., Any] = _as_it_is) -> Run:
+def _inference(step: Step, device: torch.device, compile_part: Callable[..., Any] = lambda part: part) -> Run:
     model = compile_part(step.model)
 
     def run() -> object:
@@ -146,7 +142,7 @@ def _inference(step: Step, device: torch.device, compile_part: Callable[..., Any
 
 
 def _training(
-    step: Step, device: torch.device, compile_part: Callable[..., Any] = _as_it_is, *, capturable: bool
+    step: Step, device: torch.device, compile_part: Callable[..., Any] = lambda part: part, *, capturable: bool
 ) -> Run:
     assert isinstance(step.model, nn.Module)
     parameters = [p for p in step.model.parameters() if p.requires_grad]
