@@ -55,19 +55,20 @@ class PowerLaw:
         board_w = board_share(device)
         if power is None or board_w is None or device.process_nm is None or device.kind != "gpu":
             return None
+        value = {name: constant.value for name, constant in power.constants.items()}.__getitem__
         kind = "hbm" if (device.dram.type or "").upper().startswith("HBM") else "gddr"
         size = process(device, machine.values)
-        idle_w = power.value("stand_by") * board_w + power.value(f"{kind}_interface") * device.dram.bandwidth
+        idle_w = value("stand_by") * board_w + value(f"{kind}_interface") * device.dram.bandwidth
         return cls(
             board_w=board_w,
-            held=power.value("held_share"),
+            held=value("held_share"),
             idle_w=idle_w,
-            clocks_w=power.value("sm_energy") * size * device.sm_count * machine.clock,
-            cache_j=power.value("cache_energy") * size,
-            dram_j=power.value(f"{kind}_energy"),
-            voltage_floor=power.value("voltage_floor"),
-            voltage_slope=power.value("voltage_slope"),
-            clock_floor=power.value("clock_floor"),
+            clocks_w=value("sm_energy") * size * device.sm_count * machine.clock,
+            cache_j=value("cache_energy") * size,
+            dram_j=value(f"{kind}_energy"),
+            voltage_floor=value("voltage_floor"),
+            voltage_slope=value("voltage_slope"),
+            clock_floor=value("clock_floor"),
         )
 
     def kept(self, limit_w: float) -> float:

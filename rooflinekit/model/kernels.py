@@ -40,9 +40,12 @@ def issues_of(graph: Graph, tensor_formats: Collection[str] = (), device: Device
     """
     if graph.dims:
         raise missing_size(graph.dims)
-    traffic = Traffic()
-    calls = _calls(graph)
-    return tuple(_issue(priced, graph, tensor_formats, traffic, device, next(calls)) for priced in graph.priced)
+    traffic, found = Traffic(), []
+    for priced, calls in zip(graph.priced, _calls(graph), strict=True):
+        family = priced.timed_as if priced.costs else Family.VIEW
+        kernels = _of_any_device(priced, family, graph) or _kernels(priced, family, graph.tf32, device, graph.like)
+        found.append(issue_of(priced.op, family, kernels, tensor_formats, traffic, calls))
+    return tuple(found)
 
 
 def _calls(graph: Graph) -> Iterator[int]:
@@ -58,19 +61,6 @@ def _calls(graph: Graph) -> Iterator[int]:
             shared += 1
         yield len(path) - shared + (before is None)
         before = path
-
-
-def _issue(
-    priced: PricedOp,
-    graph: Graph,
-    tensor_formats: Collection[str],
-    traffic: Traffic,
-    device: Device | None,
-    calls: int,
-) -> Issue:
-    op, family = priced.op, priced.timed_as if priced.costs else Family.VIEW
-    found = _of_any_device(priced, family, graph) or tuple(_kernels(priced, family, graph.tf32, device, graph.like))
-    return issue_of(op, family, found, tensor_formats, traffic, calls)
 
 
 def issue_of(

@@ -42,10 +42,6 @@ class PowerConstants:
     constants: Mapping[str, Constant]
     spread: float  # standard deviation of ln(measured / predicted) of a step's mean watts
 
-    def value(self, name: str) -> float:
-        """The constant `name`, in its unit."""
-        return self.constants[name].value
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:

@@ -16,20 +16,14 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 from rooflinekit.calibrate.bench.plan import Case
-from rooflinekit.calibrate.campaigns.operators import CASTS, GATHERS, REDUCTIONS, STREAMS
+from rooflinekit.calibrate.campaigns.operators import CASTS, GATHERS, REDUCTIONS, STORED, STREAMS
 
 _MOST_COPIES = 64
 _DRAWN = 2**20  # random numbers of a case, which then repeat: drawing takes longer than many a measurement
 _CACHES = 2.0  # how often the copies together fill the last-level cache
 
 #: Number formats that a case can be measured in. tf32 is how a GPU multiplies fp32; fp8 is multiplied alone.
-DTYPES = {
-    "fp64": torch.float64,
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
+DTYPES = {name: getattr(torch, STORED[name].value) for name in ("fp64", "fp32", "tf32", "fp16", "bf16")}
 
 Call = Callable[[], object]
 
@@ -131,12 +125,7 @@ def _scaled_product(m: int, n: int, k: int, tensor: _Tensors) -> Call:
 
 
 #: Of two tensors; with the suffix u, of a tensor and a number.
-_BINARY: dict[str, Callable[..., torch.Tensor]] = {
-    "add": torch.add,
-    "mul": torch.mul,
-    "div": torch.div,
-    "pow": torch.pow,
-}
+_BINARY: dict[str, Callable[..., torch.Tensor]] = {name: getattr(torch, name) for name in ("add", "mul", "div", "pow")}
 _UNARY: dict[str, Callable[..., torch.Tensor]] = {"relu": torch.relu, "gelu": functional.gelu, "tanh": torch.tanh}
 _NUMBER = 1.5
 
