@@ -1,8 +1,7 @@
 """Which kernel runs an attention: backends as records, and the choice that PyTorch makes for a GPU and a release.
 
-FlashAttention 2 and CUTLASS's memory-efficient kernels are written with instructions of single warps (mma.sync). On
-Hopper and Blackwell tensor cores reach their peak with instructions of several warps alone (wgmma, tcgen05), which
-cuDNN and FlashAttention 3 use. By those of one warp an SM multiplies no faster than Ampere's does, `warp_mma_flop`.
+FlashAttention 2 and CUTLASS's kernels multiply by instructions of single warps (mma.sync): by those an SM of Hopper or
+Blackwell is no faster than Ampere's, `warp_mma_flop`. cuDNN and FlashAttention 3 use those of several (wgmma, tcgen05).
 """
 
 from __future__ import annotations
@@ -98,11 +97,9 @@ _PAGED = "serving.paged_attention"
 def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Release | None) -> Iterator[Kernel]:
     """The fused kernel, and in a gradient what libraries launch around it.
 
-    Blocks of the gradient each have some keys and go over the queries, whose gradient they sum in fp32 in memory. A
-    kernel before takes the sums of gradient times output and sets those to 0, one after writes them in 16 bits.
-    FlashAttention 2 writes the gradients of shared keys and values once for each head, and adds them up in a last one
-    (csrc/flash_attn/src/flash_bwd_launch_template.h and flash_api.cpp; cuDNN's are named dot_do_o and
-    convert_dq_to_16bits in a profile).
+    Blocks of the gradient go over the queries, whose gradient they sum in fp32 in memory: a kernel before takes the
+    sums of gradient times output and sets those to 0, one after writes them in 16 bits. FlashAttention 2 adds up the
+    gradients of shared keys and values in a last one (csrc/flash_attn/src/flash_bwd_launch_template.h).
     """
     algorithm = _made_for(backend_of(op, device, like), op, device)
     if algorithm in (EFFICIENT, EFFICIENT_WIDE) and kernel.math is Math.FP32:
@@ -199,9 +196,9 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
 def _of_engine(op: Op, device: Device, capability: tuple[int, int] | None) -> Algorithm:
     """The kernel of an engine by its release, such as "vllm:0.12", and by the GPU; of no engine as vLLM's newest.
 
-    NVIDIA's tables of measured kernels (aiconfigurator) name those of vLLM 0.14 and 0.24, SGLang 0.5 and TensorRT-LLM
-    1.3; since when engines have them is as remembered. Heads wider than flash attention's, as of a latent, have kernels
-    of their own, which are not told apart, nor is what runs before Ampere.
+    NVIDIA's tables (aiconfigurator) name those of vLLM 0.14 and 0.24, SGLang 0.5 and TensorRT-LLM 1.3; since when
+    engines have them is as remembered. Heads wider than flash attention's, and what runs before Ampere, are not told
+    apart.
     """
     name, _, version = str(op.attrs.get("engine", "")).partition(":")
     if capability is None:

@@ -2,17 +2,13 @@
 
     T = start + steps·hop + W + 2·√(chunk·W) + copy,        W = wire bytes / min(bandwidth · share, ceiling)
 
-The root is what a pipeline costs that cuts a message into pieces of the best size: p pieces, each with an overhead o,
-take (p + d)·(o + W/p) through d stages, which is least at p = √(d·W/o): W + d·o + 2·√(d·o·W). `chunk` is d·o, which
-measurements show not to grow with the ranks. Wire bytes and steps are those of the algorithm; the fastest one is taken,
-as NCCL's tuner means to. Constants belong to link technologies and GPU generations, never to machines.
+The root is what a pipeline costs that cuts a message into pieces of the best size; wire bytes and steps are those of
+the algorithm, and the fastest one is taken, as NCCL's tuner means to (docs/clusters.md derives both). Constants belong
+to link technologies and GPU generations, never to machines.
 
-Across nodes a tree takes fewer steps than a ring and sends no less, so it is for short messages, as in NCCL's tuner
-(src/graph/tuning.cc: a tree's bytes at half the bus bandwidth, a ring's at n / (2·(n - 1)) of it). On two nodes a tree
-could do with half of that; an all-reduce of 1 GiB over 2 and 8 nodes of A100 takes a ring's bytes on both.
-
-The ceiling is there where data goes through the host's memory: the few thread blocks of a collective have so many
-bytes of reads under way, and a read takes as long on a fast link as on a slow one. So it is a rate, not a share.
+Across nodes a tree takes fewer steps than a ring and sends no less, as in NCCL's tuner (src/graph/tuning.cc). The
+ceiling is there where data goes through the host's memory: the few thread blocks of a collective have so many bytes of
+reads under way, and a read takes as long on a fast link as on a slow one. So it is a rate, not a share.
 
 Sizes are those of nccl-tests: of all-reduce, broadcast and send-recv the buffer; of all-gather the gathered result; of
 reduce-scatter what each rank puts in; of all-to-all what each rank sends, its own part included.

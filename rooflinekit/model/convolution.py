@@ -213,14 +213,8 @@ LEAST_ALIGNED = 2  # numbers of 16 bits that a tensor core's kernel loads at onc
 def with_layout_copies(op: Op, kernels: Iterable[Kernel], tensor_formats: Collection[str]) -> Iterator[Kernel]:
     """The kernels of a convolution, with the copies that they ask for.
 
-    PyTorch makes the image contiguous in its layout, as where it is some of another's channels
-    (aten/src/ATen/native/Convolution.cpp); the tensor core's kernels take channels last.
-
-    One with a window of one pixel runs in either layout. Its gradients do only where libraries have kernels for
-    channels first, as they did for the first tensor cores (DeepBench on V100 and T4 shows no copies, at any stride;
-    timm's training on RTX 3090 does). There the forward pass copies images of an odd number of pixels all the same:
-    7×7 ones take DeepBench's V100 and T4 1.4 to 2.3 times the product. Their gradients take no longer on V100, nor does
-    a ResNet-101 on an RTX 4090 at 176 pixels, of which 23 blocks see 11×11 ones, beside one at 160 or 224.
+    PyTorch makes the image contiguous in its layout (aten/src/ATen/native/Convolution.cpp); the tensor core's kernels
+    take channels last, but for windows of one pixel as far as docs/model.md says ("Layouts", "What is no multiple").
     """
     pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
     either = gradients_in_either(tensor_formats)
@@ -272,9 +266,8 @@ def _rearranged(
 def _or_filled_up(kernel: Kernel, op: Op, tensor_formats: Collection[str]) -> Kernel:
     """The gradient of a weight of few channels in 16 bits: from Ampere on the tensor core may fill them up.
 
-    In channels first the image is copied, and its result's gradient. V100 and T4 leave it to the CUDA cores even where
-    those take longer (DeepBench); by the CUDA cores alone a ResNet's first layer would take a fifth of its training
-    step on an A100. Nothing measured tells which of both later GPUs take: it is the faster here, as elsewhere.
+    In channels first the image is copied, and its result's gradient. Nothing measured tells whether GPUs do so: it is
+    taken where it is the faster.
     """
     if kernel.algorithm != cudnn.FEW_IN_HALF or not _LATER_CORES & set(tensor_formats):
         return kernel
@@ -294,11 +287,7 @@ def _or_filled_up(kernel: Kernel, op: Op, tensor_formats: Collection[str]) -> Ke
 
 
 def sums_in_fp32(tensor_formats: Collection[str]) -> bool:
-    """Whether the gradient of a weight of 16 bits is summed in fp32 outside the kernel of its product.
-
-    So it is on tensor cores since Turing, those that have int8: T4 takes 60 µs more for a million numbers of a
-    weight, V100 5 (DeepBench).
-    """
+    """Whether a weight's gradient of 16 bits is summed in fp32 beside its product: on tensor cores that have int8."""
     return "int8" in tensor_formats and "fp16" in tensor_formats
 
 

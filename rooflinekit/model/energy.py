@@ -193,12 +193,10 @@ def drawn_j(law: PowerLaw, load: Load, x: Floats, limit_w: float) -> dict[str, F
 
 # The clock that kernels get: under the board's own limit of watts, under a lower one, or under a clock that is set.
 #
-# A board that draws more than its limit lowers the clock until it does not, but not below `clock_floor`: a limit below
-# what it draws there is exceeded. It does so for each kernel as if kernels like it came on and on, for its controller
-# is quicker than a phase of a step and slower than a kernel. What the board does at its own limit is in the time model
-# already (`model.machine`), so limits below count from there: a kernel at the clock x takes its time at x / (its clock
-# at the board's own limit). Kernels without products, of which `model.machine` says nothing, keep the clock that their
-# watts leave them: arithmetic and what passes the last-level cache take longer, DRAM's own clock stays.
+# A board lowers the clock until it draws no more than its limit, but not below `clock_floor`, for each kernel as if
+# kernels like it came on and on. What it does at its own limit is in the time model already (`model.machine`), so
+# limits below count from there; kernels without products, of which that says nothing, keep the clock that their watts
+# leave them, and DRAM its own.
 
 
 #: Watts of kernels: of these, at these shares of the full clock, with their places.

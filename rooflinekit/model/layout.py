@@ -157,13 +157,9 @@ def _kinds(op: Op) -> tuple[bool, bool, bool]:
 
 # What of a stream's bandwidth a kernel of inductor's reaches that does not take its numbers in the order they lie in.
 #
-# Three things are told apart (the kernels: torch 2.5 and 2.13, output code for a GPU of 114 SMs):
-# - A pointwise loop over images of both layouts walks in tiles, and a tile's rows are short where it lies across.
-# - A sum down columns has its lanes on the channels: of an image that lies with channels first each number is fetched
-#   with the sector around it.
-# - A loop over a concatenation of channels issues a load for each input at every place, all but one under a mask that
-#   is off; with channels last the CUDA cores of a warp stand in several inputs at once.
-# Copies from layout to layout, which inductor's tiles are made for, reach what streams reach.
+# Images of both layouts are walked in tiles, sums down columns fetch a sector for a number, and loops over a
+# concatenation issue loads under masks that are off, as torch 2.5 and 2.13 write them (docs/model.md, "Triton across the
+# order of memory").
 
 
 _SECTOR = 32  # bytes that are fetched from DRAM and L2 for a number

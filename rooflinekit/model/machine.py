@@ -275,20 +275,9 @@ def has_dot_products(device: Device) -> bool:
     return Math.INT8.value in peaks and half > single > 0
 
 
-# The clock that a board's power sustains.
-#
-# A board of P watts sustains at most P / energy, however many units it has. The energy of a FLOP is all that the board
-# draws meanwhile, its idling included, and falls with the process node,
-#
-#     energy = energy_16nm · (node / 16 nm) ^ energy_node_exponent, by number format and on the CUDA cores as on the
-#     tensor core with an exponent of its own,
-#
-# on the tensor core also with the multiply-adds that an SM does in a clock: larger instructions fetch fewer operands
-# for each of them (a tile of a×a multiplies each number a times, so with the square root of its size),
-#
-#     energy · (512 / multiply-adds a clock) ^ energy_size_exponent,
-#
-# Bursts that are shorter than the board's thermal time constant (seconds) may escape it.
+# The clock that a board's power sustains: P watts sustain P / energy FLOP/s, however many units there are. The energy
+# of a FLOP falls with the process node, and on the tensor core with the multiply-adds that an SM does in a clock
+# (docs/model.md, "Power"). Bursts that are shorter than the board's thermal time constant (seconds) may escape it.
 
 
 #: Formats of a tensor core that halve 16 bits, and how often: by each halving a FLOP takes `eight_bit_energy` of the

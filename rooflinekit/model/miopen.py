@@ -113,11 +113,7 @@ def implicit(p: Problem, math: Math, threads: Algorithm | None = None) -> tuple[
 
 
 def has_compiled(math: Math, direction: Direction) -> bool:
-    """Whether MIOpen has kernels for a window of one pixel on GPUs that its assembly is not written for.
-
-    On RDNA neither ConvAsm1x1U runs nor ConvOclDirectFwd1x1. An image's gradient has ConvHipImplicitGemmBwdDataV1R1 in
-    fp32, and in fp16 Winograd that takes such windows too.
-    """
+    """Whether MIOpen has kernels for a window of one pixel on RDNA, for which its assembly is not written."""
     return direction != "data" or math is not Math.BF16
 
 
@@ -198,9 +194,7 @@ def _by_products(p: Problem) -> Iterator[Form]:
 def _untuned(p: Problem, pixels: Number, images: Number = 1) -> bool:
     """Whether rocBLAS has no tuned kernel for an image's gradient in bf16, of so many pixels and images in a call.
 
-    Without a tensor core for bf16 its kernels are compiled ones, and it takes the one that was tuned for the nearest
-    sizes. Those that are left are slow whatever the size: of more than 361 pixels, unless channels and taps are more
-    than twice as many, and of sums over more than 700 channels, but for many results in a call.
+    The edges are MI50's (docs/model.md, "What rocBLAS has not tuned").
     """
     channels = p.inner * p.taps
     wide = pixels > _TUNED_PIXELS and channels <= _TUNED_RATIO * pixels

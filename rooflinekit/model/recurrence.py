@@ -3,19 +3,10 @@
     inputs   the products of all steps with the inputs' weights are one product a layer and direction
     chain    state after state: the product with the state's weights, then the gates, two kernels a step
 
-How libraries run the chain, as far as it is published:
-
-* cuDNN's standard algorithm launches the two kernels of every step, layer and direction from the CPU. Step t of a layer
-  runs beside step t + 1 of the layer below (a wavefront), the two directions beside each other, each in a stream of its
-  own, with an event between two streams (Appleyard, Kočiský, Blunsom: Optimizing Performance of Recurrent Neural
-  Networks on GPUs, 2016, arXiv:1604.01946; NVIDIA, Optimizing Recurrent Neural Networks in cuDNN 5). A layer of two
-  directions needs all of the layer below, so such layers follow each other.
-* Its persistent algorithms keep the weights on the SMs: one kernel a layer, whose SMs wait for each other between two
-  steps (Diamos et al.: Persistent RNNs, 2016). PyTorch asks for them where `persists` says so; for the dynamic one,
-  which is compiled at run time, it never asks.
-* MIOpen runs layers and directions one after another.
-* On a CPU oneDNN runs an LSTM's layer as one primitive; other cells are a loop of operators in C++
-  (aten/src/ATen/native/RNN.cpp).
+How libraries run the chain, and where that is published, is in docs/model.md ("Recurrent layers"): cuDNN launches two
+kernels a step, layers in a wavefront and directions side by side, or keeps the weights on the SMs where `persists` says
+so; MIOpen runs layers and directions one after another; on a CPU oneDNN runs an LSTM's layer as one primitive, and
+other cells are a loop of operators in C++ (aten/src/ATen/native/RNN.cpp).
 """
 
 from __future__ import annotations

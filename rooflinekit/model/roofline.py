@@ -130,11 +130,10 @@ def _product_rates(work: KernelBatch, machine: Machine) -> Rates:
 
 
 def _conversion(work: KernelBatch, machine: Machine) -> Floats:
-    """The share of their rate that lanes keep which have no unit for a product's format.
+    """The share of their rate that lanes keep which have no unit for a product's format: they unpack and round.
 
-    They unpack what they read and round what they write. MIOpen's kernels of one pixel do not: they are assembly, whose
-    instruction takes fp16 and sums in fp32 (Vega's V_MAD_MIX_F32), and the gradient of a weight writes little. Where
-    Winograd goes in passes its transforms convert.
+    Not so MIOpen's assembly of one pixel, whose instruction takes fp16 and sums in fp32, the gradient of a weight,
+    which writes little, and Winograd in passes, whose transforms convert.
     """
     value, device = machine.values, machine.device
     converts = libraries_of(device).unpacks_half and not has_dot_products(device)

@@ -108,9 +108,8 @@ def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tup
 def _step_s(p: Products, issued_s: Floats, latency_s: Floats, tensor_core: bool, machine: Machine) -> Floats:
     """Seconds of a step in k: [tiles, products].
 
-    The operands of the next step come while this one is computed, so that the longer of the two counts. MIOpen's
-    kernels wait for them: a block that is alone on its SM takes the sum, and where there are several one computes while
-    others wait. Where sums are split there always are several.
+    The next operands come while this step is computed, so the longer of the two counts. MIOpen's kernels wait for them:
+    a block that is alone on its SM takes the sum, and of several one computes while others wait.
     """
     longer, waits = np.maximum(issued_s, latency_s), p.told(lambda one: one.waits)
     if not waits.any():

@@ -10,10 +10,9 @@ tiles are few, s blocks share the k of a tile (split-K), which costs a pass over
 kernel.
 The library's choice among tiles and splits is taken as the fastest.
 
-What a product takes beyond its FLOP at the peak has causes, which are taken away one after the other (CAUSES): the
-board's power; SMs without a tile in the last wave; what tiles compute beyond the edge of the output, as where sizes are
-no multiples of theirs. What then is left, the loss and the prologue of tiles, latency and the kernels' own rate, is how
-far busy units are from their peak.
+What it takes beyond its FLOP at the peak has causes, which are taken away one after the other (CAUSES): the board's
+power; SMs without a tile in the last wave; what tiles compute beyond the edge of the output. What is left is how far
+busy units are from their peak.
 """
 
 from __future__ import annotations
@@ -74,8 +73,7 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
 
     What a softmax and loads of operands add to products takes instructions, of which an SM issues as many whatever its
     tensor core does: `attention_share` of the rate is left where that does `warp_mma_flop` a clock or more, a larger
-    one where it does less, as on GeForce boards. Sums in tensor memory leave `tensor_memory_attention`: one thread
-    starts products, beside which all warps have a softmax to work at.
+    one where it does less. Sums in tensor memory leave `tensor_memory_attention`.
     """
     value = machine.values
     by_warps = value["warp_mma_flop"] * machine.sm_count * machine.clock
@@ -97,9 +95,8 @@ def _of_forward(p: Products, machine: Machine) -> Floats:
 def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floats:
     """Seconds for which a board at its power limit has energy for each product of attention; 0 for other products.
 
-    A FLOP takes a product's, in a gradient more: its operands pass through shared memory more often, which takes
-    instructions and energy alike. A softmax takes none that was measured beside. Unlike other products, calls of less
-    than a millisecond in a row were not measured to escape the limit.
+    A FLOP takes a product's, in a gradient more, as operands pass through shared memory more often. Unlike other
+    products, calls of less than a millisecond in a row were not measured to escape the limit.
     """
     found: Floats = np.zeros(products.m.size)
     attends = products.told(lambda one: one.shape) == "queries"

@@ -88,10 +88,9 @@ def _owners(machine: Machine) -> str:
 
 # How far whole answers are off together that are assembled from parts: programs, releases and harnesses of others.
 #
-# Kernels, links and the host have spreads of their own, told by what was measured of them alone. What a program does
-# beside them is known from its source at best, of one release. One number stands for all of it, by what is asked: the
-# root of the mean square of ln(measured / predicted), the median of each source and GPU once, of sources of which no
-# constant was fitted on any step (`python -m benchmarks.ledger DATA --sources` prints them, from docs/ledger.csv).
+# What a program does beside its kernels is known from its source at best, of one release. One number stands for it, by
+# what is asked: the root of the mean square of ln(measured / predicted), the median of each source and GPU once, of
+# sources of which no constant was fitted (`python -m benchmarks.ledger DATA --sources`).
 
 
 #: Standard deviations of the logarithm.

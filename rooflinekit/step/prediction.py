@@ -217,13 +217,11 @@ class Prediction(Draws):
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability.
 
-        The kernels of a family are off together by its shared spread, and those of one shape, the same in every layer,
-        on their own by its kernel spread and by seconds; those of which no like was measured by UNMODELLED, and all
-        together by what is of the day; so are the starts of all kernels. The families, and the host, are taken as
-        independent of each other. Spreads come from the fits' residuals: on this GPU where its kernels were measured,
-        on GPUs left out of the fit where not. The host's is its `spread`, and counts as far as the CPU decides: see
-        `bounds`.
-        Raises ValueError for a level outside (0, 1).
+        Kernels of a family are off together by its systematic spread, those of one shape by its random one and by
+        seconds; what no like was measured of by UNMODELLED, all by what is of the day, and their starts together.
+        Families and the host, which counts as far as the CPU decides (see `bounds`), are independent. Spreads come from
+        the fits' residuals: on this GPU where its kernels were measured, on GPUs left out where not. Raises ValueError
+        for a level outside (0, 1).
         """
         return bounds(
             self.total_s, self.cpu_s, self.gpu_s + self._terms["input"],
