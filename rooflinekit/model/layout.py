@@ -158,8 +158,8 @@ def _kinds(op: Op) -> tuple[bool, bool, bool]:
 # What of a stream's bandwidth a kernel of inductor's reaches that does not take its numbers in the order they lie in.
 #
 # Images of both layouts are walked in tiles, sums down columns fetch a sector for a number, and loops over a
-# concatenation issue loads under masks that are off, as torch 2.5 and 2.13 write them (docs/model.md, "Triton across the
-# order of memory").
+# concatenation issue loads under masks that are off, as torch 2.5 and 2.13 write them (docs/model.md, "Triton across
+# the order of memory").
 
 
 _SECTOR = 32  # bytes that are fetched from DRAM and L2 for a number
