@@ -368,10 +368,7 @@ def _too_wide_to_train(op: Op, capability: tuple[int, int], release: Release) ->
 
 
 def _against_efficient(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
-    """Why CUTLASS's memory-efficient kernels do not take it (sdp_utils.cpp, use_mem_efficient_attention).
-
-    bfloat16 wants 8.0. Rows of a head have a whole number of the products' vectors: 16 bytes on tensor cores.
-    """
+    """Why CUTLASS's memory-efficient kernels do not take it (sdp_utils.cpp, use_mem_efficient_attention)."""
     if capability[0] < _EFFICIENT_FROM:
         yield _older(capability, _EFFICIENT_FROM)
     query, widths = _tensors(op)[0], _widths(op)

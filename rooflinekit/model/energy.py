@@ -179,10 +179,7 @@ def watts(law: PowerLaw, load: Load, x: Any) -> Any:
 
 
 def drawn_j(law: PowerLaw, load: Load, x: Floats, limit_w: float) -> dict[str, Floats]:
-    """As `joules`, in proportion less where that were more than the limit: the controller sees what the law does not.
-
-    Where even the lowest clock draws more, a limit below the board's own does not hold, and the joules stand.
-    """
+    """As `joules`, in proportion less where that is more than the limit, if any clock keeps to that."""
     found = {name: np.broadcast_to(j, load.total_s.shape) for name, j in joules(law, load, x).items()}
     whole = sum(found.values(), np.zeros(load.total_s.shape))
     holds = (x > law.clock_floor * 1.001) | (limit_w >= law.board_w)
@@ -263,11 +260,7 @@ def held_back(law: PowerLaw, machine: Machine) -> bool:
 
 
 def _held(law: PowerLaw, load: Load, machine: Machine, plain: Any) -> Load:
-    """Kernels without products at the clock that they keep at the board's own limit.
-
-    Products are as they are, for the time model has what power makes of them. No clock is below the base clock, which
-    makers promise at that limit; starts, in which hardly anything is drawn, keep theirs.
-    """
+    """Kernels without products at the clock that they keep at the board's own limit, none below its base clock."""
     least = min((machine.device.clock.base or 0.0) / machine.clock, 1.0)
     highest = _highest(law, load, lambda some, x, _: watts(law, some.at(x), x), law.kept(law.board_w))
     return replace(load.at(np.where(plain, np.maximum(highest, least), 1.0)), launch_s=load.launch_s)

@@ -108,10 +108,7 @@ def residuals_of(kernel: Kernel, machine: Machine) -> str:
 
 
 def measured_family(kernel: Kernel, device: Device | None) -> str:
-    """The family of a kernel that was measured by itself: of convolutions on AMD's GPUs MIOpen's, else by its format.
-
-    That is the format that it is stated in, whichever unit runs it. device: None where nothing is known of it.
-    """
+    """The family of a kernel that was measured by itself: MIOpen's on AMD's GPUs, else by its stated format."""
     if kernel.family is Family.CONVOLUTION and device is not None and rated_as(device) == MIOPEN:
         return by_miopen(device, kernel.math)
     return in_format(base_of(kernel), kernel.math)

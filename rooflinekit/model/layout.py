@@ -51,10 +51,8 @@ def with_channels_last(priced: PricedOp) -> PricedOp:
 
 
 def given_to(op: Op) -> tuple[TensorSpec, ...]:
-    """What a two-dimensional convolution is given in another layout than it runs in: inputs of the graph, and weights.
-
-    Each convolution has them converted for itself, in every step, weights too: inductor keeps no copy
-    (torch/_inductor/kernel/conv.py, `require_channels_last`).
+    """Graph inputs, and weights, that a convolution gets in another layout than its own: it converts them in every
+    step.
     """
     if op.kind != "aten.convolution":
         return tuple(spec for spec in op.inputs[:2] if _is_given(spec) and spec.role is Role.INPUT)

@@ -193,12 +193,6 @@ class Machine:
         return max(wanted, self.sustained_bandwidth)
 
     @property
-    def power_s(self) -> float:
-        """Seconds of all lanes for raising a number to a power, beside special functions: by AMD's library alone."""
-        cycles = self.values["ocml_power_cycles"] if self.device.vendor == "AMD" else 0.0
-        return cycles / (self.sm_count * self.device.lanes_per_sm * self.clock)
-
-    @property
     def start_s(self) -> float:
         """What a kernel takes beside its work: its ramp, and the gap before it."""
         return self.values["kernel_ramp_cycles"] / self.clock + self.values["kernel_gap"]
@@ -207,11 +201,6 @@ class Machine:
     def start_spread(self) -> float:
         """How far the starts of all kernels may be off together: standard deviation of the logarithm."""
         return self.constants.constants["kernel_ramp_cycles"].stderr
-
-    def reference_peak(self, *, tensor_core: bool) -> float:
-        """FLOP/s of the format that constants of tiles are stated in: fp16 on tensor cores, fp32 on CUDA cores."""
-        table = self.device.matrix_peak if tensor_core else self.device.vector_peak
-        return self.clock_gain * (table.get((Math.FP16 if tensor_core else Math.FP32).value) or max(table.values()))
 
     def matrix_rate(self, math: Math, *, tensor_core: bool = True) -> Rate:
         """Rate of matrix products in a format; with `tensor_core=False`, on the CUDA cores.
@@ -295,14 +284,6 @@ _REFERENCE_SIZE = 512.0  # multiply-adds in 16 bits that an SM of Volta does in 
 _OF_FP32 = {Math.FP64: 2.0, Math.FP16: 0.5}  # on the CUDA cores: by the bits of what is multiplied
 
 
-def _products_a_clock(device: Device) -> float:
-    """Multiply-adds in 16 bits that an SM's tensor core is made for in a clock; Volta's where it has none."""
-    tables = (device.matrix_peak_fp16_accumulate, device.matrix_peak)  # GeForce boards do half of what the SM could
-    peak = next((table[name] for table in tables for name in ("fp16", "bf16") if table.get(name)), None)
-    clock = device.clock.tensor or device.clock.boost
-    return peak / (2 * device.sm_count * clock) if peak else _REFERENCE_SIZE
-
-
 def power_limit(device: Device, values: Mapping[str, float], math: Math, *, tensor_core: bool) -> float:
     """FLOP/s that the board's power sustains; infinite where power or process are not stated."""
     watts = board_share(device)
@@ -329,7 +310,10 @@ def flop_energy(device: Device, values: Mapping[str, float], math: Math, *, tens
     if tensor_core and (math in _HALVED or math in _WIDER):
         of_16_bits = values["eight_bit_energy"] ** _HALVED[math] if math in _HALVED else _WIDER[math]
         energy = values["matrix_energy"] * of_16_bits
-        energy *= (_REFERENCE_SIZE / _products_a_clock(device)) ** values["energy_size_exponent"]
+        tables = (device.matrix_peak_fp16_accumulate, device.matrix_peak)  # GeForce boards do half of what the SM could
+        peak = next((table[name] for table in tables for name in ("fp16", "bf16") if table.get(name)), None)
+        size = peak / (2 * device.sm_count * device.tensor_clock) if peak else _REFERENCE_SIZE  # multiply-adds a clock
+        energy *= (_REFERENCE_SIZE / size) ** values["energy_size_exponent"]
         return float(energy * process(device, values))
     return simt_energy(device, values) * _OF_FP32.get(math, 1.0)
 

@@ -90,10 +90,7 @@ def _found(work: KernelBatch, machine: Machine) -> Floats:
 
 
 def levels(kernels: Sequence[Kernel], memory_s: Sequence[float], machine: Machine) -> list[tuple[float, float]]:
-    """For each kernel the bytes that pass DRAM, and those that pass the L2, of which the former are a part.
-
-    memory_s: the seconds of traffic that each was timed with, fetches of tiles that find no room in the L2 included.
-    """
+    """For each kernel the bytes that pass DRAM, and those with what passes the L2, by its seconds of traffic."""
     if not kernels:
         return []
     dram, both = passed_bytes(work_of(kernels), np.asarray(memory_s), machine)
@@ -173,18 +170,12 @@ def rows_s(work: KernelBatch, machine: Machine) -> Floats:
     value = machine.values
     once = value["row_cycles"] * (work.threads > WARP)  # a warp needs no other to find its row's sum
     busy = np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once)
-    longer: Floats = np.maximum(busy, _waited_cycles(work, machine))
-    return longer / machine.clock
-
-
-def _waited_cycles(work: KernelBatch, machine: Machine) -> Floats:
-    """Cycles that a block alone waits for its row: it asks for its next elements when the last have come from DRAM."""
+    # a block alone waits for its row: it asks for its next elements when the last have come from DRAM
     far = 1 - np.divide(_found(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
     loads = work.columns / (_PER_LOAD * work.threads) * (1 + (work.passes - 1) * _missed(work, machine))
-    waited: Floats = np.where(
-        (work.rows > 0) & (work.threads > WARP), loads * machine.values["load_cycles"] * np.maximum(far, 0.0), 0.0
-    )
-    return waited
+    waits = (work.rows > 0) & (work.threads > WARP)
+    longer: Floats = np.maximum(busy, np.where(waits, loads * value["load_cycles"] * np.maximum(far, 0.0), 0.0))
+    return longer / machine.clock
 
 
 def accesses_s(work: KernelBatch, machine: Machine) -> Floats:

@@ -114,11 +114,7 @@ def is_cell(op: Op) -> bool:
 
 
 def recurrent_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
-    """The kernel for one part of a recurrent layer, given as plain products, as it runs on a device.
-
-    Parts hand each other what no tensor of the graph holds: the gates of all steps, and the states between layers.
-    Without a device as on an NVIDIA GPU of which nothing is known.
-    """
+    """The kernel of one part of a recurrent layer, given as plain products, on a device; by default an NVIDIA GPU."""
     layers = _Layers.of(op)
     if device is not None and libraries_of(device).whole_recurrent and kernel.math is Math.TF32:
         kernel = replace(kernel, math=Math.FP32)

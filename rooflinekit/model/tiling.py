@@ -85,7 +85,8 @@ def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tup
     value = machine.values
     a, b = SIDES[tensor_core]
     # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
-    pace = rates.peak / machine.reference_peak(tensor_core=tensor_core)
+    peaks = machine.device.matrix_peak if tensor_core else machine.device.vector_peak
+    pace = rates.peak / (machine.clock_gain * (peaks.get("fp16" if tensor_core else "fp32") or max(peaks.values())))
     # of some, slower formats wait less for operands
     by_pace = p.told(lambda one: tensor_core and one.loss_by_pace)
     lost = (
@@ -132,10 +133,7 @@ def prologues(p: Products, tensor_core: bool, machine: Machine) -> Floats:
 
 
 def packed_bytes(p: Products, machine: Machine) -> Floats:
-    """What a CPU's library writes and reads to bring matrices into the order of its tiles, before one product.
-
-    Of a convolution these are its weights, whose order in memory is another than that of oneDNN's blocks.
-    """
+    """What a CPU's library moves to bring matrices, or a convolution's weights, into the order of its tiles."""
     if machine.device.kind != "cpu":
         return np.zeros(p.k.shape)
     packs = p.told(lambda one: one.packs)

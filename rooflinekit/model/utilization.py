@@ -108,11 +108,7 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
 
 
 def exponential_s(special: Floats, products: Products, machine: Machine) -> Floats:
-    """Seconds of the special functions of each kernel: those of attention are one instruction a score, exp2.
-
-    Other functions take several. The cores of a CPU have no unit for any. Kernels whose sums are in tensor memory have
-    lanes left for some.
-    """
+    """Seconds of each kernel's special functions; in attention one instruction a score, beside some polynomials."""
     found: Floats = special / (machine.device.exponentials_per_sm * machine.sm_count * machine.clock)
     attends = products.told(lambda one: one.shape) == "queries"
     if machine.device.kind == "gpu" and attends.any():

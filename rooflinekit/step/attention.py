@@ -20,10 +20,7 @@ _TOLD = 1.05  # times slower, from which a note says so
 
 
 def attention_notes(graph: Graph, machine: Machine, execution: Execution) -> Iterator[str]:
-    """A sentence for each backend that is excluded and faster, or that this GPU will never run.
-
-    torch.compile finds attention that is written out; a kernel that the execution names is the one that is wanted.
-    """
+    """A sentence for each backend that is excluded and faster, or that this GPU will never run."""
     excluded: dict[tuple[str, str, tuple[Obstacle, ...]], list[Op]] = defaultdict(list)
     device, like = machine.device, graph.like
     graph = attending(graph, device, execution)

@@ -291,16 +291,12 @@ def _opened(file: Path, descriptor: int, head: Head) -> Recorder:
         recorded, length, check = _read(file)
     except CampaignError as error:
         raise CampaignError(f"{error}; choose another --out to begin anew") from error
-    _refuse_other(file, recorded.head, head)
-    os.ftruncate(descriptor, length)
-    done = {(one.case.key, one.round): one for one in recorded.measurements}
-    return Recorder(file=file, descriptor=descriptor, check=check, done=done, finished=recorded.finished, length=length)
-
-
-def _refuse_other(file: Path, there: Head, here: Head) -> None:
-    before, now = ({**_fields(head), **head.environment, "environment": ""} for head in (there, here))
+    before, now = ({**_fields(one), **one.environment, "environment": ""} for one in (recorded.head, head))
     for name in now:
         if before.get(name) != now[name]:
             raise CampaignError(
                 f"{file}: was measured with {name} {before.get(name)!r}, here it is {now[name]!r}; choose another --out"
             )
+    os.ftruncate(descriptor, length)
+    done = {(one.case.key, one.round): one for one in recorded.measurements}
+    return Recorder(file=file, descriptor=descriptor, check=check, done=done, finished=recorded.finished, length=length)

@@ -364,10 +364,7 @@ def processes_of(device: Device, count: int) -> Cluster:
 
 
 def campaign_of(measured: Iterable[Measured], device: Device, source: str) -> LinkCampaign | None:
-    """gloo's cases as a campaign; None without one. Sizes become those of results, as in nccl-tests.
-
-    Of the samples the fastest counts: what else runs on the machine takes cores from the processes, and only adds.
-    """
+    """gloo's cases as a campaign, sizes as in nccl-tests, each by its fastest sample; None without a case."""
     rows = []
     for case, samples in measured:
         if not case.op.startswith(_GLOO):

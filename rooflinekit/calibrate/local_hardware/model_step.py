@@ -116,11 +116,7 @@ def eager(step: Step, device: torch.device, *, capturable: bool = False) -> Run:
 
 
 def compiled(step: Step, device: torch.device, mode: str | None = None) -> Run:
-    """One step through torch.compile, in its `mode`: model and loss as one function, the optimizer as another.
-
-    What was compiled before in this process is compiled anew: torch.compile gives up on code that it has seen with many
-    sizes.
-    """
+    """One step through torch.compile in `mode`, compiled anew: model and loss as one function, optimizer as another."""
     torch.compiler.reset()
 
     def compile_part(part: Callable[..., Any]) -> Callable[..., Any]:
