@@ -107,8 +107,6 @@ class Column:
     def __repr__(self) -> str:
         return f"<Column {self.values[self.points.pilot]} at the pilot of {len(self.values)} points>"
 
-    # --- arithmetic ------------------------------------------------------------------------------------------------
-
     def _made(self, values: NDArray[Any], bound: float) -> Column:
         if values.dtype.kind == "i" and bound >= _SAFE:
             raise TooLargeError
@@ -126,8 +124,6 @@ class Column:
 
     def __neg__(self) -> Column:
         return self._made(-self.values, self.bound)
-
-    # --- answers of the pilot ----------------------------------------------------------------------------------------
 
     __eq__ = _comparison(operator.eq)
     __ne__ = _comparison(operator.ne)

@@ -73,9 +73,6 @@ def _without_bias(kernel: Kernel, bias: int) -> Kernel:
     return replace(kernel, cost=cost, alternatives=tuple(_without_bias(k, bias) for k in kernel.alternatives))
 
 
-# --- kernels without tiles -------------------------------------------------------------------------------------------
-
-
 def _depthwise(op: Op, kernel: Kernel) -> Algorithm:
     image, weight = image_and_weight(op)
     stride = op.attrs.get("stride", (1,))
@@ -101,9 +98,6 @@ def _is_untiled(op: Op, kernel: Kernel) -> bool:
     first, second = integer(weight.shape[0]), integer(weight.shape[1])
     alike = first == second * integer(op.attrs["groups"]) and set(op.attrs.get("dilation", (1,))) == {1}
     return not (alike and second in _TILED_GROUPS and first % _GROUPS_TILE == 0)
-
-
-# --- algorithms ------------------------------------------------------------------------------------------------------
 
 
 def problem_of(op: Op, label: str = "") -> Problem:

@@ -115,8 +115,6 @@ class _Fusing:
             fused = sum(self._fuse(*pair) for pair in self._pairs()) > 0
         return self._ordered()
 
-    # --- which ---------------------------------------------------------------------------------------------------
-
     def _pairs(self) -> list[tuple[int, int]]:
         """Pairs of buffers whose groups share something: the most promising first."""
         shared: dict[tuple[int, int], int] = defaultdict(int)
@@ -148,8 +146,6 @@ class _Fusing:
 
         a, b = touched(i), touched(j)
         return sum(min(a[key], b[key]) for key in a.keys() & b.keys())
-
-    # --- whether -------------------------------------------------------------------------------------------------
 
     def _fuse(self, i: int, j: int) -> bool:
         a, b = self._of[i], self._of[j]
@@ -220,8 +216,6 @@ class _Fusing:
     def _after(self, group: Group) -> Iterator[Group]:
         """The groups that read what it writes."""
         return self._touching(group.written, self._readers, group)
-
-    # --- in which order --------------------------------------------------------------------------------------------
 
     def _ordered(self) -> list[Group]:
         done: set[int] = set()

@@ -180,8 +180,6 @@ class _Inlining:
                     self._keep_or_store(value, spec, self._expression(step, counted=k == 0))
         return self._buffers
 
-    # --- storing ---------------------------------------------------------------------------------------------
-
     def _store(self, expression: Expression, writes: dict[str, TensorSpec], share: int = 0) -> None:
         """`share`: elements of the result, where it is a part only."""
         outer = share or expression.part.outer
@@ -207,8 +205,6 @@ class _Inlining:
             return True
         eager = expression.eager_bytes + len(users) * integer(spec.bytes)
         return len(users) * sum(read.bytes for read in expression.reads.values()) > eager
-
-    # --- inlining --------------------------------------------------------------------------------------------
 
     def _expression(
         self, step: Step, accesses: Iterable[tuple[str, Access]] | None = None, *, counted: bool = True

@@ -74,8 +74,6 @@ def op_name(op: Op) -> str:
     return op.kind.rpartition(".")[2].rstrip("_")
 
 
-# --- what is read ------------------------------------------------------------------------------------------------
-
 #: Read in an order of their own: pooling windows, resampled pixels, elements named by an index.
 _GATHERING = frozenset(
     (
@@ -99,9 +97,6 @@ def _reads(priced: PricedOp) -> tuple[Access, ...]:
         largest = max(sizes, key=sizes.__getitem__)
         sizes[largest] = max(0, sizes[largest] - excess)
     return tuple(Access(spec=spec, bytes=sizes[name], gathered=gathered) for name, spec in named.items())
-
-
-# --- the two plain kinds ---------------------------------------------------------------------------------------------
 
 
 def extern(priced: PricedOp) -> Part:

@@ -146,9 +146,6 @@ def cell_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
     return replace(kernel, chain=Chain(links=1, kernels=ops, starts=ops, calls=ops - 1))
 
 
-# --- the chain -------------------------------------------------------------------------------------------------------
-
-
 def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> Kernel:
     backward = op.kind in BACKWARD
     stays = persists(op, device)
@@ -204,8 +201,6 @@ def _merged(gemms: tuple[Gemm, ...], layers: _Layers) -> tuple[Gemm, ...]:
     first = gemms[: len(gemms) // stack]
     return tuple(replace(gemm, batch=stack * integer(gemm.batch)) for gemm in first)
 
-
-# --- which algorithm -------------------------------------------------------------------------------------------------
 
 _SMALL = {False: {RELU: 384, TANH: 384, LSTM: 192, GRU: 192}, True: {RELU: 256, TANH: 256, LSTM: 128, GRU: 128}}
 

@@ -301,8 +301,6 @@ class PointKernels:
             runs=weight[:, None] * (total_s > 0),
         )  # fmt: skip
 
-    # --- which are alike -------------------------------------------------------------------------------------------
-
     def _timing_key(self, kernel: Kernel) -> Hashable:
         """Equal for kernels that take the same time on any machine, and are of one shape."""
         if self._points.count == 1:  # told apart is quicker than compared

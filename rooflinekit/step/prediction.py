@@ -237,14 +237,10 @@ class Prediction(Draws):
         """Bounds of `cpu_s` in seconds. Raises ValueError as `interval` does."""
         return around(self.cpu_s, deviations(level) * self.host.spread)
 
-    # --- energy ----------------------------------------------------------------------------------------------------
-
     @cached_property
     def energy(self) -> Energy | None:
         """Joules and watts of the GPU, by part; None where its specification states no power or no process."""
         return energy_of(self.spans, self.total_s, launched_by(self.execution, self.machine))
-
-    # --- tables ------------------------------------------------------------------------------------------------
 
     @checked
     def by_module(self, depth: int | None = None) -> pd.DataFrame:
@@ -311,8 +307,6 @@ class Prediction(Draws):
         from rooflinekit.step.capacity import largest_size
 
         return largest_size(self, size)
-
-    # --- for people and programs ---------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the kernels, ready for JSON."""

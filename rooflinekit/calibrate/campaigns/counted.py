@@ -135,9 +135,6 @@ def _as_measured(op: str, dtype: str, size: Sizes, kernels: list[Kernel]) -> lis
     return [*before, last]
 
 
-# --- calls that come again and again ---------------------------------------------------------------------------------
-
-
 def _repeated(op: str, size: Sizes, last_op: Op, kernels: list[Kernel]) -> tuple[Kernel, ...]:
     """The kernels with what each finds of its tensors in the cache.
 
