@@ -1,13 +1,9 @@
 """Kernels that give each row to a block of its own: softmax and normalization.
 
-How PyTorch writes them (aten/src/ATen/native/cuda: SoftMax.cu, PersistentSoftmax.cuh, layer_norm_kernel.cu):
-a softmax of up to 1024 elements is one warp's, who keeps the row in registers; a longer one reads its row three times
-(maximum, sum, result), its gradient twice (sum, result), with a thread for every four elements, up to 1024 of them. A
-normalization takes 128 threads and reads its row twice, for the statistics and for the result.
-
-A channel of a batch norm in training, and a group of a group norm, are one block's of 512 threads, however few they are
-(cuDNN's bn_fw_tr_1C11 and bn_bw_1C11; batch_norm_collect_statistics, RowwiseMoments). A softmax over another dimension
-than the last gives each column to a thread, which walks it three times.
+How PyTorch and cuDNN write them (aten/src/ATen/native/cuda: SoftMax.cu, PersistentSoftmax.cuh, layer_norm_kernel.cu;
+cuDNN's bn_fw_tr_1C11 and bn_bw_1C11) says how many threads have a row and how often they read it; docs/model.md,
+"Rows", tells it. A softmax over another dimension than the last gives each column to a thread, which walks it three
+times.
 """
 
 from __future__ import annotations

@@ -85,11 +85,6 @@ class Timeline:
         """How long the GPU waits for the step's inputs, copied or not yet loaded."""
         return sum(copy.transfer.seconds for copy in self.copies) + self.starved_s
 
-    def fed_at(self, supply_s: float) -> Timeline:
-        """The timeline of a step whose samples take a loader so long, in a loop of such steps."""
-        busy = sum(span.timing.total_s for span in self.spans)
-        return replace(self, starved_s=larger(0.0, supply_s - (busy + self.idle_s + self.input_s)))
-
 
 class _Queues:
     """The CPU, the GPU, and what has run so far; times in seconds from the start of the step."""
@@ -259,4 +254,7 @@ def schedule(
         host = host.replace(step=host.record, launch_latency=0.0, sync=0.0)
     queues = _Queues(host, execution, feed, entry)
     run = queues.in_series if in_series else queues.replayed if execution.as_graph else queues.launched
-    return run(list(zip(issues, timings, strict=True))).fed_at(feed.supply_s)
+    found = run(list(zip(issues, timings, strict=True)))
+    # in a loop of such steps, whose samples take a loader so long
+    taken_s = sum(span.timing.total_s for span in found.spans) + found.idle_s + found.input_s
+    return replace(found, starved_s=larger(0.0, feed.supply_s - taken_s))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import reduce
 from importlib import import_module
+from operator import or_
 from typing import Any
 
 #: Bits of NVML's reasons for a clock below the highest, save that nothing is to be done.
@@ -118,19 +120,17 @@ class GpuState:
         return {"driver": driver, **said}
 
 
+#: What is kept of all readings: of which number, and how it is made of them.
+_KEPT: dict[str, tuple[str, Callable[[list[float]], float]]] = {
+    "clock": ("clock", lambda values: sum(values) / len(values)),
+    "power": ("power", lambda values: sum(values) / len(values)),
+    "clock_min": ("clock", min),
+    "temperature": ("temperature", max),
+    "throttle": ("throttle", lambda values: float(reduce(or_, map(int, values)))),
+}
+
+
 def _summary(readings: list[dict[str, float]]) -> dict[str, float]:
-    columns: dict[str, list[float]] = {}
-    for reading in readings:
-        for name, value in reading.items():
-            columns.setdefault(name, []).append(value)
-    found = {name: sum(values) / len(values) for name, values in columns.items() if name in ("clock", "power")}
-    if "clock" in columns:
-        found["clock_min"] = min(columns["clock"])
-    if "temperature" in columns:
-        found["temperature"] = max(columns["temperature"])
-    if "throttle" in columns:
-        bits = 0
-        for value in columns["throttle"]:
-            bits |= int(value)
-        found["throttle"] = float(bits)
+    columns = {name: [reading[name] for reading in readings if name in reading] for name, _ in _KEPT.values()}
+    found = {name: made(columns[column]) for name, (column, made) in _KEPT.items() if columns[column]}
     return {**found, "readings": float(len(readings))} if found else {}
