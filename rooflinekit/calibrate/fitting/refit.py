@@ -66,8 +66,7 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
     observations = tuple(o for o in observations if len(o))
     progress("all GPUs")
     solution = fit(observations, machines, by_count=True)
-    kinds = {gpu: architecture_of(machine.device) for gpu, machine in machines.items()}
-    relatives = {gpu: tuple(one for one in kinds if one != gpu and kinds[one] == kinds[gpu]) for gpu in kinds}
+    relatives = relatives_of(machines)
     values = {gpu: solution.values(gpu, relatives[gpu]) for gpu in machines}
     errors, times = errors_of(observations, machines, values, solution)
     unseen: dict[tuple[str, str], Floats] = {}
@@ -122,6 +121,12 @@ def _left_out(
 
 def _without(gpu: str) -> Solution:
     return fit(by_count=True, without=gpu, **_SHARED)
+
+
+def relatives_of(machines: Mapping[str, Machine]) -> dict[str, tuple[str, ...]]:
+    """Of each GPU the others of its architecture."""
+    kinds = {gpu: architecture_of(machine.device) for gpu, machine in machines.items()}
+    return {gpu: tuple(other for other in kinds if other != gpu and kinds[other] == kinds[gpu]) for gpu in kinds}
 
 
 def errors_of(
