@@ -193,6 +193,12 @@ class Machine:
         return max(wanted, self.sustained_bandwidth)
 
     @property
+    def power_s(self) -> float:
+        """Seconds of all lanes for raising a number to a power, beside special functions: by AMD's library alone."""
+        cycles = self.values["ocml_power_cycles"] if self.device.vendor == "AMD" else 0.0
+        return cycles / (self.sm_count * self.device.lanes_per_sm * self.clock)
+
+    @property
     def start_s(self) -> float:
         """What a kernel takes beside its work: its ramp, and the gap before it."""
         return self.values["kernel_ramp_cycles"] / self.clock + self.values["kernel_gap"]

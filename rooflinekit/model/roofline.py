@@ -69,10 +69,7 @@ def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, ca
         found[both] = combined(products_s[both], others_s[both], machine.values["overlap"])
         return found
 
-    # of all lanes for raising a number to a power, beside special functions: by AMD's library alone
-    power_s = machine.values["ocml_power_cycles"] if machine.device.vendor == "AMD" else 0.0
-    power_s /= machine.sm_count * machine.device.lanes_per_sm * machine.clock
-    others_s = work.vector_flop / vector_rate + special_s + work.powers * power_s
+    others_s = work.vector_flop / vector_rate + special_s + work.powers * machine.power_s
     in_rows_s, in_accesses_s = rows_s(work, machine), accesses_s(work, machine)
 
     def computed(seconds: Floats) -> Floats:

@@ -131,9 +131,8 @@ def measure_step(
         if not by_op:
             return found
         progress("profiling")
-        by_itself = _without_graph(backend, run, ready, place)
-        steps = _steps(_PROFILED_S, min(seconds), _PROFILED)
-        ops, kernels = profile_step(by_itself, place.wait, cuda=place.device.type == "cuda", steps=steps)
+        run, steps = _without_graph(backend, run, ready, place), _steps(_PROFILED_S, min(seconds), _PROFILED)
+        ops, kernels = profile_step(run, place.wait, cuda=place.device.type == "cuda", steps=steps)
         return replace(found, ops=ops, kernels=kernels)
 
 

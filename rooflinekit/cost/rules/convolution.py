@@ -186,7 +186,10 @@ def _adaptive_windows(op: Op, x: TensorSpec, y: TensorSpec) -> Size:
 
 
 def _gcd(a: Size, b: Size) -> Size:
-    """The greatest common divisor; of a number and an open size Σ φ(d) over divisors d of both; of open sizes, 1."""
+    """The greatest common divisor; of a number and an open size Σ φ(d) over the number's divisors d that divide it.
+
+    Of two open sizes the one that divides the other for all values, or 1.
+    """
     if isinstance(a, int) and isinstance(b, int):
         return math.gcd(a, b)
     if isinstance(a, int):
