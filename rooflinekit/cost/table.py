@@ -207,7 +207,7 @@ def price_all(
     rules: Mapping[str, Rule] | None = None,
     on_unknown: Literal["traffic", "raise"] = "traffic",
 ) -> tuple[PricedOp, ...]:
-    """Every op with its cost, equal ones priced once, by rules of plug-ins too. Raises PluginError for a broken one."""
+    """Every op with its cost, equal ones priced once; plug-ins' rules count. Raises PluginError for a broken one."""
     load_rules()
     own = {normalized(kind): function for kind, function in (rules or {}).items()}
     memory: dict[tuple[object, ...], PricedOp] = {}

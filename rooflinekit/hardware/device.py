@@ -354,7 +354,7 @@ def _links(device: Device) -> Iterator[tuple[str, str, str]]:
 
 
 def derive(old: Device, new: Device, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that follow from what `new` differs by from `old`, but for `changes` that were given."""
+    """The fields that follow from how `new` differs from `old`, without those that `changes` gave."""
     sms = new.sm_count / old.sm_count
     lanes = new.lanes_per_sm / old.lanes_per_sm
     vector = sms * lanes * new.vector_clock / old.vector_clock

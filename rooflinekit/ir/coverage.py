@@ -114,7 +114,7 @@ def coverage_of(ops: Sequence[PricedOp], dims: Sequence[str], assumptions: Seque
 
 
 def _smallest_sizes(ops: Sequence[PricedOp], dims: Sequence[str]) -> Callable[[Size], Size]:
-    """An evaluator that puts the smallest power of 2, but 1, at which no tensor vanishes for all open sizes."""
+    """An evaluator that puts one number for all open sizes: the smallest power of 2 at which no tensor vanishes."""
     sizes = {size for p in ops for t in p.op.outputs for size in t.shape if not isinstance(size, int)}
     for power in range(1, 13):
         at = evaluator(dict.fromkeys(dims, 2**power))

@@ -267,7 +267,7 @@ def _held(law: PowerLaw, load: Load, machine: Machine, plain: Any) -> Load:
 
 
 def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
-    """The highest clock at which no more is drawn, else the lowest; it is linear between two steps."""
+    """The highest clock at which no more is drawn, or the lowest; between two steps it is linear."""
     found = np.ones_like(load.total_s)
     over = np.flatnonzero(drawn(load, np.ones(1), np.arange(found.size)) > limit_w)
     if not over.size:
