@@ -181,9 +181,6 @@ def advise(
     return Answer("advise", found.to_dict, lambda: text.tables.print_lines(*str(found).splitlines(), soft_wrap=False))
 
 
-# --- many predictions at once ----------------------------------------------------------------------------------------
-
-
 class Where(Options):
     """Where a sweep or a search runs beside GPUs, and which sizes go together."""
 
@@ -365,9 +362,6 @@ def _bounds(limits: Limits) -> Iterator[str]:
         yield f"power<={limits.watts:g} W"
     if limits.max_cost is not None:
         yield f"cost<={limits.max_cost / 1e6:g}"
-
-
-# --- power and money -------------------------------------------------------------------------------------------------
 
 
 @describes_workload(needs_gpu=False)

@@ -54,8 +54,6 @@ Rank = Annotated[
     int | None, "for a folder of traces: read only this rank; by default the mean of all ranks", NONE_OR_MORE
 ]
 
-# --- a step that was measured ----------------------------------------------------------------------------------------
-
 MEASURED = (
     "a time, '31.2 ms', or a file: a profiler's trace (or a folder with one for each rank), what `measure --out` "
     "wrote, or a .csv of name,seconds"
@@ -108,8 +106,6 @@ def changes_of(option: str, given: Sequence[str]) -> dict[str, Any]:
         raise InputError(f"{option} {several[0]}: expected one value; got {len(found[several[0]])}")
     return {name: values[0] for name, values in found.items()}
 
-
-# --- money -----------------------------------------------------------------------------------------------------------
 
 Carbon = Annotated[float | None, "--carbon KG", "kg of CO2 for each kWh, to print emissions"]
 

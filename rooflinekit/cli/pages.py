@@ -249,9 +249,6 @@ def report(
     say(f"report written to {out}")
 
 
-# --- the same report as Python ---------------------------------------------------------------------------------------
-
-
 def python_of(
     workload: Workload, target: str, against: str | None, out: Path, *, advice: bool, measured: Measured
 ) -> str:
@@ -338,8 +335,6 @@ def _predict(workload: Workload) -> Iterator[str]:
     if workload.described.constants is not None:
         yield f"constants={_written(str(workload.described.constants))}"
 
-
-# --- a page with sliders ---------------------------------------------------------------------------------------------
 
 _MODES = ("inference", "training", "forward")
 _FORMATS = ("bf16", "fp16")

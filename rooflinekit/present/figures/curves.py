@@ -61,9 +61,6 @@ def _decades(ax: Axes, most: float) -> None:
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1.0,) if high / low > most else (1.0, 2.0, 5.0)))
 
 
-# --- time and throughput over a size
-
-
 _FOUND = (
     "total_s", "low_s", "high_s", "gpu_s", "cpu_s", "regime", "energy_j", "power_w", "throughput", "fits", "peak_bytes",
 )  # fmt: skip
@@ -173,9 +170,6 @@ def _sweep_handles(lines: dict[str, pd.DataFrame]) -> list[Artist]:
     return [*found, Patch(facecolor=FAINT, alpha=0.35, linewidth=0, label="90 % interval")]
 
 
-# --- predicted against measured times
-
-
 _BAND = 0.2
 
 
@@ -232,9 +226,6 @@ def _diagonal(ax: Axes, rows: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
         axis.set_minor_formatter(NullFormatter())
         axis.set_major_formatter(_SECONDS)
         axis.set_label_text(f"{word} time", fontsize=font)
-
-
-# --- what a joule buys, and what time costs in joules
 
 
 _MARK, _WHOLE = 10.0, 400.0  # pt² of the smallest mark, and of one that took all joules
@@ -316,9 +307,6 @@ def time_energy(
     return axes
 
 
-# --- kernels of attention, over the length of sequences
-
-
 @checked
 def attention(
     subject: AttentionRates | Machine | Device,
@@ -371,9 +359,6 @@ def attention(
     return page.panels
 
 
-# --- latency over the rate of requests
-
-
 _SHOWN = 1.6  # times the knee: beyond, waiting grows with the number of requests
 
 
@@ -411,9 +396,6 @@ def rates(capacity: Capacity, *, width: Width = "column", venue: Venue | None = 
             page.ax.annotate(f"{capacity.rate:.3g}/s", (capacity.rate, 1), xycoords=("data", "axes fraction"),
                              xytext=(2, -7), textcoords="offset points", fontsize=style.label_font)  # fmt: skip
     return page.panels
-
-
-# --- layouts of a training step by time and memory
 
 
 _GIB = 2**30

@@ -115,9 +115,6 @@ def power(value: float) -> str:
     return "10" + "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] if digit != "-" else "⁻" for digit in str(exponent))
 
 
-# How far the axes of a roofline figure reach, and where its marks belong.
-
-
 RAIL_HALF = 0.22  # decades on either side of the rail's middle
 _MOST_SPARE = 0.08  # of the width of wide axes: beyond, decades of intensity are drawn wider than those of FLOP/s
 _MOST_DECADES = 7.0  # of either axis; what lies further out is drawn at the edge

@@ -163,9 +163,6 @@ def draw_rail_scale(frame: Frame, *, normalized: bool = False) -> None:
         frame.label([offer], spot, font=font, colour="#555555")
 
 
-# Whole steps as marks on paths, where the faster of two devices changes, and what starting kernels costs.
-
-
 _AREA = 28.0  # pt² of a step's mark
 _SHORTEST = 9.0  # points between marks that an arrow joins; nearer ones a line
 

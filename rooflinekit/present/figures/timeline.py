@@ -250,9 +250,6 @@ def _handles(p: Prediction) -> list[Patch]:
     return found
 
 
-# Draws a predicted step of several devices over time: each kind of device, a pipeline's stages, and the links.
-
-
 _LANE_INCHES = 0.27
 _MARGIN = 4.0  # points around a text within a hatched bar
 _NEXT, _NEXT_HEAD = 0.85, 1.4  # from a lane to the next one below, without and with text between
@@ -437,9 +434,6 @@ def _parallel_handles(p: ParallelPrediction, known: bool) -> list[Patch]:
         colour, hatch, edge = _LINKS[what]
         found.append(Patch(facecolor=colour, edgecolor=edge or "white", hatch=hatch, linewidth=0.5, label=name))
     return [*found, Patch(facecolor=IDLE, edgecolor=FAINT, linewidth=0.4, label="idle")]
-
-
-# Draws what a step holds of the device's memory over its time.
 
 
 _STANDING = ("weights", "optimizer state", "inputs")  # what stays throughout the step: hatched

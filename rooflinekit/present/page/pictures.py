@@ -133,9 +133,6 @@ def _areas(points: Sequence[Point], rows: Sequence[View]) -> tuple[View, ...]:
     return tuple({"value": path, "text": f"{path} ({found[path]:.0%})"} for path in kept)
 
 
-# The time line and the memory.
-
-
 def step_of(p: Prediction) -> View:
     """The step on its two queues, and the bytes in use over it."""
     m = p.memory
@@ -192,9 +189,6 @@ def _gpu(p: Prediction) -> Iterator[Block]:
         where = f" in {kernel.module}" if kernel.module else ""
         text = f"{kernel.name}{where}, {kernel.phase}, {said(timing.total_s, 's')}, {timing.bound}-bound"
         yield _block("GPU", span.start_s, span.end_s, text)
-
-
-# The joules: what they go to, where, and what limits of power make of them.
 
 
 #: What each part is, beside its name, and the colour of its bar.

@@ -63,9 +63,6 @@ def page(p: Prediction, findings: Findings, origin: Origin) -> str:
     )  # fmt: skip
 
 
-# What a report rests on: assumptions, datasheets, hosts and constants, each with where it comes from.
-
-
 def sources_of(p: Prediction) -> View:
     """What a prediction rests on."""
     device, host, constants = p.machine.device, p.host, p.machine.constants

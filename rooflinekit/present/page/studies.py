@@ -123,9 +123,6 @@ def explanation_of(e: Explanation) -> View:
     }
 
 
-# The head of a report: what was predicted, its four main numbers, and its terms.
-
-
 #: What each term is made of, beside its name.
 _DETAIL = {
     "ideal": "FLOP at the datasheet’s peak of their format, as far as traffic does not hide them",

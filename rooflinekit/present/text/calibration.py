@@ -85,9 +85,6 @@ def _worst(fit: OwnFit) -> Table:
     return table_of(columns, fit.worst)
 
 
-# A fit in a terminal: the constants with their errors, and how far predictions are off by family.
-
-
 def print_refit(found: Refit) -> None:
     """Constants of an unmeasured GPU, those that architectures and GPUs have of their own, and spreads by family."""
     out = console()
@@ -125,9 +122,6 @@ def _percent(spread: Spread | None) -> str:
         return "–"
     besides = f" + {1e6 * spread.short_s:.1f} µs" if spread.short_s else ""
     return f"{spread.random:.0%}{besides} / {spread.systematic:.0%}"
-
-
-# What files of measurements hold, in a terminal.
 
 
 _SHOWN = 8  # reasons

@@ -47,9 +47,6 @@ def _value(row: Row) -> Iterator[tuple[str, str, str]]:
             yield f"{row.math} per {unit}", format_quantity(quotient, "flop/s"), ""
 
 
-# Hosts in a terminal.
-
-
 _TIMES = {
     "module": "calling a module",
     "launch": "each further kernel of an op",
@@ -92,9 +89,6 @@ def print_host(host: Host) -> None:
         lines.append(f"source of {groups}: {source}")
     for line in lines:
         _say(line)
-
-
-# Clusters and collectives in a terminal.
 
 
 _TERMS = (

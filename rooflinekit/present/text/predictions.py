@@ -157,9 +157,6 @@ def _print_drivers(explanation: Explanation) -> None:
         console().print(f"{len(shown) - _ROWS} more differ by less")
 
 
-# The same step in other ways, as a table in a terminal.
-
-
 _REMOVED = {"kernels": "", "casts": "", "bytes": "byte", "gap_s": "s", "gpu_s": "s", "cpu_s": "s"}
 _HEADS = {"gap_s": "gaps", "gpu_s": "GPU time", "cpu_s": "CPU time", "bytes": "traffic"}
 
@@ -202,9 +199,6 @@ def _count(name: str, row: Mapping[str, Any]) -> str:
     return f"{round(row[name], 1):g}".replace("-", "−")
 
 
-# A network as a tree of its modules, in a terminal.
-
-
 def print_summary(told: SummaryText, found: pd.DataFrame) -> None:
     """What `rooflinekit.summary` found: a line a module, indented as it stands in the network."""
     console().print(told.heading, markup=False)
@@ -212,9 +206,6 @@ def print_summary(told: SummaryText, found: pd.DataFrame) -> None:
     print_table(table(("module", *told.heads), rows), found.reset_index)
     for note in told.notes:
         console().print(f"note: {note}")
-
-
-# One workload on many GPUs, in a terminal.
 
 
 _SENTENCES = 8  # of each kind; the rest is a line
@@ -245,9 +236,6 @@ def _print_some(sentences: Iterable[str]) -> None:
     if len(listed) > _SENTENCES:
         left = len(listed) - _SENTENCES
         out.print(f"{left} more such line{'' if left == 1 else 's'} with --json")
-
-
-# Limits of power, and costs, as tables.
 
 
 def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> None:
@@ -293,9 +281,6 @@ def print_costs(found: Costs) -> None:
 
 def _hours(value: float) -> str:
     return "never" if math.isinf(value) else said(value) if math.isnan(value) else f"{value:,.0f} h of work"
-
-
-# Sweeps and searches in a terminal.
 
 
 _SHOWN = 100  # rows

@@ -169,9 +169,6 @@ def _name(text: object) -> str:
     return shown if len(shown) <= _NAME else f"{shown[: _NAME - 1]}…"
 
 
-# A measured step beside its prediction in a terminal: total, interval, regime, kinds of ops, the worst ops.
-
-
 _KINDS = 12  # of the table by kind; the rest is one line
 
 

@@ -69,9 +69,6 @@ def _say_each(before: str, lines: Iterable[str]) -> None:
         console().print(f"{before}{line}", markup=False, soft_wrap=True)
 
 
-# Requests at a rate in a terminal: what clients see of one rate or of several, and what can be promised.
-
-
 def print_rates(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, str]] = ()) -> None:
     """One rate in a few lines and a table of percentiles; of several a line each."""
     if len(found) == 1 and not refused:

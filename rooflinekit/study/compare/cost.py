@@ -223,9 +223,6 @@ def costs_of(
     return Costs(jobs=left, prices=theirs, samples=samples, carbon=carbon)
 
 
-# What each GPU costs: one price for all, or a table's, with what is the same for all beside it.
-
-
 #: An amount and its currency.
 Amount = tuple[float, str]
 
@@ -306,9 +303,6 @@ class Pricing:
             currency=self.currency, hour=hour_price, purchase=purchase, years=self.years,
             utilization=self.utilization, kwh=kwh or 0.0, pue=self.pue,
         )  # fmt: skip
-
-
-# Prices of compared GPUs, and what leaves some of them out: watts and costs above a bound.
 
 
 @checked

@@ -484,9 +484,6 @@ def _listed(parts: Mapping[str, float]) -> str:
     return ", ".join(words)
 
 
-# A prediction in two sentences, and one more for a chain of steps, made from numbers only.
-
-
 _NAMED = 0.1  # share of the step from which a term is named
 
 

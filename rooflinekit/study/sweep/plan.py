@@ -200,9 +200,6 @@ def _combinations(axes: Sequence[Axis], common: Mapping[str, Any]) -> Iterator[t
         yield labels, {**common, **{name: value for _, changes in chosen for name, value in changes.items()}}
 
 
-# --- to other processes ----------------------------------------------------------------------------------------------
-
-
 def packed(graph: Graph, settings: Sequence[Setting | Team]) -> bytes:
     """A graph and settings for another process. Raises InputError for a graph that holds what cannot go there."""
     try:
@@ -215,9 +212,6 @@ def packed(graph: Graph, settings: Sequence[Setting | Team]) -> bytes:
 def opened(payload: bytes) -> tuple[Graph, tuple[Setting | Team, ...]]:
     """What `packed` has packed."""
     return pickle.loads(payload)  # type: ignore[no-any-return]
-
-
-# --- which sweep it is -----------------------------------------------------------------------------------------------
 
 
 def _digest(value: Any) -> str:
@@ -244,9 +238,6 @@ def _digest(value: Any) -> str:
         return f"{type(value).__name__} {sympy.srepr(value) if isinstance(value, sympy.Basic) else value}"
 
     return hashlib.sha256(text(value).encode()).hexdigest()
-
-
-# Training steps on several devices as cases of a sweep: each point is planned and predicted by itself.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -287,9 +287,6 @@ def _expressions(graph: Graph) -> tuple[sympy.Expr, ...]:
     return tuple(found)
 
 
-# The sizes of a sweep: lists, of which there is every combination, or which vary together.
-
-
 _AT_ONCE = 2**16  # combinations of sizes looked at together
 
 #: Sizes that vary together: their names, or several groups of names.
@@ -404,9 +401,6 @@ def _groups(together: Together, lists: Mapping[str, Sequence[int]]) -> tuple[tup
             counts = ", ".join(f"{name} {len(lists[name])}" for name in group)
             raise InputError(f"zip: sizes that vary together have as many values each; got {counts}")
     return tuple(groups)
-
-
-# A table of ops, timed on many machines.
 
 
 def sweep_table(table: pd.DataFrame, machines: Sequence[Machine]) -> pd.DataFrame:

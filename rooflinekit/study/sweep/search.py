@@ -304,9 +304,6 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): clean(value) for name, value in row.items()} for row in frame.to_dict("records")]
 
 
-# What a search looks for, and what a configuration has to meet: "time<0.1 s", "throughput>=1000", "batch>=8".
-
-
 #: What can be had least of, and what most of, with its column.
 LEAST = {
     "time": "total_s", "dollars": "dollars", "memory": "peak_bytes", "price": "price", "energy": "joules",
@@ -432,9 +429,6 @@ def _requirement(text: str, sizes: Sequence[str]) -> Requirement:
     if not limit > 0 or limit == float("inf"):
         raise InputError(f"require {text!r}: expected a positive number; got {bound!r}")
     return Requirement(text=" ".join(text.split()), column=column, comparison=comparison, limit=limit)
-
-
-# Rows of a sweep or a search as texts: times with their units, intervals, memory and whether it suffices.
 
 
 def _seconds(value: float) -> str:

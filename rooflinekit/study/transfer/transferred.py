@@ -242,9 +242,6 @@ def correcting(evidence: Evidence, source: Prediction) -> Callable[[Prediction],
     return corrected
 
 
-# A training step on several devices that rests on a measured step on one.
-
-
 def on_several(correct: Callable[[Prediction], Transferred], p: ParallelPrediction) -> ParallelPrediction:
     """The step with each device's own part of it corrected; what it waits for others stays as predicted.
 
@@ -261,9 +258,6 @@ def on_several(correct: Callable[[Prediction], Transferred], p: ParallelPredicti
     note = f"each device's own part of the step, kernels and host, {note}; communication is as predicted"
     alone: Callable[[], Prediction] = lambda: correct(p.alone())  # noqa: E731
     return replace(p, shares=tuple(shares), alone=alone, assumptions=(note, *p.assumptions))
-
-
-# What a measurement makes of a whole sweep's times: worked out at some sizes, and interpolated between them.
 
 
 #: Values of a size at which a correction is worked out, by how many sizes vary; each is a whole prediction.

@@ -7,9 +7,6 @@ from rooflinekit.present.figures.records.figure import DeviceFacts, Figure, Floo
 from rooflinekit.present.figures.records.roofs import crossings
 from rooflinekit.units import format_quantity
 
-# Sentences of a caption on what a figure shows beside roofs and predicted marks.
-
-
 _NAMED = 5  # marks that a sentence names
 
 

@@ -361,9 +361,6 @@ def _wrong(where: str, expected: str, data: object) -> InputError:
     return InputError(f"{where}: expected {expected}; got {given if len(given) <= 60 else given[:57] + '...'}")
 
 
-# Whole steps as marks of a roofline figure, as records that survive JSON.
-
-
 #: Kernels are never bound by overhead; communication is of steps on several devices.
 PointBound = Literal["compute", "memory", "latency", "overhead", "communication"]
 

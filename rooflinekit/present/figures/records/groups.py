@@ -100,8 +100,6 @@ def _place(unit: Group) -> tuple[float, float]:
     return math.log10(flop / moved), math.log10(flop / seconds)
 
 
-# --- names ---------------------------------------------------------------------------------------------------------
-
 _WORDS = (
     (re.compile(r"^[^.]*\."), ""),  # the library
     (re.compile(r"^_+|_+$"), ""),  # marks of private and in-place ops
@@ -208,9 +206,6 @@ def _alternatives(part: tuple[str, ...]) -> str:
     letters = zip(*part, strict=False) if len(part) > 1 else ()
     shared = len(list(takewhile(lambda column: len(set(column)) == 1, letters)))
     return "/".join([part[0], *(name[shared:] for name in part[1:])])
-
-
-# What was measured of a step, set beside the kernels that were predicted for it.
 
 
 Measured: TypeAlias = ProfileComparison | Validation

@@ -112,9 +112,6 @@ def _stop(p: Prediction, label: str) -> Stop:
     return Stop(label=label, device=p.machine.name, flop=flop, bytes=moved, time_s=p.total_s, bound=p.regime)
 
 
-# Steps on several devices.
-
-
 _LinkNames = Mapping[tuple[str, Link], str]
 
 

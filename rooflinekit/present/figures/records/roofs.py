@@ -137,9 +137,6 @@ def _shared(roof: Roof, share: float, machine: Machine) -> Roof:
     )
 
 
-# Traffic by level of memory, the roof of the L2, and what starting kernels costs.
-
-
 def levels_of(timings: Sequence[Timing], machine: Machine) -> dict[int, tuple[float, float]]:
     """Bytes that each kernel moves at DRAM and at the L2, by `id` of its timing."""
     found = levels([t.kernel for t in timings], [(t.unlimited or t).memory_s for t in timings], machine)
@@ -168,9 +165,6 @@ def floor_of(prediction: Prediction, series: str) -> Floor:
         median_bytes=float(median(float(timing.kernel.bytes) for timing in prediction.timings)),
         kernels=sum(timing.launch_s > timing.busy_s for timing in prediction.timings),
     )
-
-
-# A figure in shares of roofs, and where the roofs of two devices cross.
 
 
 _ANY = "every roof"
