@@ -346,22 +346,26 @@ def _broken(figure: Figure, path: list[Any], value: Any) -> dict[str, Any]:
         (["schema"], 2, "figure: schema: expected 1; got 2"),
         (["schema"], True, "figure: schema: expected 1; got True"),
         (["schema"], None, "figure: schema: expected 1; got no such key"),
-        (["roofs"], None, "figure: the key 'roofs' is missing"),
+        (["roofs"], None, "figure: roofs: the key is missing"),
         (
             ["colour"],
             "red",
-            "figure: unknown key 'colour'; the keys are devices, series, roofs, points, rail, notes, "
+            "figure: colour: unknown key; the keys are devices, series, roofs, points, rail, notes, "
             "trajectories, floors, by_level, normalized",
         ),
-        (["roofs", 0, "value"], "2 TB/s", "figure.roofs[0].value: expected a finite number; got '2 TB/s'"),
-        (["roofs", 0, "value"], math.inf, "figure.roofs[0].value: expected a finite number; got inf"),
+        (["roofs", 0, "value"], "2 TB/s", "figure: roofs: 0: value: expected a number; got '2 TB/s'"),
+        (["roofs", 0, "value"], math.inf, "figure: roofs: 0: value: input should be a finite number; got inf"),
         (["roofs", 0, "value"], 0.0, "figure: roof 'HBM2e': expected a positive value; got 0"),
-        (["roofs", 0, "kind"], "slope", "figure.roofs[0].kind: expected 'memory' or 'compute' or 'link'; got 'slope'"),
-        (["points", 0, "kernels"], 1.0, "figure.points[0].kernels: expected a value of type int; got 1.0"),
-        (["points", 0, "modules"], "conv1", "figure.points[0].modules: expected a list; got 'conv1'"),
-        (["points", 0, "label"], 7, "figure.points[0].label: expected a value of type str; got 7"),
-        (["series", 0, "sizes"], [["batch"]], "figure.series[0].sizes[0]: expected 2 values; got ['batch']"),
-        (["points", 0], [], "figure.points[0]: expected a mapping; got []"),
+        (
+            ["roofs", 0, "kind"],
+            "slope",
+            "figure: roofs: 0: kind: input should be 'memory', 'compute' or 'link'; got 'slope'",
+        ),
+        (["points", 0, "kernels"], 1.0, "figure: points: 0: kernels: expected a whole number without a unit; got 1.0"),
+        (["points", 0, "modules"], "conv1", "figure: points: 0: modules: expected a list; got 'conv1'"),
+        (["points", 0, "label"], 7, "figure: points: 0: label: expected text in quotes; got 7"),
+        (["series", 0, "sizes"], [["batch"]], "figure: series: 0: sizes: 0: 1: the key is missing"),
+        (["points", 0], [], "figure: points: 0: input should be an object; got []"),
     ],
 )
 def test_refused_json(path: list[Any], value: Any, message: str) -> None:
