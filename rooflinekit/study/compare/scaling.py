@@ -163,7 +163,6 @@ class Sent:
     link: Link
     bytes: float  # as nccl-tests counts them: of an all-reduce of S bytes by n devices 2·(n − 1)/n·S
     rate: float  # byte/s of such bytes, without what starting takes: what large messages reach
-    collectives: tuple[str, ...]
 
 
 def sent_over_links(p: ParallelPrediction) -> tuple[Sent, ...]:
@@ -178,9 +177,8 @@ def sent_over_links(p: ParallelPrediction) -> tuple[Sent, ...]:
         moved = sum(timing.bus_bandwidth * timing.total_s for timing in timings)
         # The terms of a collective's time that grow with its bytes.
         seconds = sum(timing.transfer_s + timing.copy_s for timing in timings)
-        collectives = tuple(dict.fromkeys(timing.collective for timing in timings))
         rate = moved / seconds if seconds else link.bandwidth
-        sent.append(Sent(link=link, bytes=moved / stages, rate=rate, collectives=collectives))
+        sent.append(Sent(link=link, bytes=moved / stages, rate=rate))
     return tuple(sent)
 
 

@@ -89,34 +89,6 @@ class Explored:
         """States whose times are kept as they were predicted."""
         return sum(len(line.kept) for series in self.series for line in series.lines)
 
-    def at(self, **state: Any) -> dict[str, Any]:
-        """What the page shows at a state: `TIMES`, a share by regime, `EXACT`, and whether it is `interpolated`.
-
-        state: `workload`, `gpu`, `execution`, `host`, `limit`, and sizes; where there is one choice it need not be
-        named. Raises InputError for what is not there.
-        """
-        place = 0
-        for axis, known in self.choices.items():
-            place = place * len(known) + _place(axis, known, state)
-        lists = self.sizes[self.choices["workload"][_place("workload", self.choices["workload"], state)]]
-        series = self.series[place]
-        *others, (name, values) = lists.items() or [("", (1,))]
-        line = 0
-        for other, listed in others:
-            line = line * len(listed) + _place(other, listed, state)
-        i = _place(name, values, state)
-        x, kept = np.log(values), list(series.lines[line].kept)
-        rows = np.array(series.lines[line].rows, dtype=float)  # NaN for what is not known
-        logs = np.hstack((np.log(rows[:, : len(TIMES)]), rows[:, len(TIMES) :]))
-        here = np.array([np.interp(x[i], x[kept], column) for column in logs.T])
-        here[: len(TIMES)] = np.exp(here[: len(TIMES)])
-        found = {
-            name: None if np.isnan(value) else value
-            for name, value in zip((*TIMES, *REGIMES), here.tolist(), strict=True)
-        }
-        exact = dict(zip(EXACT, series.exact[line * len(values) + i], strict=True))
-        return {**found, **exact, "interpolated": i not in kept}
-
 
 def explored(
     workloads: Mapping[str, Graph], machines: Sequence[Machine], executions: Sequence[Execution], hosts: Sequence[Host],
@@ -236,11 +208,3 @@ def _kept(x: NDArray[np.float64], rows: NDArray[np.float64]) -> tuple[list[int],
         kept.add(middle)
         todo += [(first, middle), (middle, last)]
     return sorted(kept), worst
-
-
-def _place(axis: str, known: Sequence[Any], state: Mapping[str, Any]) -> int:
-    if axis not in state and len(known) == 1:
-        return 0
-    if state.get(axis) not in known:
-        raise InputError(f"{axis}: expected one of {', '.join(map(str, known))}; got {state.get(axis)!r}")
-    return known.index(state[axis])

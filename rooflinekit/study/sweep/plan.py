@@ -250,11 +250,6 @@ class Team:
     proportional: bool
 
     @property
-    def name(self) -> str:
-        """The cluster's."""
-        return self.setting.cluster.name
-
-    @property
     def devices(self) -> tuple[Device, ...]:
         """All that take part."""
         return tuple(self.setting.machine(number).device for number in self.setting.numbers)

@@ -65,11 +65,6 @@ class Setting:
     execution: Execution
 
     @property
-    def name(self) -> str:
-        """The device's."""
-        return self.machine.name
-
-    @property
     def devices(self) -> tuple[Device, ...]:
         """All that take part."""
         return (self.machine.device,)

@@ -66,6 +66,10 @@ def predictions() -> dict[str, Prediction]:
     }
 
 
+def told(roof: Roof) -> str:
+    return f"{roof.name} {roof.rate} ({roof.origin})"
+
+
 def linear(gpu: str = A100, **options: Any) -> Prediction:
     return rk.predict(
         torch.nn.Linear(4096, 1024, bias=False, device="meta"), rk.Input("batch", 4096), gpu=gpu, batch=2048, **options
@@ -97,8 +101,8 @@ def test_roofs_of_a_prediction_are_those_of_its_arithmetic() -> None:
         ("fp16 matrix", "datasheet", 311.9e12),
         ("fp16 matrix", "fitted share", pytest.approx(matrix * 311.9e12)),
     ]
-    assert roofs[0].text == "HBM2e 2.04 TB/s (datasheet)"
-    assert roofs[1].text == f"HBM2e {memory * 2.039:.3g} TB/s (fitted share {100 * memory:.0f} %)"
+    assert told(roofs[0]) == "HBM2e 2.04 TB/s (datasheet)"
+    assert told(roofs[1]) == f"HBM2e {memory * 2.039:.3g} TB/s (fitted share {100 * memory:.0f} %)"
     unmeasured = roofline_figure(rk.predict(torch.nn.ReLU(), rk.Input(8), gpu=UNMEASURED)).roofs
     assert [roof.provenance for roof in unmeasured][:2] == ["datasheet", "default share"]
 
@@ -227,7 +231,7 @@ def test_many_marks_become_one_a_kind() -> None:
 def test_devices_alone_have_their_datasheets() -> None:
     figure = roofline_figure(rk.load_device(V100))
     assert figure.points == figure.series == ()
-    assert [roof.text for roof in figure.roofs] == [
+    assert [told(roof) for roof in figure.roofs] == [
         "HBM2 897 GB/s (datasheet)",
         "fp64 vector 7.83 TFLOP/s (datasheet)",
         "fp32 vector 15.7 TFLOP/s (datasheet)",

@@ -53,11 +53,6 @@ class Roof:
         return text.replace("FLOP/s", "OP/s") if self.name.startswith("int") else text
 
     @property
-    def text(self) -> str:
-        """Name, value and where the value comes from: "HBM2e 2.04 TB/s (datasheet)"."""
-        return f"{self.name} {self.rate} ({self.origin})"
-
-    @property
     def origin(self) -> str:
         """Where the value comes from, with the share of the datasheet's: "default share 80 %"."""
         return f"{self.provenance} {self.share:.0%}".replace("%", " %") if self.share != 1 else self.provenance
