@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer, Json, Options, Tables, say
+from rooflinekit.cli.command import Answer, Json, Options, Tables, say, tell
 from rooflinekit.cli.options import (
     CLUSTERS,
     HOSTS,
@@ -276,7 +276,7 @@ def sweep(
 def _told(out: Path | None) -> Iterator[None]:
     """What was met on the way, a line each; an interrupt says what is not lost."""
     with warnings.catch_warnings():
-        warnings.showwarning = _line
+        warnings.showwarning = lambda message, *_, **__: tell(message)
         try:
             yield
         except KeyboardInterrupt:
@@ -290,10 +290,6 @@ def _told(out: Path | None) -> Iterator[None]:
             raise SweepError(
                 f"memory ran out: {kept}take fewer sizes, or --out NAME.parquet, which never holds all rows at once"
             ) from None
-
-
-def _line(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(printable(f"rooflinekit: {message}"), file=sys.stderr)
 
 
 @describes_workload(many_sizes=True, needs_gpu=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from datetime import date
 from importlib import import_module
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Options
+from rooflinekit.cli.command import Options, tell
 from rooflinekit.cli.parse import quantity_of, variants_of
-from rooflinekit.errors import InputError, printable
+from rooflinekit.errors import InputError
 from rooflinekit.present.text.progress import bar
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ def say_notes(pricing: rk.Pricing, devices: Sequence[rk.Device]) -> None:
             listed = ", ".join(dict.fromkeys(device.name for device in devices))
             raise InputError(f"--price {name}=…: this GPU is not among those compared: {listed}")
     for note in pricing.notes(devices):
-        print(printable(f"rooflinekit: {note}"), file=sys.stderr)
+        tell(note)
 
 
 def money_of(option: str, text: str) -> tuple[float, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rooflinekit.distributed.described import LayoutSearch
-    from rooflinekit.distributed.prediction import TrainingStep
     from rooflinekit.serving.fleet import Capacity
 
 _SHAPES = "osD^vPX*"  # of the marks of series
@@ -55,10 +55,10 @@ _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 _SECONDS = FuncFormatter(lambda seconds, _: format_quantity(seconds, "s", digits=1))
 
 
-def _decades(ax: Axes, most: float) -> None:
+def _decades(axis: Axis, most: float) -> None:
     """Ticks of an axis of quantities at decades, at 1, 2 and 5 of each where it has no more than `most` in one."""
-    low, high = ax.get_ylim()
-    ax.yaxis.set_major_locator(LogLocator(10, subs=(1.0,) if high / low > most else (1.0, 2.0, 5.0)))
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(10, subs=(1.0,) if high / low > most else (1.0, 2.0, 5.0)))
 
 
 _FOUND = (
@@ -138,7 +138,7 @@ def _draw_sweep(ax: Axes, lines: dict[str, pd.DataFrame], against: str, column: 
     seconds = column == "total_s"
     ax.yaxis.set_major_formatter(_SECONDS if seconds else FuncFormatter(lambda y, _: si(y)))
     ax.set_ylabel("Time of a step" if seconds else "Samples/s", fontsize=style.axis_font)
-    _decades(ax, 40)
+    _decades(ax.yaxis, 40)
     ax.yaxis.set_minor_locator(NullLocator())
     plain_frame(ax, style, grid="both")
     if len(lines) == 1:
@@ -222,7 +222,7 @@ def _diagonal(ax: Axes, rows: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
     ax.fill_between(ends, ends * (1 - _BAND), ends * (1 + _BAND), color=FAINT, alpha=0.3, linewidth=0, zorder=1)
     ax.set(xlim=(low, high), ylim=(low, high))
     for axis, word in ((ax.xaxis, "Measured"), (ax.yaxis, "Predicted")):
-        axis.set_major_locator(LogLocator(10, subs=(1.0,) if high / low > 30 else (1.0, 2.0, 5.0)))
+        _decades(axis, 30)
         axis.set_minor_formatter(NullFormatter())
         axis.set_major_formatter(_SECONDS)
         axis.set_label_text(f"{word} time", fontsize=font)
@@ -433,12 +433,8 @@ def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page
         axes.legend(loc="lower left", fontsize=style.label_font, frameon=False)
         plain_frame(axes, style, grid="both")
         page.settle([])
-        texts = {id(step): f"{step.layout}{_recomputed(step)}" for step in named}
+        again = {id(step): step.recipe.recompute for step in named if step.recipe.recompute != "none"}
+        texts = {id(s): f"{s.layout}{f', recompute {again[id(s)]}' if id(s) in again else ''}" for s in named}
         marks = [(place, _RADIUS, texts.get(id(step), "")) for step, place in zip(found.steps, every, strict=True)]
         name_marks(axes, style, marks, [tuple(zip(*best, strict=True)), ((capacity, capacity), axes.get_ylim())])
     return axes
-
-
-def _recomputed(step: TrainingStep) -> str:
-    """What backward computes again, where anything is."""
-    return "" if step.recipe.recompute == "none" else f", recompute {step.recipe.recompute}"

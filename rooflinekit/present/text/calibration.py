@@ -12,7 +12,7 @@ from rooflinekit.calibrate.campaigns.files import Summary
 from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
 from rooflinekit.calibrate.hosts.draft import HostCost
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
-from rooflinekit.model.machine import Calibration, Spread
+from rooflinekit.model.machine import Spread
 from rooflinekit.model.stated import Constant
 from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, console, print_table, table, table_of
@@ -97,7 +97,11 @@ def print_refit(found: Refit) -> None:
             out.print(f"{name}: constants of its own")
             print_table(constants_table(calibration.constants))
     out.print("how far predictions are off, as a standard deviation: each kernel alone / a family together")
-    print_table(_spreads(found.priors, found.gpus))
+    spreads = (
+        (family, _percent(spread), *(_percent(one.spreads.get(family)) for one in found.gpus.values()))
+        for family, spread in found.priors.spreads.items()
+    )
+    print_table(table(("family", "unmeasured GPU", *found.gpus), spreads))
 
 
 def constants_table(constants: Mapping[str, Constant]) -> Table:
@@ -107,14 +111,6 @@ def constants_table(constants: Mapping[str, Constant]) -> Table:
         for name, c in constants.items()
     )
     return table(("constant", "value", "± error", "unit", "source"), rows, words=(0, 3, 4))
-
-
-def _spreads(priors: Calibration, gpus: Mapping[str, Calibration]) -> Table:
-    rows = (
-        (family, _percent(spread), *(_percent(one.spreads.get(family)) for one in gpus.values()))
-        for family, spread in priors.spreads.items()
-    )
-    return table(("family", "unmeasured GPU", *gpus), rows)
 
 
 def _percent(spread: Spread | None) -> str:

@@ -9,7 +9,7 @@ from rooflinekit.hardware.checks import Check
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.collectives import CollectiveTiming, Link
+from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, console, print_table, say, table, table_of
 from rooflinekit.units import format_quantity
@@ -142,9 +142,8 @@ def print_timing(timing: CollectiveTiming, cluster: str) -> None:
         out.print("0 s: one device has nothing to send")
         return
     total = format_quantity(timing.total_s, "s")
-    out.print(
-        f"{total}, 90 % between {low} and {high}; {timing.algorithm} over {_links(timing.route.links)}", markup=False
-    )
+    links = " and ".join(f"{link.name} at {format_quantity(link.bandwidth, 'byte/s')}" for link in timing.route.links)
+    out.print(f"{total}, 90 % between {low} and {high}; {timing.algorithm} over {links}", markup=False)
     out.print(
         f"bus bandwidth {format_quantity(timing.bus_bandwidth, 'byte/s')}, "
         f"size over time {format_quantity(timing.algorithm_bandwidth, 'byte/s')}",
@@ -152,10 +151,6 @@ def print_timing(timing: CollectiveTiming, cluster: str) -> None:
     )
     rows = ((name, said(getattr(timing, field), "s"), meaning) for field, name, meaning in _TERMS)
     out.print(table(("", "time", "of what"), rows))
-
-
-def _links(links: Sequence[Link]) -> str:
-    return " and ".join(f"{link.name} at {format_quantity(link.bandwidth, 'byte/s')}" for link in links)
 
 
 def _devices(cluster: Cluster) -> str:

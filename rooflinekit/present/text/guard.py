@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -100,9 +101,7 @@ def waterfall(one: Checked) -> list[str]:
     assert e is not None
     a_s, b_s = e.totals
     steps = [(name, more) for name, more in e.terms().items() if abs(more) > 1e-6 * max(a_s, b_s)]
-    levels = [a_s]
-    for _, more in steps:
-        levels.append(levels[-1] + more)
+    levels = list(accumulate((more for _, more in steps), initial=a_s))
     scale = _BAR / max(levels)
     rows = [("locked", seconds(a_s), 0.0, a_s)]
     for (name, more), start in zip(steps, levels, strict=False):

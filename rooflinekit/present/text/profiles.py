@@ -10,7 +10,7 @@ from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
 from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, console, print_table, records_of, say, table, table_of
-from rooflinekit.study.profile.matching import OpTime, Validation
+from rooflinekit.study.profile.matching import Validation
 from rooflinekit.study.profile.memory import MemoryComparison
 from rooflinekit.study.profile.profile import SMALL_S, Profile, ProfileComparison, device_note
 from rooflinekit.study.profile.trace import REPEATED
@@ -189,7 +189,8 @@ def print_validation(found: Validation) -> None:
         print_table(kinds_table(found.by_kind()))
         out.print("furthest from predicted:")
         for op in found.worst:
-            out.print(f"  {_place(op)}: measured {said(op.measured_s, 's')}, predicted {said(op.predicted_s, 's')}")
+            place = f"{op.name} in {op.module}" if op.module else op.name
+            out.print(f"  {place}: measured {said(op.measured_s, 's')}, predicted {said(op.predicted_s, 's')}")
     for note in found.prediction.notes if found.prediction is not None else ():
         out.print(f"note: {note}")
 
@@ -224,7 +225,3 @@ def kinds_table(frame: pd.DataFrame) -> Table:
         sums = rest[times].sum()
         rows.append((f"{len(rest)} more", str(int(sums["count"])), *_compared(*sums)[1:]))
     return table(("kind of op", "calls", "measured", "predicted", "difference"), rows)
-
-
-def _place(op: OpTime) -> str:
-    return f"{op.name} in {op.module}" if op.module else op.name

@@ -80,7 +80,9 @@ def print_rates(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, s
 
 def _print_one(served: ServedTraffic) -> None:
     out, alone = console(), served.alone
-    out.print(f"{_heading(served)}, {_requests(served)}", markup=False, soft_wrap=True)
+    formats = f"weights {served.weights}, cache {served.kv}{release_text(served.engine)}"
+    heading = f"{served.decoder.name} on {_gpus(served)}, {formats}, {_requests(served)}"
+    out.print(heading, markup=False, soft_wrap=True)
     heads = ("", "mean", *(f"{share} %" for share in SHARES), "mean within 90 %")
     rows = []
     for measure, name in MEASURES.items():
@@ -187,11 +189,6 @@ def _engine(served: ServedTraffic) -> str:
 def _order(capacity: Capacity) -> tuple[bool, float, float]:
     usd = capacity.usd_per_million_tokens
     return (not capacity.rate, math.inf if usd is None else usd, -capacity.rate / capacity.gpus_of_a_copy)
-
-
-def _heading(served: ServedTraffic) -> str:
-    engine = release_text(served.engine)
-    return f"{served.decoder.name} on {_gpus(served)}, weights {served.weights}, cache {served.kv}{engine}"
 
 
 def _requests(served: ServedTraffic) -> str:

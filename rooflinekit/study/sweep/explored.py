@@ -23,7 +23,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.model.energy import PowerLaw, limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
-from rooflinekit.study.sweep.points import REGIMES, Setting, Table, grid_of, predict_points
+from rooflinekit.study.sweep.points import REGIMES, Grid, Setting, Table, grid_of, predict_points
 
 TOLERANCE = 0.004  # of a time or an energy, and of the step's time for the share of a regime
 TIMES = ("total_s", "low_s", "high_s", "cpu_s", "energy_j")
@@ -122,7 +122,8 @@ def explored(
     series: list[Series] = []
     worst = 0.0
     for name, graph in workloads.items():
-        for table in predict_points(graph, settings, _columns(lists[name]), parts=True):
+        grid = Grid(lists=lists[name])
+        for table in predict_points(graph, settings, grid.at(np.arange(grid.points)), parts=True):
             found, error = _thinned(table, lists[name])
             series.append(found)
             worst = max(worst, error)
@@ -155,11 +156,6 @@ def usual(name: str, count: int) -> tuple[int, ...]:
         return tuple(range(first, last + 1))
     top = min(last, first * 2 ** (count - 1))
     return tuple(sorted({round(value) for value in np.geomspace(first, top, max(1, count))}))
-
-
-def _columns(lists: Mapping[str, Sequence[int]]) -> dict[str, NDArray[np.int64]]:
-    columns = np.meshgrid(*lists.values(), indexing="ij")
-    return {name: column.ravel() for name, column in zip(lists, columns, strict=True)}
 
 
 def _thinned(table: Table, lists: Mapping[str, tuple[int, ...]]) -> tuple[Series, float]:

@@ -28,7 +28,7 @@ def grid_of(
 
 
 def state_at(grid: Explored, **state: Any) -> dict[str, Any]:
-    """What the page's script shows: straight lines in logarithms between the kept states; alone a choice has no name."""
+    """What the page's script shows: lines in logarithms between the kept states; a choice alone has no name."""
 
     def place(axis: str, known: Sequence[Any]) -> int:
         return known.index(state[axis]) if axis in state else 0

@@ -66,7 +66,8 @@ def roofline_figure(
 
     Raises InputError for something else or an empty sequence, and for a Validation without its prediction.
     """
-    given = _listed(subject)
+    whole: object = subject
+    given = tuple(whole) if isinstance(whole, Sequence) and not isinstance(whole, str) else (whole,)
     if any(isinstance(part, ParallelPrediction) for part in given):
         return link_figure(given, () if isinstance(path, bool) else path, other=by_level or normalized)
     parts = _parts(given)
@@ -126,10 +127,6 @@ def _roofs(parts: Sequence[Part], *, by_level: bool = False) -> Figure:
         rail=(),
         by_level=by_level,
     )
-
-
-def _listed(subject: object) -> tuple[object, ...]:
-    return tuple(subject) if isinstance(subject, Sequence) and not isinstance(subject, str) else (subject,)
 
 
 def _parts(given: Sequence[object]) -> tuple[Part, ...]:
