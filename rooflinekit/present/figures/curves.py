@@ -127,8 +127,7 @@ def _draw_sweep(ax: Axes, lines: dict[str, pd.DataFrame], against: str, column: 
             ax.plot([x], [y], marker=BOUND_MARKERS[regime], markersize=4, markerfacecolor=own if fit else "white",
                     markeredgecolor=own, markeredgewidth=0.8, linestyle="none", zorder=4)  # fmt: skip
     sizes = sorted({float(x) for rows in lines.values() for x in rows[against]})
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set(xscale="log", yscale="log")
     if len(sizes) > 1:
         ax.set_xlim(sizes[0] / (sizes[1] / sizes[0]) ** 0.3, sizes[-1] * (sizes[-1] / sizes[-2]) ** 0.3)
     # Ticks at the sizes that were tried, as far as their labels have room.
@@ -214,8 +213,7 @@ def errors(
 
 
 def _diagonal(ax: Axes, rows: np.ndarray[tuple[int, ...], np.dtype[np.float64]], font: float) -> None:
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set(xscale="log", yscale="log")
     low, high = float(rows.min()) / 1.6, float(rows.max()) * 1.6
     ends = np.array([low, high])
     ax.plot(ends, ends, color=INK, linewidth=0.8, zorder=2)
@@ -253,8 +251,7 @@ def energy_roofline(
                 [point.intensity], [point.flop_per_joule], s=_energy_area(point, whole, style), facecolor=INK,
                 alpha=0.6, linewidth=0, zorder=3, gid=f"mark-{i}",
             )  # fmt: skip
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log")
         axes.set_ylim(min(p.flop_per_joule for p in figure.points) / 3, None)
         axes.set_xlabel("FLOP per byte of DRAM traffic", fontsize=style.axis_font)
         axes.set_ylabel(f"FLOP per joule, {figure.device}", fontsize=style.axis_font)

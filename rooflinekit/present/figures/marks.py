@@ -43,7 +43,7 @@ def named_points(figure: Figure, count: int) -> tuple[Point, ...]:
     points = (*figure.points, *figure.rail)
     found: list[Point] = []
     for series in figure.series:
-        found += leading((point for point in points if point.series == series.name), limit=len(points))
+        found += leading(point for point in points if point.series == series.name)
     found = list(by_time(found))
     if len(figure.series) > 1:
         found = list({point.kind: point for point in reversed(found)}.values())[::-1]

@@ -64,6 +64,7 @@ def _kernel(point: Point, figure: Figure) -> View:
     else:
         attainable = memory.value
         rate, value, of_roof = said(point.bandwidth, "byte/s"), 0.0, point.bandwidth
+    intensity = three_digits(point.intensity) if point.intensity >= 0.01 else f"{point.intensity:.1e}"
     lower = point.flop and point.intensity * memory.value < roofs[point.roof].value
     roof = memory.name if lower or not point.flop else point.roof
     return {
@@ -77,15 +78,11 @@ def _kernel(point: Point, figure: Figure) -> View:
         "share": {"text": f"{point.share:.1%}", "value": point.share},
         "flop": {"text": said(point.flop, "flop") if point.flop else "–", "value": point.flop},
         "bytes": {"text": said(point.bytes, "byte"), "value": point.bytes},
-        "intensity": {"text": _number(point.intensity) if point.flop else "–", "value": point.intensity},
+        "intensity": {"text": intensity if point.flop else "–", "value": point.intensity},
         "rate": {"text": rate, "value": value},
         "of_roof": {"text": f"{of_roof / attainable:.0%}", "value": of_roof / attainable},
         "roof": roof,
     }
-
-
-def _number(value: float) -> str:
-    return three_digits(value) if value >= 0.01 else f"{value:.1e}"
 
 
 def _pattern(modules: Sequence[str]) -> str:

@@ -22,10 +22,8 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
     if device.draft:
         _say(f"draft: {device.draft_reason}")
     print_table(table(("", "datasheet", "ridge"), (*device_rows(device), *_value(row))))
-    for one in checks:
-        _say(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}")
-    for group, source in device.sources.items():
-        _say(f"source of {group}: {source}")
+    _say(*(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}" for one in checks))
+    _say(*(f"source of {group}: {source}" for group, source in device.sources.items()))
     if device.device_scope:
         _say(f"scope: {device.device_scope}")
     if device.caution:
@@ -36,9 +34,10 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
         _say(f"also called: {', '.join(device.aliases)}")
 
 
-def _say(line: str) -> None:
-    """A paragraph on one line."""
-    say(" ".join(line.split()))
+def _say(*lines: str) -> None:
+    """Paragraphs, each on one line."""
+    for line in lines:
+        say(" ".join(line.split()))
 
 
 def _value(row: Row) -> Iterator[tuple[str, str, str]]:
@@ -87,8 +86,7 @@ def print_host(host: Host) -> None:
     for source in dict.fromkeys(host.sources.values()):
         groups = ", ".join(group for group, text in host.sources.items() if text == source)
         lines.append(f"source of {groups}: {source}")
-    for line in lines:
-        _say(line)
+    _say(*lines)
 
 
 _TERMS = (
@@ -128,8 +126,7 @@ def print_cluster(cluster: Cluster) -> None:
         lines.append(f"between nodes, one direction: {_between(cluster)}, latency {latency}")
     lines += [f"source of {group}: {source}" for group, source in cluster.sources.items()]
     lines += [f"notes: {cluster.notes}"] if cluster.notes else []
-    for line in lines:
-        _say(line)
+    _say(*lines)
 
 
 def print_timing(timing: CollectiveTiming, cluster: str) -> None:

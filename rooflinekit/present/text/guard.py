@@ -18,12 +18,12 @@ _BAR = 24  # columns of the longest bar
 
 def text(found: Sequence[Checked]) -> str:
     """A paragraph a workload and GPU."""
-    return "\n\n".join("\n".join(_lines(one)) for one in found)
-
-
-def _lines(one: Checked) -> Iterator[str]:
-    yield f"{_mark(one)}  {one.block.name} on {one.gpu}: {_time(one)}, {one.now.regime}-bound"
-    yield from (f"    {line}" for line in details(one))
+    return "\n\n".join(
+        "\n    ".join(
+            [f"{_mark(one)}  {one.block.name} on {one.gpu}: {_time(one)}, {one.now.regime}-bound", *details(one)]
+        )
+        for one in found
+    )
 
 
 def details(one: Checked) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from rooflinekit.present.text.form import said
-from rooflinekit.present.text.tables import Cell, console, print_table, records_of, table, table_of, whole
+from rooflinekit.present.text.tables import Cell, console, print_first, print_table, table, table_of, whole
 from rooflinekit.step.accuracy import Accuracy
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.chains import chain_sentences
@@ -31,7 +31,6 @@ from rooflinekit.study.compare.gpus import (
     table_of as gpu_table,
 )
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
-from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,10 +124,7 @@ def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
         **{MEANING[term]: (f"{term}_s", "s") for term in KERNEL_TERMS},
     }  # fmt: skip
     out.print(f"{prediction.machine.name}, by {frame.index.name}")
-    print_table(table_of(columns, records_of(frame.head(_ROWS))), frame.reset_index)
-    rest = frame.iloc[_ROWS:]
-    if len(rest):
-        out.print(f"{len(rest)} more take {format_quantity(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")
+    print_first(columns, frame, _ROWS, numbers=frame.reset_index)
 
 
 def print_explanation(explanation: Explanation, *, details: bool = False) -> None:

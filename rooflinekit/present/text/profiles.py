@@ -9,7 +9,7 @@ from rich.table import Table
 from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
 from rooflinekit.present.text.form import said
-from rooflinekit.present.text.tables import Cell, console, print_table, records_of, say, table, table_of
+from rooflinekit.present.text.tables import Cell, console, print_first, print_table, records_of, say, table
 from rooflinekit.study.profile.matching import Validation
 from rooflinekit.study.profile.memory import MemoryComparison
 from rooflinekit.study.profile.profile import SMALL_S, Profile, ProfileComparison, device_note
@@ -88,22 +88,14 @@ def _print_kernels(profile: Profile) -> None:
         "kernel": lambda row: _name(row["name"]), "count": ("count", ".0f"), "a step": ("total_s", "s"),
         "each": ("each_s", "s"), "share": ("share", ".1%"),
     }  # fmt: skip
-    frame = profile.by_kernel().rename_axis("name")
-    print_table(table_of(columns, records_of(frame.head(_ROWS))))
-    rest = frame.iloc[_ROWS:]
-    if len(rest):
-        say(f"{len(rest)} more kernels take {said(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")
+    print_first(columns, profile.by_kernel().rename_axis("name"), _ROWS, " kernels")
 
 
 def _print_calls(profile: Profile) -> None:
     columns: dict[str, Cell] = {
         "kind of call": lambda row: _name(row["name"]), "calls": ("count", ".0f"), "itself": ("total_s", "s"),
     }  # fmt: skip
-    frame = profile.by_call().rename_axis("name")
-    print_table(table_of(columns, records_of(frame.head(_ROWS))))
-    rest = frame.iloc[_ROWS:]
-    if len(rest):
-        say(f"{len(rest)} more kinds take {said(rest['total_s'].sum(), 's')}")
+    print_first(columns, profile.by_call().rename_axis("name"), _ROWS, " kinds")
 
 
 def print_profile_comparison(found: ProfileComparison) -> None:

@@ -116,9 +116,17 @@ def family_of(p: ParallelPrediction) -> str:
 
 def names_of(predictions: Sequence[ParallelPrediction], *, counted: bool = True) -> tuple[str, ...]:
     """For each prediction what tells it from the others, with or without numbers of devices; at last a number."""
-    columns = list(zip(*(_facts(p, counted=counted) for p in predictions), strict=True))
-    differing = [column for column in columns if len(set(column)) > 1] or columns[1:2]
-    names = [", ".join(filter(None, words)) or "plain" for words in zip(*differing, strict=True)]
+    return told_apart([_facts(p, counted=counted) for p in predictions], usual=1, alike="plain")
+
+
+def told_apart(facts: Sequence[Sequence[str]], *, usual: int = 0, alike: str = "") -> tuple[str, ...]:
+    """For each row of facts those that tell it from the others, else its `usual` one; numbered where that is alike.
+
+    alike: what a row without words is called.
+    """
+    columns = list(zip(*facts, strict=True))
+    differing = [column for column in columns if len(set(column)) > 1] or columns[usual : usual + 1]
+    names = [", ".join(filter(None, words)) or alike for words in zip(*differing, strict=True)]
     return tuple(f"{name} #{i}" if names.count(name) > 1 else name for i, name in enumerate(names, 1))
 
 

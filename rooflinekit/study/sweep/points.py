@@ -80,15 +80,14 @@ def unknown_points(
 ) -> Table:
     """The columns of `predict_points` where nothing is known, and `problem`, which says why."""
     count = len(next(iter(sizes.values()))) if sizes else 1
-    table: Table = {name: np.full(count, np.nan) for name in ("total_s", "low_s", "high_s", "gpu_s", "cpu_s")}
-    table["regime"] = np.full(count, NO_REGIME, dtype=np.int8)
-    table |= {name: np.full(count, np.nan) for name in ("energy_j", "power_w")}
+    fills: dict[str, Any] = dict.fromkeys(("total_s", "low_s", "high_s", "gpu_s", "cpu_s"), np.nan)
+    fills |= {"regime": np.int8(NO_REGIME), "energy_j": np.nan, "power_w": np.nan}
     if _BATCH in sizes or graph.sizes.get(_BATCH):
-        table["throughput"] = np.full(count, np.nan)
+        fills["throughput"] = np.nan
     if memory:
-        table |= {"fits": np.full(count, False)} if memory is True else {}
-        table["peak_bytes"] = np.full(count, np.nan)
-    return {**table, "problem": np.full(count, problem)}
+        fills |= {"fits": False} if memory is True else {}
+        fills["peak_bytes"] = np.nan
+    return {name: np.full(count, value) for name, value in {**fills, "problem": problem}.items()}
 
 
 def predict_points(

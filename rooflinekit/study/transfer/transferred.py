@@ -220,17 +220,12 @@ def widths(spread: Any, freedom: Any, surprise: Any, level: float, below: Any, a
     return np.minimum(factor, (below * network) ** wider), np.minimum(factor, (above * network) ** wider)
 
 
-def transferred(evidence: Evidence, source: Prediction, target: Prediction) -> Transferred:
-    """The target's prediction with what the evidence says of the source's.
-
-    Both predictions are of one network; sizes, formats, execution, host and device may differ. Raises InputError where
-    the evidence cannot be of the source's step.
-    """
-    return correcting(evidence, source)(target)
-
-
 def correcting(evidence: Evidence, source: Prediction) -> Callable[[Prediction], Transferred]:
-    """The same for many targets: what the evidence says is worked out once. Raises InputError likewise, at once."""
+    """Makes of a target's prediction the one with what the evidence says of the source's, worked out once for all.
+
+    Predictions are of one network; sizes, formats, execution, host and device may differ. Raises InputError at once
+    where the evidence cannot be of the source's step.
+    """
     names = leaders(source)
     seen = evidence.seen(source, names)
 

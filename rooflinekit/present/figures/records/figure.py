@@ -21,6 +21,7 @@ from rooflinekit.units import format_quantity
 SCHEMA_VERSION = 1
 
 L2 = "L2"  # what its roof is called
+_COVERED = 0.9  # of the time of a series, by the points that are named
 _ABOVE = 1.02  # from here on a point is above its roof, and not at it
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)  # reading converts and ignores nothing
 
@@ -283,17 +284,12 @@ class Figure:
             raise InputError(f"figure: expected what JSON can hold: {error}") from None
 
 
-def leading(points: Iterable[Point], *, cover: float = 0.9, limit: int = 10) -> tuple[Point, ...]:
-    """The points with the most time, until they cover this share of the time of their series or are `limit` many.
-
-    Raises InputError for a share outside [0, 1] or a negative limit.
-    """
-    if not 0 <= cover <= 1 or limit < 0:
-        raise InputError(f"expected 0 ≤ cover ≤ 1 and limit ≥ 0; got cover={cover!r}, limit={limit!r}")
+def leading(points: Iterable[Point]) -> tuple[Point, ...]:
+    """The points with the most time, until they cover 90 % of the time of their series."""
     found: list[Point] = []
     covered = 0.0
     for point in by_time(points):
-        if covered >= cover or len(found) == limit:
+        if covered >= _COVERED:
             break
         found.append(point)
         covered += point.share
