@@ -392,15 +392,17 @@ def power(
         else [_together(workload, target, (cluster, gpus, strategy), step_w)]
     )
 
-    def fields() -> dict[str, object]:
-        racks = [{} if rack_w is None else {"rack": one.rack(rack_w, pue).to_dict("records")} for one in found]
-        return {"studies": [{**one.to_dict(), **more} for one, more in zip(found, racks, strict=True)]}
+    racks = [None if rack_w is None else one.rack(rack_w, pue) for one in found]
 
     def told() -> None:
-        for one in found:
-            text.predictions.print_limits(one, None if rack_w is None else one.rack(rack_w, pue))
+        for one, held in zip(found, racks, strict=True):
+            text.predictions.print_limits(one, held)
 
-    return Answer("power", fields, told)
+    return Answer(
+        "power",
+        lambda: {"studies": [one.to_dict(held) for one, held in zip(found, racks, strict=True)]},
+        told,
+    )
 
 
 def _together(workload: Workload, target: str, place: tuple[str, int | None, str], step_w: float) -> PowerLimits[Any]:

@@ -91,8 +91,8 @@ class PowerLimits(Generic[Step]):
         samples = copies * self.batch * _DAY_S / self.table["total_s"]
         return self.table[["limit_w"]].assign(gpus=self.gpus * copies, samples_a_day=samples)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+    def to_dict(self, rack: pd.DataFrame | None = None) -> dict[str, Any]:
+        """Ready for JSON; with what `rack` gave."""
         return {
             **dict(zip(("model", "mode", "device"), self.heading, strict=True)),
             "gpus": self.gpus,
@@ -100,6 +100,7 @@ class PowerLimits(Generic[Step]):
             "limits": self.table.to_dict("records"),
             "least_energy_w": self.limit_of(self.least_energy),
             "least_energy_delay_w": self.limit_of(self.least_energy_delay),
+            **({} if rack is None else {"rack": rack.to_dict("records")}),
         }
 
     def __str__(self) -> str:
