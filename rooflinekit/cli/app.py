@@ -24,8 +24,7 @@ from rooflinekit.present.text.form import COLUMNS, being, columns_of
 _HELP = "How long one step of a PyTorch network takes on a GPU, why, and what would change it."
 
 #: Every command.
-COMMANDS = tuple(name for names in guide.GROUPS.values() for name in names)
-_HOME = {name: home for home, names in guide.HOMES.items() for name in names.split()}
+COMMANDS = tuple(guide.HOMES)
 
 
 def program(*names: str, listed: bool = False) -> typer.Typer:
@@ -46,7 +45,7 @@ def program(*names: str, listed: bool = False) -> typer.Typer:
     )
     app.callback()(_without_command)
     for name in names:
-        command = getattr(import_module(f"rooflinekit.cli.{_HOME[name]}"), name.replace("-", "_"))
+        command = getattr(import_module(f"rooflinekit.cli.{guide.HOMES[name]}"), name.replace("-", "_"))
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
