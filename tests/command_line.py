@@ -17,6 +17,12 @@ class Result:
     out: str
     err: str
 
+    def refused(self, message: str) -> None:
+        """It was wrong use: status 2, nothing on standard output, and one line on standard error that begins so."""
+        assert (self.status, self.out) == (2, "")
+        assert self.err.startswith(f"rooflinekit: {message}"), self.err
+        assert self.err.count("\n") == 1, self.err
+
 
 Run = Callable[..., Result]
 

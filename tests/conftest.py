@@ -9,6 +9,7 @@ import pytest
 
 os.environ["ROOFLINEKIT_CACHE_DIR"] = ""  # no trace outlives a test, but where `kept_traces` or one of its own says so
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read once: whichever test profiles first must find it
+import browser
 import torch  # noqa: F401  imported once here, so that no test pays for it in its own time
 from command_line import Run, caller
 from hypothesis import settings
@@ -26,6 +27,13 @@ settings.load_profile("untimed")
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The program, called from where the tests run."""
     return caller(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    """A browser without a page."""
+    with browser.browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ OUTSIDE = {
     "study/transfer": {"numpy", "scipy"},
     "study/guard": set(),
     "present/text": {"rich", "numpy", "pandas"},
-    "present/figures": {"matplotlib", "numpy", "pandas"},
+    "present/figures": {"matplotlib", "numpy", "pandas", "pydantic"},
     "present/traces": set(),
     "present/page": {"jinja2"},
     "api": {"pandas", "pytest"},  # pytest in the plug-in of it

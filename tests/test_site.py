@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import browser
@@ -24,12 +23,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", str(folder)]
     subprocess.run(build, check=True, cwd=ROOT)
     return folder
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
-    with browser.browser(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 @pytest.mark.parametrize("page", [*SOURCES, *NOTEBOOKS], ids=str)

@@ -33,7 +33,7 @@ from benchmarks.transfer.trainings import SOURCES as TRAININGS
 from rooflinekit.errors import InputError
 from rooflinekit.study.errors.components import chips_of
 from rooflinekit.study.transfer.evidence import Evidence
-from rooflinekit.study.transfer.transferred import transferred
+from rooflinekit.study.transfer.transferred import correcting
 
 SOURCES = {**STEPS, **OPERATORS, **TRAININGS}
 _LEAST = 5  # pairs of a line
@@ -43,7 +43,7 @@ _BY_PAIR = ("timm", "neusight", "neusight nodes", "traces")  # the others' pairs
 def judged(a: Measured, b: Measured) -> dict[str, object] | None:
     """A row: the second step directly, and by the first; None where the first cannot be of this network."""
     try:
-        found = transferred(Evidence.of(a.evidence), a.prediction, b.prediction)
+        found = correcting(Evidence.of(a.evidence), a.prediction)(b.prediction)
     except InputError:
         return None
     (low, high), (least, most) = found.interval(), b.prediction.interval()

@@ -26,7 +26,7 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import other_way
 from rooflinekit.study.explain import advice
 from rooflinekit.study.transfer.evidence import Evidence
-from rooflinekit.study.transfer.transferred import Transferred, correcting, on_several, transferred
+from rooflinekit.study.transfer.transferred import Transferred, correcting, on_several
 
 if TYPE_CHECKING:
     from rooflinekit.study.compare.cost import Price, Pricing
@@ -220,7 +220,7 @@ def transfer(
         )
     same = predict_graph(source.graph, machine_of(device_of(to)), source.host, source.execution)
     target = other_way(same, there or {}, None if to_host is None else host_of(to_host))
-    return transferred(step.evidence, source, target)
+    return correcting(step.evidence, source)(target)
 
 
 def transferred_to_cluster(

@@ -17,15 +17,14 @@ import typer
 
 from rooflinekit import __version__
 from rooflinekit.cli import guide
-from rooflinekit.cli.command import Command, made
-from rooflinekit.errors import DeviceWarning, RooflinekitError, printable
+from rooflinekit.cli.command import Command, made, tell
+from rooflinekit.errors import DeviceWarning, RooflinekitError
 from rooflinekit.present.text.form import COLUMNS, being, columns_of
 
 _HELP = "How long one step of a PyTorch network takes on a GPU, why, and what would change it."
 
 #: Every command.
-COMMANDS = tuple(name for names in guide.GROUPS.values() for name in names)
-_HOME = {name: home for home, names in guide.HOMES.items() for name in names.split()}
+COMMANDS = tuple(guide.HOMES)
 
 
 def program(*names: str, listed: bool = False) -> typer.Typer:
@@ -46,7 +45,7 @@ def program(*names: str, listed: bool = False) -> typer.Typer:
     )
     app.callback()(_without_command)
     for name in names:
-        command = getattr(import_module(f"rooflinekit.cli.{_HOME[name]}"), name.replace("-", "_"))
+        command = getattr(import_module(f"rooflinekit.cli.{guide.HOMES[name]}"), name.replace("-", "_"))
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
@@ -87,9 +86,7 @@ def main() -> None:
         warnings.simplefilter("once", DeviceWarning)
         shown = warnings.showwarning
         warnings.showwarning = lambda message, category, *rest: (
-            print(f"rooflinekit: {printable(str(message))}", file=sys.stderr)
-            if issubclass(category, DeviceWarning)
-            else shown(message, category, *rest)
+            tell(message) if issubclass(category, DeviceWarning) else shown(message, category, *rest)
         )
         _any_stream()
         hook, sys.unraisablehook = sys.unraisablehook, _again
@@ -130,7 +127,7 @@ def _run() -> None:
     except RooflinekitError as error:
         _fail(str(error))
     except (typer.Abort, KeyboardInterrupt):
-        print("rooflinekit: interrupted", file=sys.stderr)
+        tell("interrupted")
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does; Python would complain once more on exit.
@@ -153,5 +150,5 @@ def _run() -> None:
 
 
 def _fail(message: str) -> None:
-    print(f"rooflinekit: {printable(' '.join(message.split()))}", file=sys.stderr)
+    tell(" ".join(message.split()))
     sys.exit(2)

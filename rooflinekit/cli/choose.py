@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer, Json, Options, Tables, say
+from rooflinekit.cli.command import Answer, Json, Options, Tables, say, tell
 from rooflinekit.cli.options import (
     CLUSTERS,
     HOSTS,
@@ -181,9 +181,6 @@ def advise(
     return Answer("advise", found.to_dict, lambda: text.tables.print_lines(*str(found).splitlines(), soft_wrap=False))
 
 
-# --- many predictions at once ----------------------------------------------------------------------------------------
-
-
 class Where(Options):
     """Where a sweep or a search runs beside GPUs, and which sizes go together."""
 
@@ -279,7 +276,7 @@ def sweep(
 def _told(out: Path | None) -> Iterator[None]:
     """What was met on the way, a line each; an interrupt says what is not lost."""
     with warnings.catch_warnings():
-        warnings.showwarning = _line
+        warnings.showwarning = lambda message, *_, **__: tell(message)
         try:
             yield
         except KeyboardInterrupt:
@@ -293,10 +290,6 @@ def _told(out: Path | None) -> Iterator[None]:
             raise SweepError(
                 f"memory ran out: {kept}take fewer sizes, or --out NAME.parquet, which never holds all rows at once"
             ) from None
-
-
-def _line(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(printable(f"rooflinekit: {message}"), file=sys.stderr)
 
 
 @describes_workload(many_sizes=True, needs_gpu=False)
@@ -367,9 +360,6 @@ def _bounds(limits: Limits) -> Iterator[str]:
         yield f"cost<={limits.max_cost / 1e6:g}"
 
 
-# --- power and money -------------------------------------------------------------------------------------------------
-
-
 @describes_workload(needs_gpu=False)
 def power(
     workload: Workload,
@@ -402,15 +392,17 @@ def power(
         else [_together(workload, target, (cluster, gpus, strategy), step_w)]
     )
 
-    def fields() -> dict[str, object]:
-        racks = [{} if rack_w is None else {"rack": one.rack(rack_w, pue).to_dict("records")} for one in found]
-        return {"studies": [{**one.to_dict(), **more} for one, more in zip(found, racks, strict=True)]}
+    racks = [None if rack_w is None else one.rack(rack_w, pue) for one in found]
 
     def told() -> None:
-        for one in found:
-            text.predictions.print_limits(one, None if rack_w is None else one.rack(rack_w, pue))
+        for one, held in zip(found, racks, strict=True):
+            text.predictions.print_limits(one, held)
 
-    return Answer("power", fields, told)
+    return Answer(
+        "power",
+        lambda: {"studies": [one.to_dict(held) for one, held in zip(found, racks, strict=True)]},
+        told,
+    )
 
 
 def _together(workload: Workload, target: str, place: tuple[str, int | None, str], step_w: float) -> PowerLimits[Any]:

@@ -162,6 +162,11 @@ def say(*texts: object) -> None:
         print(printable(str(text)))
 
 
+def tell(line: object) -> None:
+    """Says a line on standard error."""
+    print(f"rooflinekit: {printable(str(line))}", file=sys.stderr)
+
+
 @contextmanager
 def progress_line(first: str) -> Iterator[Callable[[str], None] | None]:
     """A line on standard error, with the time passed, that says what is being done; None where it is no terminal."""

@@ -11,28 +11,22 @@ from typer.core import TyperCommand, TyperGroup
 from rooflinekit.cli.synonyms import command_hint, option_hint
 from rooflinekit.errors import InputError
 
-#: Every command, under its question. A test holds the first lines of their docstrings to what fits beside the names.
-GROUPS = {
-    "Predict and explain": ("predict", "summary", "explain", "plot", "report", "explore", "crossover", "profile"),
-    "Choose": ("compare", "transfer", "advise", "sweep", "search", "power", "cost"),
-    "Many GPUs and serving": ("parallel", "fit-into", "train", "collective", "serve"),
-    "Measure and calibrate": ("measure", "calibrate", "campaign", "fit"),
-    "Keep watch": ("guard",),
-    "Hardware": ("devices", "hosts", "clusters", "specs", "check"),
-    "Itself": ("doctor", "cache"),
+#: Every command, under its question, behind the module of this folder that its function is in. A test holds the first
+#: lines of their docstrings to what fits beside the names.
+_COMMANDS = {
+    "Predict and explain": (
+        "step.predict step.summary step.explain pages.plot pages.report pages.explore step.crossover step.profile"
+    ),
+    "Choose": "choose.compare choose.transfer choose.advise choose.sweep choose.search choose.power choose.cost",
+    "Many GPUs and serving": "several.parallel several.fit-into several.train several.collective serve.serve",
+    "Measure and calibrate": "measuring.measure measuring.calibrate measuring.campaign measuring.fit",
+    "Keep watch": "upkeep.guard",
+    "Hardware": "hardware.devices hardware.hosts hardware.clusters hardware.specs hardware.check",
+    "Itself": "upkeep.doctor upkeep.cache",
 }
-
-#: The modules of this folder, and the commands whose functions are in them.
-HOMES = {
-    "step": "predict summary explain crossover profile",
-    "pages": "plot report explore",
-    "choose": "compare transfer advise sweep search power cost",
-    "several": "parallel fit-into train collective",
-    "serve": "serve",
-    "measuring": "measure calibrate campaign fit",
-    "hardware": "devices hosts clusters specs check",
-    "upkeep": "guard doctor cache",
-}
+_PLACES = {question: [word.split(".") for word in words.split()] for question, words in _COMMANDS.items()}
+GROUPS = {question: [name for _, name in places] for question, places in _PLACES.items()}
+HOMES = {name: home for places in _PLACES.values() for home, name in places}
 
 #: What a newcomer needs, each with a call to begin with.
 FIRST = {

@@ -170,8 +170,6 @@ def _record(one: Check) -> dict[str, Any]:
     return {name: getattr(one, name) for name in ("name", "expected", "actual", "unit", "status", "note")}
 
 
-# --- writing them ----------------------------------------------------------------------------------------------------
-
 specs = group(
     """Write a specification of this machine, or of a GPU nobody sells.
 

@@ -372,8 +372,6 @@ def _watch(reader: int, over: threading.Event, stop: Stop, finish: threading.Loc
         os._exit(128 + number)
 
 
-# --- files of measurements -------------------------------------------------------------------------------------------
-
 campaign = group(
     """Check, summarize and merge the measurements of `calibrate`.
 
@@ -480,9 +478,6 @@ def merge(files: Files, out: Annotated[Path, "--out -o", "the file to write"], f
     check_free(out, force=force)
     campaign_files.merge_files(files, out, force=force)
     return _summarized([out], f"written to {out}")
-
-
-# --- the constants anew ----------------------------------------------------------------------------------------------
 
 
 def fit(

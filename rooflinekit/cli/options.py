@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from datetime import date
 from importlib import import_module
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Options
+from rooflinekit.cli.command import Options, tell
 from rooflinekit.cli.parse import quantity_of, variants_of
-from rooflinekit.errors import InputError, printable
+from rooflinekit.errors import InputError
 from rooflinekit.present.text.progress import bar
 
 if TYPE_CHECKING:
@@ -53,8 +52,6 @@ Force = Annotated[bool, "replace a file that exists"]
 Rank = Annotated[
     int | None, "for a folder of traces: read only this rank; by default the mean of all ranks", NONE_OR_MORE
 ]
-
-# --- a step that was measured ----------------------------------------------------------------------------------------
 
 MEASURED = (
     "a time, '31.2 ms', or a file: a profiler's trace (or a folder with one for each rank), what `measure --out` "
@@ -108,8 +105,6 @@ def changes_of(option: str, given: Sequence[str]) -> dict[str, Any]:
         raise InputError(f"{option} {several[0]}: expected one value; got {len(found[several[0]])}")
     return {name: values[0] for name, values in found.items()}
 
-
-# --- money -----------------------------------------------------------------------------------------------------------
 
 Carbon = Annotated[float | None, "--carbon KG", "kg of CO2 for each kWh, to print emissions"]
 
@@ -219,7 +214,7 @@ def say_notes(pricing: rk.Pricing, devices: Sequence[rk.Device]) -> None:
             listed = ", ".join(dict.fromkeys(device.name for device in devices))
             raise InputError(f"--price {name}=…: this GPU is not among those compared: {listed}")
     for note in pricing.notes(devices):
-        print(printable(f"rooflinekit: {note}"), file=sys.stderr)
+        tell(note)
 
 
 def money_of(option: str, text: str) -> tuple[float, str]:

@@ -83,7 +83,7 @@ def plot(
 
         subject: Any = _several(workload, target, asked) if asked else (
             _predictions(workload, (target, *(others or ())), over) if trace is None
-            else _beside(workload, target, trace)
+            else rk.Profile.read(trace).beside(workload.predict(target)[0][0])
         )  # fmt: skip
         figure = roofline_figure(
             subject, path=bool(over or others), joined=not others, by_level=by_level, normalized=normalized
@@ -201,12 +201,6 @@ def _opened(workload: Workload, target: str, name: str) -> tuple[rk.Graph, dict[
     return whole, {size: value for size, value in workload.sizes.items() if size in whole.dims and size != name}
 
 
-def _beside(workload: Workload, target: str, trace: Path) -> Any:
-    measured = rk.Profile.read(trace)
-    ((prediction,),) = workload.predict(target)
-    return measured.beside(prediction)
-
-
 @describes_workload()
 def report(
     workload: Workload,
@@ -247,9 +241,6 @@ def report(
             progress=doing,
         )
     say(f"report written to {out}")
-
-
-# --- the same report as Python ---------------------------------------------------------------------------------------
 
 
 def python_of(
@@ -338,8 +329,6 @@ def _predict(workload: Workload) -> Iterator[str]:
     if workload.described.constants is not None:
         yield f"constants={_written(str(workload.described.constants))}"
 
-
-# --- a page with sliders ---------------------------------------------------------------------------------------------
 
 _MODES = ("inference", "training", "forward")
 _FORMATS = ("bf16", "fp16")

@@ -269,27 +269,19 @@ def serve(
     )
     return Answer(
         "serve-rates",
-        lambda: {"served": [one.to_dict() for one in found], "refused": refused},
+        lambda: {"served": [one.to_dict() for one in found], "refused": [one.to_dict() for one in refused]},
         lambda: text.serving.print_rates(found, refused),
     )
 
 
 def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places, price: float | None) -> Answer:
     """Clients that ask one request after the other."""
-    from rooflinekit.present.text.serving import Refused
-
     inputs, batches = numbers("--input", asked.input_tokens), numbers("--batch", asked.batch)
-    found: list[rk.Serving] = []
-    refused: list[Refused] = []
-    for place, tokens, clients in product(listed, inputs, batches):
-        try:
-            found.append(rk.serve(decoder, **place, batch=clients, input=tokens, output=asked.output, price_usd=price))
-        except (CapacityError, FormatError) as error:
-            # One that cannot is a row; the others are what was asked for.
-            where = str(place["gpu"] or place["cluster"])
-            refused.append(Refused(gpu=where, clients=clients, input=tokens, output=asked.output, why=error))
-    if not found:
-        raise refused[0].why
+    places = [
+        {**place, "batch": clients, "input": tokens, "output": asked.output, "price_usd": price}
+        for place, tokens, clients in product(listed, inputs, batches)
+    ]
+    found, refused = _each(places, lambda options: rk.serve(decoder, **options))
 
     def told() -> None:
         if len(found) == 1 and not refused:
@@ -315,7 +307,7 @@ def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic:
         rk.plot.save(drawn(found[0])[0], rates.figure)
     return Answer(
         "serve-capacity",
-        lambda: {"capacities": [one.to_dict(load) for one in found], "refused": refused},
+        lambda: {"capacities": [one.to_dict(load) for one in found], "refused": [one.to_dict() for one in refused]},
         lambda: text.serving.print_capacities(found, refused, load),
     )
 
@@ -332,17 +324,18 @@ def _search(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.
     return Answer("serve-capacity", found.to_dict, lambda: text.serving.print_fleets(found))
 
 
-def _each(places: list[Place], walk: Callable[[Place], Any]) -> tuple[list[Any], list[dict[str, str]]]:
+def _each(places: list[Place], walk: Callable[[Place], Any]) -> tuple[list[Any], list[Refused]]:
     """What is found in each place; one that cannot is told beside the others, and an error where none can."""
-    found, refused, first = [], [], None
+    from rooflinekit.present.text.serving import Refused
+
+    found, refused = [], []
     for options in places:
         try:
             found.append(walk(options))
         except (CapacityError, FormatError) as error:
-            first = first or error
-            refused.append({"gpu": str(options["gpu"] or options["cluster"]), "why": str(error)})
-    if not found and first is not None:
-        raise first
+            refused.append(Refused(asked=options, why=error))
+    if refused and not found:
+        raise refused[0].why
     return found, refused
 
 

@@ -266,20 +266,20 @@ def train(
     step = at(power_limit=None if power_limit is None else quantity_of("--power-limit", power_limit, "W"))
     costs = None if pricing is None else _costs(step, pricing, tokens, carbon)
     limits = None if rack_w is None else _limits(step, at)
+    racks = None if limits is None or rack_w is None else limits.rack(rack_w, purchase.pue)
 
     def fields() -> dict[str, object]:
         further: dict[str, object] = {} if costs is None else {"cost": costs.to_dict()}
-        if limits is not None and rack_w is not None:
-            racks = limits.rack(rack_w, purchase.pue).to_dict("records")
-            further["power"] = {**limits.to_dict(), "rack": racks}
+        if limits is not None:
+            further["power"] = limits.to_dict(racks)
         return {"step": step.to_dict(), "search": None, **further}
 
     def told() -> None:
         print(step)
         if costs is not None:
             text.predictions.print_costs(costs)
-        if limits is not None and rack_w is not None:
-            text.predictions.print_limits(limits, limits.rack(rack_w, purchase.pue))
+        if limits is not None:
+            text.predictions.print_limits(limits, racks)
 
     return Answer("train", fields, told)
 

@@ -62,7 +62,9 @@ def predict(
     compared = [p.compare(**variants) for p in predictions] if variants else []
     largest = [p.largest_batch() for p in predictions] if largest_batch else []
     written = list(_written(predictions, plot, trace, snapshot))
-    tables = [_table(p, by, depth) for p in predictions] if by is not None else []
+    tables: list[Any] = [
+        p.by_module(depth) if by == "module" else getattr(p, f"by_{by}")() for p in predictions if by is not None
+    ]
 
     further = {
         "by": [table.reset_index().to_dict("records") for table in tables],
@@ -108,10 +110,6 @@ def _written(
     if snapshot is not None:
         rk.save_snapshot(predictions[0], snapshot)
         yield f"blocks of memory written to {snapshot}; pytorch.org/memory_viz opens it"
-
-
-def _table(prediction: rk.Prediction, by: str | None, depth: int | None) -> Any:
-    return prediction.by_module(depth) if by == "module" else getattr(prediction, f"by_{by}")()
 
 
 @describes_workload(needs_gpu=False)

@@ -120,11 +120,11 @@ _OPTION = {word: answers for words, answers in _OPTIONS.items() for word in word
 _COMMAND = {word: answer for words, answer in _COMMANDS.items() for word in words.split()}
 
 
-def option_hint(typed: str, known: Collection[str], count: int = 1, value: str = "") -> str:
+def option_hint(typed: str, known: Collection[str], value: str = "") -> str:
     """A clause on what to write for an option that a command does not have; empty where nothing is like it.
 
-    known: the command's options, each with its hyphens; `count` of them are offered by their spelling, where the word
-    is not one that everybody knows. value: the word that was typed behind it.
+    known: the command's options, each with its hyphens; one is offered by its spelling, where the word is not one that
+    everybody knows. value: the word that was typed behind it.
 
     >>> option_hint("--training", ["--mode", "--trace"])
     ': write --mode training'
@@ -136,7 +136,7 @@ def option_hint(typed: str, known: Collection[str], count: int = 1, value: str =
     for answer in _OPTION.get(typed.lstrip("-").replace("_", "-").lower(), ()):
         if set(_NAMES.findall(_ELSEWHERE.split(answer)[0])) <= set(known):
             return ": write " + _EXAMPLE.sub(value if value.isdecimal() else r"\1", answer)
-    return nearest(typed, known, count)
+    return nearest(typed, known, 1)
 
 
 def command_hint(typed: str, known: Collection[str]) -> str:

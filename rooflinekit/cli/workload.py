@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,10 +14,10 @@ import typer
 
 import rooflinekit as rk
 from rooflinekit.cli import guide
-from rooflinekit.cli.command import Answer, Command, Options, progress_line
+from rooflinekit.cli.command import Answer, Command, Options, progress_line, tell
 from rooflinekit.cli.options import GPUS, HOSTS, Draft
 from rooflinekit.cli.parse import assumed_of, inputs_of, integer, integers, limits_of, sizes_of
-from rooflinekit.errors import InputError, printable
+from rooflinekit.errors import InputError
 from rooflinekit.ir.inputs import mode_of
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ class Workload:
                 loss=self.loss,
                 following=_progress,
                 kept=self.described.cache,
-                unkept=_tell if self.described.verbose else None,
+                unkept=tell if self.described.verbose else None,
             )
             graph = traced()
             found.append(graph.at(**{name: value for name, value in self.sizes.items() if name in graph.dims}))
@@ -232,10 +231,6 @@ class Workload:
         """Raises InputError for what is no training step: steps on several devices are."""
         if self.options["mode"] != "training":
             raise InputError(f"--cluster: {why} add --mode training")
-
-
-def _tell(line: str) -> None:
-    print(f"rooflinekit: {printable(line)}", file=sys.stderr)
 
 
 @contextmanager

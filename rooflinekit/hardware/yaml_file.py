@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, get_args
@@ -148,19 +149,22 @@ _EXPECTED = {
 }
 
 
-def one_line(error: ValidationError, model: type[BaseModel], label: str) -> str:
+def one_line(error: ValidationError, model: type, label: str) -> str:
     """The first problem in words (unknown keys first: a missing one is often misspelt), and how many more there are."""
     problems = error.errors(include_url=False)
-    first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
+    first = min(problems, key=lambda problem: problem["type"] not in ("extra_forbidden", "unexpected_keyword_argument"))
     path = [str(part) for part in first["loc"] if part != "[key]"]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return printable(": ".join([label, *path, _words(first, model)]) + more)
 
 
-def _words(problem: Any, model: type[BaseModel]) -> str:
+def _words(problem: Any, model: type) -> str:
     kind, given = problem["type"], problem["input"]
     if kind == "extra_forbidden":
         return f"unknown key{nearest(str(problem['loc'][-1]), _keys(model, problem['loc'][:-1]), 1)}"
+    if kind == "unexpected_keyword_argument":  # the same of a dataclass
+        keys = [field.name for field in fields(model)] if is_dataclass(model) and len(problem["loc"]) == 1 else []
+        return f"unknown key{'; the keys are ' * bool(keys)}{', '.join(keys)}"
     if kind == "missing":
         return "the key is missing"
     if kind in ("value_error", "assertion_error"):

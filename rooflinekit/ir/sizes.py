@@ -55,6 +55,11 @@ def finite(value: object) -> bool:
         return False
 
 
+def finite_or_none(value: Any) -> Any:
+    """The value, None for a float that is NaN or infinite: JSON has no such numbers."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def is_count(value: object) -> bool:
     """Whether a value counts something: a finite number of 0 or more, a formula of sizes, or a column of numbers.
 

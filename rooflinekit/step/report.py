@@ -21,7 +21,7 @@ from rooflinekit.step.labels import MEANING, REMEDIES, parted
 from rooflinekit.step.timeline import Span
 from rooflinekit.step.utilization import main_peak
 from rooflinekit.step.variants import BATCH
-from rooflinekit.units import format_bytes, format_quantity
+from rooflinekit.units import format_bytes, format_quantity, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,18 +178,6 @@ _MFU = "MFU = matrix FLOP / (time · peak)"
 def _mfu(p: Prediction) -> str:
     math, peak = main_peak(p.timings, p.machine.device)
     return f"{p.mfu:.1%} of {format_quantity(peak, 'flop/s')} in {math}" if math else "–"
-
-
-def number(value: float | None, times: float = 1) -> str:
-    """Three digits, more where it takes more before the point.
-
-    >>> number(1234.5), number(0.02345), number(0.5, 1000), number(None)
-    ('1234', '0.0234', '500', '–')
-    """
-    if value is None:
-        return "–"
-    scaled = value * times
-    return f"{scaled:.0f}" if scaled >= 99.95 else f"{scaled:.3g}"
 
 
 def _between(bounds: tuple[float, float]) -> str:

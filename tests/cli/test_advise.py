@@ -34,7 +34,4 @@ def test_advice(run: Run, net: str) -> None:
     ],
 )
 def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
-    result = run("advise", net, *SIZE, *args)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
-    assert result.err.count("\n") == 1
+    run("advise", net, *SIZE, *args).refused(message)

@@ -1,17 +1,12 @@
 """`rooflinekit campaign`, as a user meets it."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from command_line import Run, caller
 from records import record
 
 from rooflinekit.calibrate.bench.record_file import read_record
-from rooflinekit.cli import app as cli
-
-Run = Callable[..., SimpleNamespace]
 
 TABLE = "# gpu: nvidia-t4\n# source: lab\n# licence: CC0\n# timing: event\nop,dtype,m,n,k,seconds\nmm,fp16,8,8,8,1e-5\n"
 
@@ -23,17 +18,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     record("b.jsonl", (3,))
     Path("t.csv").write_text(TABLE)
 
-    def call(*args: object) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["rooflinekit", "campaign", *map(str, args)])
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return SimpleNamespace(status=status, out=out, err=err)
-
-    return call
+    called = caller(monkeypatch, capsys)
+    return lambda *args: called("campaign", *args)
 
 
 def test_validate(run: Run) -> None:

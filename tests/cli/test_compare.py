@@ -48,7 +48,4 @@ def test_json_has_what_predict_says(run: Run, net: str) -> None:
     ],
 )
 def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
-    result = run("compare", net, *SIZE, *args)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
-    assert result.err.count("\n") == 1
+    run("compare", net, *SIZE, *args).refused(message)

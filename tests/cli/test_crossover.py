@@ -45,7 +45,4 @@ def test_the_size_that_is_looked_for_need_not_be_given(run: Run, net: str) -> No
     ],
 )
 def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
-    result = run("crossover", net, *SIZE, *args)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
-    assert result.err.count("\n") == 1
+    run("crossover", net, *SIZE, *args).refused(message)

@@ -147,10 +147,7 @@ def test_drafts(run: Run) -> None:
     ],
 )  # fmt: skip
 def test_wrong_use_is_one_line_and_status_2(run: Run, args: tuple[str, ...], message: str) -> None:
-    result = run(*args)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
-    assert result.err.count("\n") == 1
+    run(*args).refused(message)
 
 
 # ------------------------------------------------------------------ check

@@ -1,21 +1,16 @@
 """`rooflinekit measure`, as a user meets it, on the CPU at hand."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from command_line import Run, caller
 from documents import checked
 
 import rooflinekit as rk
 from rooflinekit.calibrate.hosts import own as own_host
-from rooflinekit.cli import app as cli
 from rooflinekit.hardware.specs import load_host
-
-Run = Callable[..., SimpleNamespace]
 
 NET = """
 import torch
@@ -49,17 +44,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(NET)
 
-    def call(*args: object) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["rooflinekit", "measure", *map(str, args)])
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        out, err = capfd.readouterr()
-        return SimpleNamespace(status=status, out=out, err=err)
-
-    return call
+    called = caller(monkeypatch, capfd)
+    return lambda *args: called("measure", *args)
 
 
 def test_the_comparison(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

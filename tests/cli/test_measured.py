@@ -73,10 +73,7 @@ def test_another_batch_than_the_measured_one(run: Run, net: str) -> None:
 )
 def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
     command, *options = args
-    result = run(command, net, *SIZE, "--gpu", "l4", *options)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
-    assert result.err.count("\n") == 1
+    run(command, net, *SIZE, "--gpu", "l4", *options).refused(message)
 
 
 def test_a_search_asks_which_size_was_measured(run: Run, net: str) -> None:

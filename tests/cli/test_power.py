@@ -45,10 +45,7 @@ def test_costs_of_two_gpus(run: Run, net: str) -> None:
 )
 def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
     command, *rest = args
-    result = run(command, net, *CALL, *rest)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
-    assert result.err.count("\n") == 1
+    run(command, net, *CALL, *rest).refused(message)
 
 
 TRAIN = ("--mode", "training", "--optimizer", "SGD")
@@ -102,7 +99,4 @@ def test_a_training_run_has_a_price_and_a_rack(run: Run) -> None:
     ],
 )
 def test_wrong_money_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
-    result = run(*({"NET": net, "LLAMA": str(CONFIG)}.get(str(word), word) for word in args))
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
-    assert result.err.count("\n") == 1
+    run(*({"NET": net, "LLAMA": str(CONFIG)}.get(str(word), word) for word in args)).refused(message)

@@ -53,10 +53,7 @@ def test_a_gpu_that_it_does_not_fit_is_a_row(run: Run) -> None:
     ],
 )
 def test_wrong_use_is_one_line(run: Run, args: tuple[str, ...], message: str) -> None:
-    result = run("serve", CONFIG, *args)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
-    assert result.err.count("\n") == 1
+    run("serve", CONFIG, *args).refused(message)
 
 
 def test_the_commands_of_the_page_print_what_it_shows(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +175,4 @@ def test_engines_apart_and_the_cheapest_of_several(run: Run) -> None:
     ],
 )
 def test_wrong_settings_are_one_line(run: Run, args: tuple[str, ...], message: str) -> None:
-    result = run("serve", CONFIG, "--gpu", "l4", "-i", 64, "--output", 4, *args)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
-    assert result.err.count("\n") == 1
+    run("serve", CONFIG, "--gpu", "l4", "-i", 64, "--output", 4, *args).refused(message)

@@ -138,7 +138,4 @@ def test_memory_that_runs_out_loses_no_piece(
     ],
 )
 def test_wrong_use(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
-    result = run(args[0], net, *INPUT, "--gpu", "l4", *args[1:])
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
-    assert result.err.count("\n") == 1
+    run(args[0], net, *INPUT, "--gpu", "l4", *args[1:]).refused(message)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rooflinekit.distributed.described import LayoutSearch
-    from rooflinekit.distributed.prediction import TrainingStep
     from rooflinekit.serving.fleet import Capacity
 
 _SHAPES = "osD^vPX*"  # of the marks of series
@@ -55,13 +55,10 @@ _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 _SECONDS = FuncFormatter(lambda seconds, _: format_quantity(seconds, "s", digits=1))
 
 
-def _decades(ax: Axes, most: float) -> None:
+def _decades(axis: Axis, most: float) -> None:
     """Ticks of an axis of quantities at decades, at 1, 2 and 5 of each where it has no more than `most` in one."""
-    low, high = ax.get_ylim()
-    ax.yaxis.set_major_locator(LogLocator(10, subs=(1.0,) if high / low > most else (1.0, 2.0, 5.0)))
-
-
-# --- time and throughput over a size
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(10, subs=(1.0,) if high / low > most else (1.0, 2.0, 5.0)))
 
 
 _FOUND = (
@@ -130,8 +127,7 @@ def _draw_sweep(ax: Axes, lines: dict[str, pd.DataFrame], against: str, column: 
             ax.plot([x], [y], marker=BOUND_MARKERS[regime], markersize=4, markerfacecolor=own if fit else "white",
                     markeredgecolor=own, markeredgewidth=0.8, linestyle="none", zorder=4)  # fmt: skip
     sizes = sorted({float(x) for rows in lines.values() for x in rows[against]})
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set(xscale="log", yscale="log")
     if len(sizes) > 1:
         ax.set_xlim(sizes[0] / (sizes[1] / sizes[0]) ** 0.3, sizes[-1] * (sizes[-1] / sizes[-2]) ** 0.3)
     # Ticks at the sizes that were tried, as far as their labels have room.
@@ -141,7 +137,7 @@ def _draw_sweep(ax: Axes, lines: dict[str, pd.DataFrame], against: str, column: 
     seconds = column == "total_s"
     ax.yaxis.set_major_formatter(_SECONDS if seconds else FuncFormatter(lambda y, _: si(y)))
     ax.set_ylabel("Time of a step" if seconds else "Samples/s", fontsize=style.axis_font)
-    _decades(ax, 40)
+    _decades(ax.yaxis, 40)
     ax.yaxis.set_minor_locator(NullLocator())
     plain_frame(ax, style, grid="both")
     if len(lines) == 1:
@@ -171,9 +167,6 @@ def _sweep_handles(lines: dict[str, pd.DataFrame]) -> list[Artist]:
         hollow = Line2D([], [], marker="o", label="does not fit", markerfacecolor="white", markeredgecolor=INK, **mark)
         found.append(hollow)
     return [*found, Patch(facecolor=FAINT, alpha=0.35, linewidth=0, label="90 % interval")]
-
-
-# --- predicted against measured times
 
 
 _BAND = 0.2
@@ -220,21 +213,17 @@ def errors(
 
 
 def _diagonal(ax: Axes, rows: np.ndarray[tuple[int, ...], np.dtype[np.float64]], font: float) -> None:
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set(xscale="log", yscale="log")
     low, high = float(rows.min()) / 1.6, float(rows.max()) * 1.6
     ends = np.array([low, high])
     ax.plot(ends, ends, color=INK, linewidth=0.8, zorder=2)
     ax.fill_between(ends, ends * (1 - _BAND), ends * (1 + _BAND), color=FAINT, alpha=0.3, linewidth=0, zorder=1)
     ax.set(xlim=(low, high), ylim=(low, high))
     for axis, word in ((ax.xaxis, "Measured"), (ax.yaxis, "Predicted")):
-        axis.set_major_locator(LogLocator(10, subs=(1.0,) if high / low > 30 else (1.0, 2.0, 5.0)))
+        _decades(axis, 30)
         axis.set_minor_formatter(NullFormatter())
         axis.set_major_formatter(_SECONDS)
         axis.set_label_text(f"{word} time", fontsize=font)
-
-
-# --- what a joule buys, and what time costs in joules
 
 
 _MARK, _WHOLE = 10.0, 400.0  # pt² of the smallest mark, and of one that took all joules
@@ -262,8 +251,7 @@ def energy_roofline(
                 [point.intensity], [point.flop_per_joule], s=_energy_area(point, whole, style), facecolor=INK,
                 alpha=0.6, linewidth=0, zorder=3, gid=f"mark-{i}",
             )  # fmt: skip
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log")
         axes.set_ylim(min(p.flop_per_joule for p in figure.points) / 3, None)
         axes.set_xlabel("FLOP per byte of DRAM traffic", fontsize=style.axis_font)
         axes.set_ylabel(f"FLOP per joule, {figure.device}", fontsize=style.axis_font)
@@ -314,9 +302,6 @@ def time_energy(
         marks = [(place, math.sqrt(area) / 2, text) for place, text in zip(places, texts, strict=True)]
         name_marks(axes, style, marks, [tuple(zip(*places, strict=True))])
     return axes
-
-
-# --- kernels of attention, over the length of sequences
 
 
 @checked
@@ -371,9 +356,6 @@ def attention(
     return page.panels
 
 
-# --- latency over the rate of requests
-
-
 _SHOWN = 1.6  # times the knee: beyond, waiting grows with the number of requests
 
 
@@ -413,9 +395,6 @@ def rates(capacity: Capacity, *, width: Width = "column", venue: Venue | None = 
     return page.panels
 
 
-# --- layouts of a training step by time and memory
-
-
 _GIB = 2**30
 _NAMED = 6  # labels that a column has room for
 _RADIUS = 2.0  # points of a mark
@@ -451,12 +430,8 @@ def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page
         axes.legend(loc="lower left", fontsize=style.label_font, frameon=False)
         plain_frame(axes, style, grid="both")
         page.settle([])
-        texts = {id(step): f"{step.layout}{_recomputed(step)}" for step in named}
+        again = {id(step): step.recipe.recompute for step in named if step.recipe.recompute != "none"}
+        texts = {id(s): f"{s.layout}{f', recompute {again[id(s)]}' if id(s) in again else ''}" for s in named}
         marks = [(place, _RADIUS, texts.get(id(step), "")) for step, place in zip(found.steps, every, strict=True)]
         name_marks(axes, style, marks, [tuple(zip(*best, strict=True)), ((capacity, capacity), axes.get_ylim())])
     return axes
-
-
-def _recomputed(step: TrainingStep) -> str:
-    """What backward computes again, where anything is."""
-    return "" if step.recipe.recompute == "none" else f", recompute {step.recipe.recompute}"

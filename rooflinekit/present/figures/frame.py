@@ -59,10 +59,8 @@ class Frame(Ground):
 
 
 def _prepare(ax: Axes, limits: Limits, style: Style, figure: Figure) -> None:
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlim(10**limits.left, 10**limits.right)
-    ax.set_ylim(10**limits.bottom, 10**limits.top)
+    ax.set(xscale="log", yscale="log")
+    ax.set(xlim=(10**limits.left, 10**limits.right), ylim=(10**limits.bottom, 10**limits.top))
     # Memory roofs keep their angle, and what is written along them, after a resize too. Two shared axes leave the box
     # alone to adjust.
     shared = len(ax.get_shared_x_axes().get_siblings(ax)) > 1 and len(ax.get_shared_y_axes().get_siblings(ax)) > 1
@@ -113,9 +111,6 @@ def power(value: float) -> str:
     if exponent in (0, 1):
         return f"{10**exponent}"
     return "10" + "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] if digit != "-" else "⁻" for digit in str(exponent))
-
-
-# How far the axes of a roofline figure reach, and where its marks belong.
 
 
 RAIL_HALF = 0.22  # decades on either side of the rail's middle

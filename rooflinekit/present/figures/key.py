@@ -113,19 +113,18 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
         colour = FAINT if several else BOUND_COLOURS[bound]
         found.append(_handle(f"{bound}-bound", BOUND_MARKERS[bound], colour, 20.0))
     if any(series.measured_s for series in figure.series):
-        found += [_hollow("predicted"), _handle("measured", "o", FAINT, 20.0)]
+        found += [_handle("predicted", "o", "white", 20.0, INK), _handle("measured", "o", FAINT, 20.0)]
     if figure.by_level and points:
-        found += [_handle("level that takes longer", "o", FAINT, 20.0), _hollow("the other level")]
+        found += [
+            _handle("level that takes longer", "o", FAINT, 20.0),
+            _handle("the other level", "o", "white", 20.0, INK),
+        ]
     if figure.above:
-        ring = _handle("above its roof", "o", "none", 40.0)
-        ring.set_markeredgecolor(VERMILLION)
-        found.append(ring)
+        found.append(_handle("above its roof", "o", "none", 40.0, VERMILLION))
     if points:
         areas = {share: area_of(figure, style, share) for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)}
         share = max((share for share, area in areas.items() if area <= 45), default=0.01)
-        handle = _handle(f"{share:.0%} of GPU time".replace("%", " %"), "o", "none", areas[share])
-        handle.set_markeredgecolor(INK)
-        found.append(handle)
+        found.append(_handle(f"{share:.0%} of GPU time".replace("%", " %"), "o", "none", areas[share], INK))
     if not several and len(points) > len(named):
         rest = sum(point.share for point in points) - sum(point.share for point in named)
         found.append(_handle(f"{len(points) - len(named)} unnamed: {rest:.1%}".replace("%", " %"), "o", "none", 0.0))
@@ -137,12 +136,6 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
     return found
 
 
-def _hollow(label: str) -> Line2D:
-    handle = _handle(label, "o", "white", 20.0)
-    handle.set_markeredgecolor(INK)
-    return handle
-
-
 def _line_handles(lines: Sequence[Line]) -> list[Line2D]:
     origins = dict.fromkeys((line.first.provenance.removesuffix(" share"), line.dashed) for line in lines)
     return [
@@ -151,6 +144,8 @@ def _line_handles(lines: Sequence[Line]) -> list[Line2D]:
     ]
 
 
-def _handle(label: str, marker: str, colour: str, area: float) -> Line2D:
-    return Line2D([], [], label=label, linestyle="none", marker=marker if area else "none", color=colour,
-                  markersize=math.sqrt(marker_square(marker, area)), markeredgewidth=0.5)  # fmt: skip
+def _handle(label: str, marker: str, colour: str, area: float, edge: str | None = None) -> Line2D:
+    return Line2D(
+        [], [], label=label, linestyle="none", marker=marker if area else "none", color=colour,
+        markersize=math.sqrt(marker_square(marker, area)), markeredgewidth=0.5, markeredgecolor=edge,
+    )  # fmt: skip

@@ -43,7 +43,7 @@ def named_points(figure: Figure, count: int) -> tuple[Point, ...]:
     points = (*figure.points, *figure.rail)
     found: list[Point] = []
     for series in figure.series:
-        found += leading((point for point in points if point.series == series.name), limit=len(points))
+        found += leading(point for point in points if point.series == series.name)
     found = list(by_time(found))
     if len(figure.series) > 1:
         found = list({point.kind: point for point in reversed(found)}.values())[::-1]
@@ -84,7 +84,8 @@ def draw_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> None:
         alpha = 0.75 if len(figure.series) > 1 else 0.9 if point in named else 0.55
         colour, radius, gid = colours[point.series, point.bound], marker_radius(marker, area), gids[id(point)]
         places = frame.places(point)
-        spots = [frame.limits.clipped(*place.at) if point.flop else _on_rail(frame, place) for place in places]
+        spots = [frame.limits.clipped(*place.at if point.flop else (1.0, place.at[1])) for place in places]
+        spots = spots if point.flop else [(frame.rail, y) for _, y in spots]
         if len(spots) > 1:
             frame.ax.plot(*zip(*spots, strict=True), color=colour, linewidth=0.7, alpha=alpha, zorder=3.5)
             frame.room.add_line(*(frame.place(*spot) for spot in spots[:2]))
@@ -113,10 +114,6 @@ def draw_mark(
             alpha=alpha, zorder=4 if filled else 3.8, gid=gid, transform=IdentityTransform(),
         ), autolim=False,
     )  # fmt: skip
-
-
-def _on_rail(frame: Frame, place: Place) -> tuple[float, float]:
-    return frame.rail, frame.limits.clipped(1.0, place.at[1])[1]
 
 
 def _edge_arrow(frame: Frame, place: Place, spot: tuple[float, float], gid: str) -> None:
@@ -161,9 +158,6 @@ def draw_rail_scale(frame: Frame, *, normalized: bool = False) -> None:
         x, y = frame.place(*spot)
         offer = Offer(text, (width, height), np.zeros(1), np.array([[x + 2 + width / 2, y]]))
         frame.label([offer], spot, font=font, colour="#555555")
-
-
-# Whole steps as marks on paths, where the faster of two devices changes, and what starting kernels costs.
 
 
 _AREA = 28.0  # pt² of a step's mark

@@ -250,9 +250,6 @@ def _handles(p: Prediction) -> list[Patch]:
     return found
 
 
-# Draws a predicted step of several devices over time: each kind of device, a pipeline's stages, and the links.
-
-
 _LANE_INCHES = 0.27
 _MARGIN = 4.0  # points around a text within a hatched bar
 _NEXT, _NEXT_HEAD = 0.85, 1.4  # from a lane to the next one below, without and with text between
@@ -280,7 +277,9 @@ def _parallel_timeline(p: ParallelPrediction, ax: Axes | None, width: str, venue
     inches = 1.0 + _LANE_INCHES * (lanes[0].height - lanes[-1].height + 1.5)
     with sheet(ax, width, venue, high=0.0, inches=inches) as page:
         axes, style = page.ax, page.style
-        _parallel_prepare(axes, p, lanes, style)
+        axes.set_ylim(lanes[-1].height - 0.5, lanes[0].height + 0.95)
+        axes.set_yticks([lane.height for lane in lanes], [lane.name for lane in lanes])
+        time_axis(axes, p.total_s, style)
         exposed = exposed_intervals(p)
         for lane in lanes:
             axes.axhspan(lane.height - HALF, lane.height + HALF, facecolor=IDLE, linewidth=0, zorder=0.5)
@@ -293,7 +292,9 @@ def _parallel_timeline(p: ParallelPrediction, ax: Axes | None, width: str, venue
             _grow(axes, style)
         bars = _Bars(axes, style)
         for lane in lanes:
-            _head(axes, lane, p, style)
+            if lane.head:
+                place = 0.004 * p.total_s, lane.height + HALF + 0.06
+                axes.text(*place, lane.head, fontsize=style.label_font, va="bottom", color=INK)
             for start, end, text in _texts(lane):
                 bars.write(lane.height, start, end, [str(text)], _MARGIN)
     return axes
@@ -352,12 +353,6 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def _parallel_prepare(ax: Axes, p: ParallelPrediction, lanes: Sequence[_Lane], style: Style) -> None:
-    ax.set_ylim(lanes[-1].height - 0.5, lanes[0].height + 0.95)
-    ax.set_yticks([lane.height for lane in lanes], [lane.name for lane in lanes])
-    time_axis(ax, p.total_s, style)
-
-
 def _grow(ax: Axes, style: Style) -> None:
     """Makes the page as much taller as its key has taken from the lanes; text between them needs the room."""
     page = whole_page(ax)
@@ -405,13 +400,6 @@ def _links(ax: Axes, lane: _Lane, exposed: Sequence[tuple[float, float]] | None,
             ax.vlines(other.start_s, lane.height - HALF, lane.height + HALF, color="white", linewidth=0.8, zorder=2.5)
 
 
-def _head(ax: Axes, lane: _Lane, p: ParallelPrediction, style: Style) -> None:
-    """What the lanes below are of."""
-    if lane.head:
-        ax.text(0.004 * p.total_s, lane.height + HALF + 0.06, lane.head, fontsize=style.label_font, va="bottom",
-                color=INK)  # fmt: skip
-
-
 def _texts(lane: _Lane) -> Iterator[Run]:
     """What stands in the bars: a piece's number, a collective's name."""
     if lane.share is not None:
@@ -437,9 +425,6 @@ def _parallel_handles(p: ParallelPrediction, known: bool) -> list[Patch]:
         colour, hatch, edge = _LINKS[what]
         found.append(Patch(facecolor=colour, edgecolor=edge or "white", hatch=hatch, linewidth=0.5, label=name))
     return [*found, Patch(facecolor=IDLE, edgecolor=FAINT, linewidth=0.4, label="idle")]
-
-
-# Draws what a step holds of the device's memory over its time.
 
 
 _STANDING = ("weights", "optimizer state", "inputs")  # what stays throughout the step: hatched
@@ -515,11 +500,6 @@ def _room(p: Prediction) -> tuple[float, bool]:
     return room, room < _NEAR * p.memory.peak_bytes
 
 
-def _bytes(size: float, style: Style) -> str:
-    """Pages count memory in powers of two, as their texts do."""
-    return format_quantity(size, "byte", binary=style.on_screen)
-
-
 def _capacity(p: Prediction) -> Line2D:
     use = p.memory
     taken = f"capacity {format_quantity(use.capacity, 'byte')}, CUDA takes {format_quantity(use.context_bytes, 'byte')}"
@@ -532,7 +512,7 @@ def _peak(ax: Axes, p: Prediction, moment: Moment, style: Style) -> None:
     peak, at = moment.alive.total_bytes, moment.start_s
     ruler = Ruler(ax)
     across = ruler.across(ax)
-    told = f"peak {_bytes(peak, style)}"
+    told = f"peak {format_quantity(peak, 'byte', binary=style.on_screen)}"  # as the texts of pages count
     text, half = next(
         (text, half) for text in (f"{told} at {p.memory.peak_op}", told)
         if (half := ruler.size(text, style.label_font)[0] / 2) < across / 2 or text == told

@@ -74,7 +74,8 @@ def waterfall(told: Told, ax: Axes | None = None, *, width: Width = "column", ve
         for i, step in enumerate(steps, 1):
             bottom = min(step.start, step.end)
             axes.bar(i, abs(step.end - step.start), bottom=bottom, width=_BAR, zorder=2, **_look(step))
-        _connect(axes, [totals[0], *(step.end if step.counts else step.start for step in steps)])
+        for i, level in enumerate((totals[0], *(step.end if step.counts else step.start for step in steps))):
+            axes.plot([i + _BAR / 2, i + 1 - _BAR / 2], [level, level], color=INK, linewidth=0.5, zorder=1)
         _frame(axes, compared, [step.name for step in steps], (low, high), style)
         page.settle([], spare=0.1)  # names first: the key's columns go by the width that they leave
         seen = {step.said: step for step in steps if step.seconds}
@@ -182,11 +183,6 @@ def _look(step: _Step) -> dict[str, Any]:
     if step.seconds > 0:
         return {"facecolor": VERMILLION, "edgecolor": "white", "hatch": "////", "linewidth": 0}
     return {"facecolor": BLUE, "edgecolor": "none", "linewidth": 0}
-
-
-def _connect(axes: Axes, levels: list[float]) -> None:
-    for i, level in enumerate(levels):
-        axes.plot([i + _BAR / 2, i + 1 - _BAR / 2], [level, level], color=INK, linewidth=0.5, zorder=1)
 
 
 def _frame(axes: Axes, explanation: Compared, terms: list[str], span: tuple[float, float], style: Style) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 from rooflinekit.errors import OutputError
 from rooflinekit.files import write_text
 from rooflinekit.present.figures.records.figure import Roof
-from rooflinekit.present.page.templating import Origin, check_path, environment, policy, shipped
-from rooflinekit.step.made import fingerprint, versions
+from rooflinekit.present.page.templating import Origin, check_path, page_of
 from rooflinekit.study.sweep.explored import EXACT, TIMES, Explored
 from rooflinekit.study.sweep.points import REGIMES
 
@@ -67,12 +66,10 @@ def explore_page(
     """
     document = _document(grid, roofs, prices, currency)
     data = json.dumps(document, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-    style, script = f"{shipped('report.css')}\n{shipped('explore.css')}", shipped("explore.js")
-    text = environment().get_template("explore.html").render(
-        name=name, choices=document["choices"], regimes=_MEANINGS, facts=_FACTS, currency=currency, data=data,
-        states=f"{grid.states:,}".replace(",", "\u2009"), kept=f"{grid.kept:,}".replace(",", "\u2009"),
-        error=document["error"], notes=notes, origin=origin, versions=versions(), hash=fingerprint(data), style=style,
-        script=script, policy=policy(style, script),
+    text = page_of(
+        "explore", origin, data, name=name, choices=document["choices"], regimes=_MEANINGS, facts=_FACTS,
+        currency=currency, data=data, states=f"{grid.states:,}".replace(",", "\u2009"),
+        kept=f"{grid.kept:,}".replace(",", "\u2009"), error=document["error"], notes=notes,
     )  # fmt: skip
     if (size := len(text.encode())) > MOST_BYTES:
         raise OutputError(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rooflinekit.present.page.templating import Origin, environment, policy, shipped
-from rooflinekit.step.made import fingerprint, versions
+from rooflinekit.present.page.templating import Origin, page_of
 from rooflinekit.step.summary import ModuleRow, SummaryText
 
 
@@ -20,11 +19,7 @@ class _Node:
 
 def modules_page(told: SummaryText, depth: int, origin: Origin) -> str:
     """The page as HTML; depth: levels that stand open."""
-    style = f"{shipped('report.css')}\n{shipped('modules.css')}"
-    return environment().get_template("modules.html").render(
-        told=told, root=_tree(told.rows), depth=depth, origin=origin, versions=versions(), hash=fingerprint(repr(told)),
-        style=style, policy=policy(style, ""),
-    )  # fmt: skip
+    return page_of("modules", origin, repr(told), told=told, root=_tree(told.rows), depth=depth)
 
 
 def _tree(rows: Sequence[ModuleRow]) -> _Node:

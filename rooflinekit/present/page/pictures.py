@@ -64,6 +64,7 @@ def _kernel(point: Point, figure: Figure) -> View:
     else:
         attainable = memory.value
         rate, value, of_roof = said(point.bandwidth, "byte/s"), 0.0, point.bandwidth
+    intensity = three_digits(point.intensity) if point.intensity >= 0.01 else f"{point.intensity:.1e}"
     lower = point.flop and point.intensity * memory.value < roofs[point.roof].value
     roof = memory.name if lower or not point.flop else point.roof
     return {
@@ -77,15 +78,11 @@ def _kernel(point: Point, figure: Figure) -> View:
         "share": {"text": f"{point.share:.1%}", "value": point.share},
         "flop": {"text": said(point.flop, "flop") if point.flop else "–", "value": point.flop},
         "bytes": {"text": said(point.bytes, "byte"), "value": point.bytes},
-        "intensity": {"text": _number(point.intensity) if point.flop else "–", "value": point.intensity},
+        "intensity": {"text": intensity if point.flop else "–", "value": point.intensity},
         "rate": {"text": rate, "value": value},
         "of_roof": {"text": f"{of_roof / attainable:.0%}", "value": of_roof / attainable},
         "roof": roof,
     }
-
-
-def _number(value: float) -> str:
-    return three_digits(value) if value >= 0.01 else f"{value:.1e}"
 
 
 def _pattern(modules: Sequence[str]) -> str:
@@ -131,9 +128,6 @@ def _areas(points: Sequence[Point], rows: Sequence[View]) -> tuple[View, ...]:
     # In the order of paths, so that each stands under what it is part of; the longest where there are too many.
     kept = sorted(sorted(found, key=lambda path: -found[path])[:_MOST_AREAS], key=lambda path: path.split("."))
     return tuple({"value": path, "text": f"{path} ({found[path]:.0%})"} for path in kept)
-
-
-# The time line and the memory.
 
 
 def step_of(p: Prediction) -> View:
@@ -192,9 +186,6 @@ def _gpu(p: Prediction) -> Iterator[Block]:
         where = f" in {kernel.module}" if kernel.module else ""
         text = f"{kernel.name}{where}, {kernel.phase}, {said(timing.total_s, 's')}, {timing.bound}-bound"
         yield _block("GPU", span.start_s, span.end_s, text)
-
-
-# The joules: what they go to, where, and what limits of power make of them.
 
 
 #: What each part is, beside its name, and the colour of its bar.

@@ -10,8 +10,7 @@ from rooflinekit.files import write_text
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.present.page.pictures import energy_of, kernels_of, step_of
 from rooflinekit.present.page.studies import advice_of, explanation_of, gpus_of, summary_of
-from rooflinekit.present.page.templating import Origin, View, check_path, environment, policy, shipped
-from rooflinekit.step.made import fingerprint, versions
+from rooflinekit.present.page.templating import Origin, View, check_path, page_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.gpus import GpuComparison
 from rooflinekit.study.compare.limits import PowerLimits
@@ -44,8 +43,10 @@ def page(p: Prediction, findings: Findings, origin: Origin) -> str:
     and attributes alone; the script on the page is the same for every report and holds none of it.
     """
     comparison, advice, explanation = findings.comparison, findings.advice, findings.explanation
-    style, script = shipped("report.css"), shipped("report.js")
-    return environment().get_template("report.html").render(
+    return page_of(
+        "report",
+        origin,
+        json.dumps(p.to_dict(), default=str),
         summary=summary_of(p),
         kernels=kernels_of(p),
         step=step_of(p),
@@ -54,16 +55,7 @@ def page(p: Prediction, findings: Findings, origin: Origin) -> str:
         advice=advice_of(advice) if advice is not None else None,
         explanation=explanation_of(explanation) if explanation is not None else None,
         sources=sources_of(p),
-        origin=origin,
-        versions=versions(),
-        hash=fingerprint(json.dumps(p.to_dict(), default=str)),
-        style=style,
-        script=script,
-        policy=policy(style, script),
-    )  # fmt: skip
-
-
-# What a report rests on: assumptions, datasheets, hosts and constants, each with where it comes from.
+    )
 
 
 def sources_of(p: Prediction) -> View:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 from rooflinekit.present.page.templating import View
-from rooflinekit.present.text.form import number
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import shown_terms, table_rows
@@ -17,7 +16,7 @@ from rooflinekit.step.variants import BATCH
 from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, surprise_sentences
 from rooflinekit.study.explain.advice import Advice, Suggestion
 from rooflinekit.study.explain.explanation import Explanation, details, seconds, sentences, signed, verdict
-from rooflinekit.units import format_bytes, format_quantity
+from rooflinekit.units import format_bytes, format_quantity, number
 
 _SURPRISES = 5
 _DRIVERS = 8
@@ -121,9 +120,6 @@ def explanation_of(e: Explanation) -> View:
             if d.delta_s
         ),
     }
-
-
-# The head of a report: what was predicted, its four main numbers, and its terms.
 
 
 #: What each term is made of, beside its name.
@@ -240,12 +236,18 @@ def waterfall_bars(terms: Mapping[str, float]) -> dict[str, Bar]:
     >>> [(bar.x, bar.width) for bar in waterfall_bars({"a": 4.0, "b": -1.0}).values()]
     [(0.0, 1000.0), (750.0, 250.0)]
     """
-    levels = list(accumulate(terms.values(), initial=0.0))
+    return dict(zip(terms, _bars(0.0, terms.values(), list(terms), 2), strict=True))
+
+
+def _bars(start: float, changes: Iterable[float], looks: Sequence[str] = (), digits: int = 3) -> list[Bar]:
+    """A bar for each change, between the levels before and after it; their looks are "more" and "less" by default."""
+    levels = list(accumulate(changes, initial=start))
     scale = LENGTH / (max(levels) or 1.0)
-    return {
-        name: Bar(x=round(min(a, b) * scale, 2), width=round(abs(b - a) * scale, 2), look=name)
-        for name, (a, b) in zip(terms, pairwise(levels), strict=True)
-    }
+    looks = looks or ["more" if b > a else "less" for a, b in pairwise(levels)]
+    return [
+        Bar(x=round(min(a, b) * scale, digits), width=round(abs(b - a) * scale, digits), look=look)
+        for look, (a, b) in zip(looks, pairwise(levels), strict=True)
+    ]
 
 
 def difference_bars(start: float, changes: Sequence[float]) -> tuple[Bar, ...]:
@@ -256,20 +258,10 @@ def difference_bars(start: float, changes: Sequence[float]) -> tuple[Bar, ...]:
     >>> [(bar.x, bar.width, bar.look) for bar in difference_bars(8.0, [2.0, -5.0])]
     [(0.0, 800.0, 'total'), (800.0, 200.0, 'more'), (500.0, 500.0, 'less'), (0.0, 500.0, 'total')]
     """
-    levels = [start]
-    for change in changes:
-        levels.append(levels[-1] + change)
+    levels = list(accumulate(changes, initial=start))
     scale = LENGTH / (max(levels) or 1.0)
-    steps = [
-        Bar(
-            x=round(min(a, b) * scale, 3),
-            width=round(abs(b - a) * scale, 3),
-            look="more" if b > a else "less",
-        )
-        for a, b in pairwise(levels)
-    ]
     first, last = (Bar(x=0.0, width=round(level * scale, 3), look="total") for level in (levels[0], levels[-1]))
-    return (first, *steps, last)
+    return (first, *_bars(start, changes), last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

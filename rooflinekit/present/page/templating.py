@@ -15,6 +15,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from rooflinekit.errors import OutputError
 from rooflinekit.files import check_kind
+from rooflinekit.step.made import fingerprint, versions
 
 #: What a template shows: its names with texts, lengths and rows. Jinja refuses a name that is not there.
 View = dict[str, Any]
@@ -28,6 +29,19 @@ class Origin:
 
     command: str = ""
     python: str = ""
+
+
+def page_of(template: str, origin: Origin, hashed: str, **shown: Any) -> str:
+    """A page of the template with this name, with the style and the script of its name where they are shipped.
+
+    hashed: what tells two answers apart; its hash is on the page.
+    """
+    style = "\n".join(shipped(file) for file in dict.fromkeys(("report.css", f"{template}.css")) if _is_shipped(file))
+    script = shipped(f"{template}.js") if _is_shipped(f"{template}.js") else ""
+    return environment().get_template(f"{template}.html").render(
+        origin=origin, versions=versions(), hash=fingerprint(hashed), style=style, script=script,
+        policy=policy(style, script), **shown,
+    )  # fmt: skip
 
 
 def check_path(path: str | Path) -> Path:
@@ -48,10 +62,17 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
+_SHIPPED = files("rooflinekit.present.page") / "templates"
+
+
+def _is_shipped(name: str) -> bool:
+    return (_SHIPPED / name).is_file()
+
+
 @cache
 def shipped(name: str) -> str:
     """A file of the templates' folder."""
-    return (files("rooflinekit.present.page") / "templates" / name).read_text(encoding="utf-8").strip()
+    return (_SHIPPED / name).read_text(encoding="utf-8").strip()
 
 
 @cache

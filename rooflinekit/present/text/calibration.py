@@ -12,7 +12,7 @@ from rooflinekit.calibrate.campaigns.files import Summary
 from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
 from rooflinekit.calibrate.hosts.draft import HostCost
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
-from rooflinekit.model.machine import Calibration, Spread
+from rooflinekit.model.machine import Spread
 from rooflinekit.model.stated import Constant
 from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, console, print_table, table, table_of
@@ -85,9 +85,6 @@ def _worst(fit: OwnFit) -> Table:
     return table_of(columns, fit.worst)
 
 
-# A fit in a terminal: the constants with their errors, and how far predictions are off by family.
-
-
 def print_refit(found: Refit) -> None:
     """Constants of an unmeasured GPU, those that architectures and GPUs have of their own, and spreads by family."""
     out = console()
@@ -100,7 +97,11 @@ def print_refit(found: Refit) -> None:
             out.print(f"{name}: constants of its own")
             print_table(constants_table(calibration.constants))
     out.print("how far predictions are off, as a standard deviation: each kernel alone / a family together")
-    print_table(_spreads(found.priors, found.gpus))
+    spreads = (
+        (family, _percent(spread), *(_percent(one.spreads.get(family)) for one in found.gpus.values()))
+        for family, spread in found.priors.spreads.items()
+    )
+    print_table(table(("family", "unmeasured GPU", *found.gpus), spreads))
 
 
 def constants_table(constants: Mapping[str, Constant]) -> Table:
@@ -112,22 +113,11 @@ def constants_table(constants: Mapping[str, Constant]) -> Table:
     return table(("constant", "value", "± error", "unit", "source"), rows, words=(0, 3, 4))
 
 
-def _spreads(priors: Calibration, gpus: Mapping[str, Calibration]) -> Table:
-    rows = (
-        (family, _percent(spread), *(_percent(one.spreads.get(family)) for one in gpus.values()))
-        for family, spread in priors.spreads.items()
-    )
-    return table(("family", "unmeasured GPU", *gpus), rows)
-
-
 def _percent(spread: Spread | None) -> str:
     if spread is None:
         return "–"
     besides = f" + {1e6 * spread.short_s:.1f} µs" if spread.short_s else ""
     return f"{spread.random:.0%}{besides} / {spread.systematic:.0%}"
-
-
-# What files of measurements hold, in a terminal.
 
 
 _SHOWN = 8  # reasons

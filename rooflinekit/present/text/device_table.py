@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from rooflinekit.hardware.catalog import Row
 from rooflinekit.hardware.device import FORMATS
-from rooflinekit.present.text.form import markdown, number
+from rooflinekit.ir.notebook import aligned
+from rooflinekit.present.text.form import markdown
+from rooflinekit.units import number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +26,17 @@ def device_lines(rows: Sequence[Row], width: int | None = None) -> list[str]:
     """A line a device under two lines of heading; columns that `width` letters cannot hold are left out, and named."""
     columns = _columns(rows[0].math if rows else "fp16")
     left_out = []
-    lines = _aligned(columns, rows)
+
+    def lines_of(columns: Sequence[_Column]) -> list[str]:
+        cells = [[column.unit for column in columns], *([column.text(row) for column in columns] for row in rows)]
+        return aligned([column.head for column in columns], cells)
+
+    lines = lines_of(columns)
     while width is not None and max(map(len, lines)) > width and any(column.rank for column in columns):
         last = max(columns, key=lambda column: column.rank)
         columns.remove(last)
         left_out.append(last.head)
-        lines = _aligned(columns, rows)
+        lines = lines_of(columns)
     lines += [f"note: {row.device.caution}" for row in rows if row.device.caution]
     if left_out:
         lines.append(f"left out, as the terminal is narrow: {', '.join(reversed(left_out))}; --json has them all")
@@ -67,16 +74,3 @@ def _columns(math: str) -> list[_Column]:
         _Column(head=f"{math}/W", unit="GFLOP/s", text=lambda row: number(row.per_watt, 1e9), rank=3),
         _Column(head=f"{math}/$", unit="GFLOP/s", text=lambda row: number(row.per_dollar, 1e9), rank=5),
     ]
-
-
-def _aligned(columns: Sequence[_Column], rows: Sequence[Row]) -> list[str]:
-    """Lines of cells under their headings, the first column to the left, the others to the right."""
-    cells = [[column.head for column in columns], [column.unit for column in columns]]
-    cells += [[column.text(row) for column in columns] for row in rows]
-    widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
-    lines = []
-    for line in cells:
-        padded = [text.rjust(width) for text, width in zip(line, widths, strict=True)]
-        padded[0] = line[0].ljust(widths[0])
-        lines.append("  ".join(padded).rstrip())
-    return lines

@@ -9,7 +9,7 @@ from rooflinekit.hardware.checks import Check
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.collectives import CollectiveTiming, Link
+from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, console, print_table, say, table, table_of
 from rooflinekit.units import format_quantity
@@ -22,10 +22,8 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
     if device.draft:
         _say(f"draft: {device.draft_reason}")
     print_table(table(("", "datasheet", "ridge"), (*device_rows(device), *_value(row))))
-    for one in checks:
-        _say(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}")
-    for group, source in device.sources.items():
-        _say(f"source of {group}: {source}")
+    _say(*(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}" for one in checks))
+    _say(*(f"source of {group}: {source}" for group, source in device.sources.items()))
     if device.device_scope:
         _say(f"scope: {device.device_scope}")
     if device.caution:
@@ -36,18 +34,16 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
         _say(f"also called: {', '.join(device.aliases)}")
 
 
-def _say(line: str) -> None:
-    """A paragraph on one line."""
-    say(" ".join(line.split()))
+def _say(*lines: str) -> None:
+    """Paragraphs, each on one line."""
+    for line in lines:
+        say(" ".join(line.split()))
 
 
 def _value(row: Row) -> Iterator[tuple[str, str, str]]:
     for unit, quotient in (("watt", row.per_watt), ("dollar", row.per_dollar)):
         if quotient is not None:
             yield f"{row.math} per {unit}", format_quantity(quotient, "flop/s"), ""
-
-
-# Hosts in a terminal.
 
 
 _TIMES = {
@@ -90,11 +86,7 @@ def print_host(host: Host) -> None:
     for source in dict.fromkeys(host.sources.values()):
         groups = ", ".join(group for group, text in host.sources.items() if text == source)
         lines.append(f"source of {groups}: {source}")
-    for line in lines:
-        _say(line)
-
-
-# Clusters and collectives in a terminal.
+    _say(*lines)
 
 
 _TERMS = (
@@ -134,8 +126,7 @@ def print_cluster(cluster: Cluster) -> None:
         lines.append(f"between nodes, one direction: {_between(cluster)}, latency {latency}")
     lines += [f"source of {group}: {source}" for group, source in cluster.sources.items()]
     lines += [f"notes: {cluster.notes}"] if cluster.notes else []
-    for line in lines:
-        _say(line)
+    _say(*lines)
 
 
 def print_timing(timing: CollectiveTiming, cluster: str) -> None:
@@ -148,9 +139,8 @@ def print_timing(timing: CollectiveTiming, cluster: str) -> None:
         out.print("0 s: one device has nothing to send")
         return
     total = format_quantity(timing.total_s, "s")
-    out.print(
-        f"{total}, 90 % between {low} and {high}; {timing.algorithm} over {_links(timing.route.links)}", markup=False
-    )
+    links = " and ".join(f"{link.name} at {format_quantity(link.bandwidth, 'byte/s')}" for link in timing.route.links)
+    out.print(f"{total}, 90 % between {low} and {high}; {timing.algorithm} over {links}", markup=False)
     out.print(
         f"bus bandwidth {format_quantity(timing.bus_bandwidth, 'byte/s')}, "
         f"size over time {format_quantity(timing.algorithm_bandwidth, 'byte/s')}",
@@ -158,10 +148,6 @@ def print_timing(timing: CollectiveTiming, cluster: str) -> None:
     )
     rows = ((name, said(getattr(timing, field), "s"), meaning) for field, name, meaning in _TERMS)
     out.print(table(("", "time", "of what"), rows))
-
-
-def _links(links: Sequence[Link]) -> str:
-    return " and ".join(f"{link.name} at {format_quantity(link.bandwidth, 'byte/s')}" for link in links)
 
 
 def _devices(cluster: Cluster) -> str:

@@ -53,18 +53,6 @@ def said(value: Any, unit: str = "") -> str:
     return text.replace("-", "−")
 
 
-def number(value: float | None, unit: float = 1.0, thousands: str = "") -> str:
-    """Three digits, more where it takes more before the point, of a value in multiples of a unit.
-
-    >>> number(1979e12, 1e12), number(66.91e12, 1e12), number(1234.5, 1, "\u2009"), number(None)
-    ('1979', '66.9', '1\u2009234', '–')
-    """
-    if value is None:
-        return "–"
-    scaled = value / unit
-    return f"{scaled:,.0f}".replace(",", thousands) if scaled >= 99.95 else f"{scaled:.3g}"
-
-
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], words: Sequence[bool]) -> list[str]:
     """The lines of a table in Markdown; columns of words stand to the left, others to the right.
 

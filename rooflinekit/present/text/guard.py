@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,12 +18,12 @@ _BAR = 24  # columns of the longest bar
 
 def text(found: Sequence[Checked]) -> str:
     """A paragraph a workload and GPU."""
-    return "\n\n".join("\n".join(_lines(one)) for one in found)
-
-
-def _lines(one: Checked) -> Iterator[str]:
-    yield f"{_mark(one)}  {one.block.name} on {one.gpu}: {_time(one)}, {one.now.regime}-bound"
-    yield from (f"    {line}" for line in details(one))
+    return "\n\n".join(
+        "\n    ".join(
+            [f"{_mark(one)}  {one.block.name} on {one.gpu}: {_time(one)}, {one.now.regime}-bound", *details(one)]
+        )
+        for one in found
+    )
 
 
 def details(one: Checked) -> Iterator[str]:
@@ -100,9 +101,7 @@ def waterfall(one: Checked) -> list[str]:
     assert e is not None
     a_s, b_s = e.totals
     steps = [(name, more) for name, more in e.terms().items() if abs(more) > 1e-6 * max(a_s, b_s)]
-    levels = [a_s]
-    for _, more in steps:
-        levels.append(levels[-1] + more)
+    levels = list(accumulate((more for _, more in steps), initial=a_s))
     scale = _BAR / max(levels)
     rows = [("locked", seconds(a_s), 0.0, a_s)]
     for (name, more), start in zip(steps, levels, strict=False):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from rooflinekit.present.text.form import said
-from rooflinekit.present.text.tables import Cell, console, print_table, records_of, table, table_of, whole
+from rooflinekit.present.text.tables import Cell, console, print_first, print_table, table, table_of, whole
 from rooflinekit.step.accuracy import Accuracy
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.chains import chain_sentences
@@ -31,7 +31,6 @@ from rooflinekit.study.compare.gpus import (
     table_of as gpu_table,
 )
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
-from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,10 +124,7 @@ def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
         **{MEANING[term]: (f"{term}_s", "s") for term in KERNEL_TERMS},
     }  # fmt: skip
     out.print(f"{prediction.machine.name}, by {frame.index.name}")
-    print_table(table_of(columns, records_of(frame.head(_ROWS))), frame.reset_index)
-    rest = frame.iloc[_ROWS:]
-    if len(rest):
-        out.print(f"{len(rest)} more take {format_quantity(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")
+    print_first(columns, frame, _ROWS, numbers=frame.reset_index)
 
 
 def print_explanation(explanation: Explanation, *, details: bool = False) -> None:
@@ -155,9 +151,6 @@ def _print_drivers(explanation: Explanation) -> None:
     print_table(table_of(columns, shown[:_ROWS]))
     if len(shown) > _ROWS:
         console().print(f"{len(shown) - _ROWS} more differ by less")
-
-
-# The same step in other ways, as a table in a terminal.
 
 
 _REMOVED = {"kernels": "", "casts": "", "bytes": "byte", "gap_s": "s", "gpu_s": "s", "cpu_s": "s"}
@@ -202,9 +195,6 @@ def _count(name: str, row: Mapping[str, Any]) -> str:
     return f"{round(row[name], 1):g}".replace("-", "−")
 
 
-# A network as a tree of its modules, in a terminal.
-
-
 def print_summary(told: SummaryText, found: pd.DataFrame) -> None:
     """What `rooflinekit.summary` found: a line a module, indented as it stands in the network."""
     console().print(told.heading, markup=False)
@@ -212,9 +202,6 @@ def print_summary(told: SummaryText, found: pd.DataFrame) -> None:
     print_table(table(("module", *told.heads), rows), found.reset_index)
     for note in told.notes:
         console().print(f"note: {note}")
-
-
-# One workload on many GPUs, in a terminal.
 
 
 _SENTENCES = 8  # of each kind; the rest is a line
@@ -245,9 +232,6 @@ def _print_some(sentences: Iterable[str]) -> None:
     if len(listed) > _SENTENCES:
         left = len(listed) - _SENTENCES
         out.print(f"{left} more such line{'' if left == 1 else 's'} with --json")
-
-
-# Limits of power, and costs, as tables.
 
 
 def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> None:
@@ -293,9 +277,6 @@ def print_costs(found: Costs) -> None:
 
 def _hours(value: float) -> str:
     return "never" if math.isinf(value) else said(value) if math.isnan(value) else f"{value:,.0f} h of work"
-
-
-# Sweeps and searches in a terminal.
 
 
 _SHOWN = 100  # rows

@@ -9,8 +9,8 @@ from rich.table import Table
 from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
 from rooflinekit.present.text.form import said
-from rooflinekit.present.text.tables import Cell, console, print_table, records_of, say, table, table_of
-from rooflinekit.study.profile.matching import OpTime, Validation
+from rooflinekit.present.text.tables import Cell, console, print_first, print_table, records_of, say, table
+from rooflinekit.study.profile.matching import Validation
 from rooflinekit.study.profile.memory import MemoryComparison
 from rooflinekit.study.profile.profile import SMALL_S, Profile, ProfileComparison, device_note
 from rooflinekit.study.profile.trace import REPEATED
@@ -88,22 +88,14 @@ def _print_kernels(profile: Profile) -> None:
         "kernel": lambda row: _name(row["name"]), "count": ("count", ".0f"), "a step": ("total_s", "s"),
         "each": ("each_s", "s"), "share": ("share", ".1%"),
     }  # fmt: skip
-    frame = profile.by_kernel().rename_axis("name")
-    print_table(table_of(columns, records_of(frame.head(_ROWS))))
-    rest = frame.iloc[_ROWS:]
-    if len(rest):
-        say(f"{len(rest)} more kernels take {said(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")
+    print_first(columns, profile.by_kernel().rename_axis("name"), _ROWS, " kernels")
 
 
 def _print_calls(profile: Profile) -> None:
     columns: dict[str, Cell] = {
         "kind of call": lambda row: _name(row["name"]), "calls": ("count", ".0f"), "itself": ("total_s", "s"),
     }  # fmt: skip
-    frame = profile.by_call().rename_axis("name")
-    print_table(table_of(columns, records_of(frame.head(_ROWS))))
-    rest = frame.iloc[_ROWS:]
-    if len(rest):
-        say(f"{len(rest)} more kinds take {said(rest['total_s'].sum(), 's')}")
+    print_first(columns, profile.by_call().rename_axis("name"), _ROWS, " kinds")
 
 
 def print_profile_comparison(found: ProfileComparison) -> None:
@@ -169,9 +161,6 @@ def _name(text: object) -> str:
     return shown if len(shown) <= _NAME else f"{shown[: _NAME - 1]}…"
 
 
-# A measured step beside its prediction in a terminal: total, interval, regime, kinds of ops, the worst ops.
-
-
 _KINDS = 12  # of the table by kind; the rest is one line
 
 
@@ -192,7 +181,8 @@ def print_validation(found: Validation) -> None:
         print_table(kinds_table(found.by_kind()))
         out.print("furthest from predicted:")
         for op in found.worst:
-            out.print(f"  {_place(op)}: measured {said(op.measured_s, 's')}, predicted {said(op.predicted_s, 's')}")
+            place = f"{op.name} in {op.module}" if op.module else op.name
+            out.print(f"  {place}: measured {said(op.measured_s, 's')}, predicted {said(op.predicted_s, 's')}")
     for note in found.prediction.notes if found.prediction is not None else ():
         out.print(f"note: {note}")
 
@@ -227,7 +217,3 @@ def kinds_table(frame: pd.DataFrame) -> Table:
         sums = rest[times].sum()
         rows.append((f"{len(rest)} more", str(int(sums["count"])), *_compared(*sums)[1:]))
     return table(("kind of op", "calls", "measured", "predicted", "difference"), rows)
-
-
-def _place(op: OpTime) -> str:
-    return f"{op.name} in {op.module}" if op.module else op.name

@@ -17,19 +17,20 @@ from rooflinekit.serving.settings import release_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A GPU that cannot serve these requests, and why."""
+    """What was asked for where it cannot be served, as options of `rk.serve` and its like, and why."""
 
-    gpu: str
-    clients: int
-    input: int
-    output: int
+    asked: Mapping[str, Any]
     why: RooflinekitError
+
+    @property
+    def gpu(self) -> str:
+        """The GPU, or the cluster."""
+        return str(self.asked["gpu"] or self.asked["cluster"])
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {
-            "gpu": self.gpu, "batch": self.clients, "input": self.input, "output": self.output, "why": str(self.why)
-        }  # fmt: skip
+        sizes = {name: self.asked[name] for name in ("batch", "input", "output") if name in self.asked}
+        return {"gpu": self.gpu, **sizes, "why": str(self.why)}
 
 
 def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) -> None:
@@ -54,7 +55,7 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
     rows = table_of(columns, found)
     for left in refused:
         short = "does not fit" if isinstance(left.why, CapacityError) else "cannot run it"
-        numbers = (str(number) for number in (left.clients, left.input, left.output))
+        numbers = (str(left.asked[name]) for name in ("batch", "input", "output"))
         rows.add_row(left.gpu, *numbers, short, *["–"] * (len(columns) - 5))
     print_table(rows)
     _say_each("left out: ", (str(left.why) for left in refused))
@@ -69,21 +70,20 @@ def _say_each(before: str, lines: Iterable[str]) -> None:
         console().print(f"{before}{line}", markup=False, soft_wrap=True)
 
 
-# Requests at a rate in a terminal: what clients see of one rate or of several, and what can be promised.
-
-
-def print_rates(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, str]] = ()) -> None:
+def print_rates(found: Sequence[ServedTraffic], refused: Sequence[Refused] = ()) -> None:
     """One rate in a few lines and a table of percentiles; of several a line each."""
     if len(found) == 1 and not refused:
         _print_one(found[0])
     else:
         _print_several(found)
-    _print_left(found, refused)
+    _print_left(found, (str(left.why) for left in refused))
 
 
 def _print_one(served: ServedTraffic) -> None:
     out, alone = console(), served.alone
-    out.print(f"{_heading(served)}, {_requests(served)}", markup=False, soft_wrap=True)
+    formats = f"weights {served.weights}, cache {served.kv}{release_text(served.engine)}"
+    heading = f"{served.decoder.name} on {_gpus(served)}, {formats}, {_requests(served)}"
+    out.print(heading, markup=False, soft_wrap=True)
     heads = ("", "mean", *(f"{share} %" for share in SHARES), "mean within 90 %")
     rows = []
     for measure, name in MEASURES.items():
@@ -130,22 +130,21 @@ def _print_several(found: Sequence[ServedTraffic]) -> None:
     print_table(table(heads, rows))
 
 
-def print_capacities(found: Sequence[Capacity], refused: Sequence[Mapping[str, str]], load: float | None) -> None:
+def print_capacities(found: Sequence[Capacity], refused: Sequence[Refused], load: float | None) -> None:
     """A line for each place, the cheapest first, or without a price the one with the most requests a GPU."""
     _print_table(sorted(found, key=_order), load)
-    _print_left([one.at for one in found], refused)
+    _print_left([one.at for one in found], (str(left.why) for left in refused))
 
 
 def print_fleets(found: FleetSearch) -> None:
     """The best, with the settings that differ; how many were looked at, and why others are none."""
-    left = [{"why": f"{name}: {why}"} for name, why in found.refused]
     if found.best:
         _print_table(found.best, found.load, copies=True)
     out = console()
     out.print(f"{found.considered} combinations considered, {found.played} simulated: by an upper bound on their rates "
               f"the others cannot be better{'' if found.best else '; none meets the service level'}",
               markup=False, soft_wrap=True)  # fmt: skip
-    _print_left([one.at for one in found.best], left)
+    _print_left([one.at for one in found.best], (f"{name}: {why}" for name, why in found.refused))
 
 
 def _print_table(found: Sequence[Capacity], load: float | None, *, copies: bool = False) -> None:
@@ -192,11 +191,6 @@ def _order(capacity: Capacity) -> tuple[bool, float, float]:
     return (not capacity.rate, math.inf if usd is None else usd, -capacity.rate / capacity.gpus_of_a_copy)
 
 
-def _heading(served: ServedTraffic) -> str:
-    engine = release_text(served.engine)
-    return f"{served.decoder.name} on {_gpus(served)}, weights {served.weights}, cache {served.kv}{engine}"
-
-
 def _requests(served: ServedTraffic) -> str:
     t = served.traffic
     left = f" ({t.warm_up} and {t.drain} at the ends not counted)" if t.warm_up or t.drain else ""
@@ -221,7 +215,7 @@ def _s(seconds: float) -> str:
     return said(seconds, "s")
 
 
-def _print_left(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, str]]) -> None:
-    _say_each("left out: ", (left["why"] for left in refused))
+def _print_left(found: Sequence[ServedTraffic], reasons: Iterable[str]) -> None:
+    _say_each("left out: ", reasons)
     _say_each("", (line for one in found for line in one.launch_lines()))
     _say_each("note: ", (note for one in found for note in one.notes()))

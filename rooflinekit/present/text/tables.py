@@ -97,6 +97,15 @@ def print_table(rows: Table, numbers: Callable[[], pd.DataFrame] | None = None) 
             out.print(part)
 
 
+def print_first(columns: Mapping[str, Cell], frame: pd.DataFrame, most: int, what: str = "", **how: Any) -> None:
+    """Prints the first rows of a frame of times, and in a line what the others take. how: as of `print_table`."""
+    print_table(table_of(columns, records_of(frame.head(most))), **how)
+    rest = frame.iloc[most:]
+    if len(rest):
+        share = f" ({rest['share'].sum():.1%})" if "share" in rest else ""
+        say(f"{len(rest)} more{what} take {said(rest['total_s'].sum(), 's')}{share}")
+
+
 _ENOUGH = 40  # letters; a column that has more may fold
 _GAP = 4  # letters between columns, at most
 

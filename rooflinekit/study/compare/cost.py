@@ -15,7 +15,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.prices import PriceTable
 from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.sizes import finite, shown
+from rooflinekit.ir.sizes import finite, finite_or_none, shown
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 
@@ -173,9 +173,15 @@ class Costs:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; null for what is not known."""
         rows = self.table.to_dict("records")
-        clean = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in rows]
+        clean = [{name: finite_or_none(value) for name, value in row.items()} for row in rows]
         named = {"currency": self.currency, "unit": self.unit, "samples": self.samples}
         return {**named, "carbon_kg_per_kwh": self.carbon, "rows": clean}
+
+
+def _check_positive(given: Mapping[str, float | None]) -> None:
+    for name, value in given.items():
+        if value is not None and not (finite(value) and 0 < value <= 1e18):
+            raise InputError(f"{name}: expected a positive number; got {value!r}")
 
 
 def _number(value: float | None) -> float:
@@ -203,9 +209,7 @@ def costs_of(
         raise InputError(f"prices: expected one currency; got {', '.join(currencies) or 'none'}")
     jobs = tuple(map(Job.of, predictions))
     counted = jobs[0].unit if jobs and jobs[0].unit != "steps" else "samples"
-    for name, value in ((counted, samples), ("carbon", carbon), ("max watts", max_watts), ("max cost", max_cost)):
-        if value is not None and not (finite(value) and 0 < value <= 1e18):
-            raise InputError(f"{name}: expected a positive number; got {value!r}")
+    _check_positive({counted: samples, "carbon": carbon, "max watts": max_watts, "max cost": max_cost})
     if len(units := {job.unit for job in jobs}) > 1:
         raise InputError(f"costs: expected steps of one kind; got {' and '.join(sorted(units))}")
     whole = Costs(jobs=jobs, prices=tuple(prices), samples=samples, carbon=carbon)
@@ -221,9 +225,6 @@ def costs_of(
         raise InputError(f"no GPU is left: {said}; allow more, or name other GPUs")
     left, theirs = zip(*kept, strict=True)
     return Costs(jobs=left, prices=theirs, samples=samples, carbon=carbon)
-
-
-# What each GPU costs: one price for all, or a table's, with what is the same for all beside it.
 
 
 #: An amount and its currency.
@@ -308,9 +309,6 @@ class Pricing:
         )  # fmt: skip
 
 
-# Prices of compared GPUs, and what leaves some of them out: watts and costs above a bound.
-
-
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
@@ -325,9 +323,7 @@ class Bounds:
     max_cost: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("max watts", self.max_watts), ("max cost", self.max_cost)):
-            if value is not None and not (finite(value) and value > 0):
-                raise InputError(f"{name}: expected a positive number; got {value!r}")
+        _check_positive({"max watts": self.max_watts, "max cost": self.max_cost})
 
     def check(self, sort: str) -> None:
         """Raises InputError where costs are asked for and no price is given: none is taken by default."""

@@ -169,9 +169,6 @@ def bandwidth_to_match(p: Prediction, gpu: str | Path | Device) -> BandwidthCros
     return BandwidthCrossover(first=p, second=second, bandwidth=bandwidth, at=at(bandwidth))
 
 
-# Arithmetic intensity as a formula of the named sizes, for a workload or a part of it.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intensity:
     """FLOP by compulsory bytes of a workload, or of the part of it that `name` says, in the sizes still open."""
@@ -281,9 +278,6 @@ def is_within(path: str, module: str) -> bool:
     (True, False)
     """
     return not module or path == module or path.startswith(f"{module}.")
-
-
-# The kernels of attention that a GPU has, beside each other: FLOP/s by the length of sequences.
 
 
 _KIND = "aten._scaled_dot_product_flash_attention"

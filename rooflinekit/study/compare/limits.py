@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked
@@ -19,28 +19,15 @@ from rooflinekit.units import format_quantity
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rooflinekit.distributed.prediction import ParallelPrediction, TrainingStep
+
 _DAY_S = 86_400.0
 _ROUNDED = 1.005  # of a limit: more is above it
 _LEAST = 1.1  # of what the idling board draws: the lowest limit that is looked at
 
 
-class Drawing(Protocol):
-    """A step whose energy is known: `Prediction`, `ParallelPrediction`, `TrainingStep`."""
-
-    @property
-    def total_s(self) -> float:
-        """Wall time."""
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules of all GPUs."""
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean watts of all GPUs."""
-
-
-Step = TypeVar("Step", bound=Drawing)
+#: Steps whose energy is known.
+Step = TypeVar("Step", bound="Prediction | ParallelPrediction | TrainingStep")
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the cached property needs a place
@@ -104,8 +91,8 @@ class PowerLimits(Generic[Step]):
         samples = copies * self.batch * _DAY_S / self.table["total_s"]
         return self.table[["limit_w"]].assign(gpus=self.gpus * copies, samples_a_day=samples)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+    def to_dict(self, rack: pd.DataFrame | None = None) -> dict[str, Any]:
+        """Ready for JSON; with what `rack` gave."""
         return {
             **dict(zip(("model", "mode", "device"), self.heading, strict=True)),
             "gpus": self.gpus,
@@ -113,6 +100,7 @@ class PowerLimits(Generic[Step]):
             "limits": self.table.to_dict("records"),
             "least_energy_w": self.limit_of(self.least_energy),
             "least_energy_delay_w": self.limit_of(self.least_energy_delay),
+            **({} if rack is None else {"rack": rack.to_dict("records")}),
         }
 
     def __str__(self) -> str:

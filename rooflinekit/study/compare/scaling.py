@@ -116,9 +116,17 @@ def family_of(p: ParallelPrediction) -> str:
 
 def names_of(predictions: Sequence[ParallelPrediction], *, counted: bool = True) -> tuple[str, ...]:
     """For each prediction what tells it from the others, with or without numbers of devices; at last a number."""
-    columns = list(zip(*(_facts(p, counted=counted) for p in predictions), strict=True))
-    differing = [column for column in columns if len(set(column)) > 1] or columns[1:2]
-    names = [", ".join(filter(None, words)) or "plain" for words in zip(*differing, strict=True)]
+    return told_apart([_facts(p, counted=counted) for p in predictions], usual=1, alike="plain")
+
+
+def told_apart(facts: Sequence[Sequence[str]], *, usual: int = 0, alike: str = "") -> tuple[str, ...]:
+    """For each row of facts those that tell it from the others, else its `usual` one; numbered where that is alike.
+
+    alike: what a row without words is called.
+    """
+    columns = list(zip(*facts, strict=True))
+    differing = [column for column in columns if len(set(column)) > 1] or columns[usual : usual + 1]
+    names = [", ".join(filter(None, words)) or alike for words in zip(*differing, strict=True)]
     return tuple(f"{name} #{i}" if names.count(name) > 1 else name for i, name in enumerate(names, 1))
 
 
@@ -163,7 +171,6 @@ class Sent:
     link: Link
     bytes: float  # as nccl-tests counts them: of an all-reduce of S bytes by n devices 2·(n − 1)/n·S
     rate: float  # byte/s of such bytes, without what starting takes: what large messages reach
-    collectives: tuple[str, ...]
 
 
 def sent_over_links(p: ParallelPrediction) -> tuple[Sent, ...]:
@@ -178,9 +185,8 @@ def sent_over_links(p: ParallelPrediction) -> tuple[Sent, ...]:
         moved = sum(timing.bus_bandwidth * timing.total_s for timing in timings)
         # The terms of a collective's time that grow with its bytes.
         seconds = sum(timing.transfer_s + timing.copy_s for timing in timings)
-        collectives = tuple(dict.fromkeys(timing.collective for timing in timings))
         rate = moved / seconds if seconds else link.bandwidth
-        sent.append(Sent(link=link, bytes=moved / stages, rate=rate, collectives=collectives))
+        sent.append(Sent(link=link, bytes=moved / stages, rate=rate))
     return tuple(sent)
 
 

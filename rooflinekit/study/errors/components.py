@@ -263,9 +263,6 @@ def scaled(host: Host, factor: float) -> Host:
     )
 
 
-# How alike two settings are, by which the error of a part in one says something of it in the other.
-
-
 def chips_of(a: Device, b: Device) -> Chips:
     """How alike the chips of two devices are: one chip has one architecture and as many multiprocessors."""
     if a == b:

@@ -11,8 +11,6 @@ from typing import Any
 from rooflinekit.ir.cost import Cost
 from rooflinekit.model.estimate import around, away, deviations
 from rooflinekit.model.families import residuals_of
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.bounds import by_host
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.components import (
@@ -96,7 +94,10 @@ class Ratios:
             return [{**leaders(p), **first} for p in self._predictions]
         known: dict[tuple[str, str, Cost], str] = {}
         return [
-            {t.kernel.name: known.setdefault(_work(t.kernel, p.machine), f"{place} {t.kernel.name}") for t in p.timings}
+            {
+                k.name: known.setdefault((residuals_of(k, p.machine), k.kind, k.cost), f"{place} {k.name}")
+                for k in (timing.kernel for timing in p.timings)
+            }
             for place, p in enumerate(self._predictions)
         ]
 
@@ -138,10 +139,6 @@ def _by_key(p: Prediction, names: Mapping[str, str]) -> _Keyed:
             found[part.level, part.family, part.name].append((part, loaded))
     found[WHOLE.level, WHOLE.family, WHOLE.name].append((WHOLE, Loaded(weight=1.0, spread=of_network(p))))
     return found
-
-
-def _work(kernel: Kernel, machine: Machine) -> tuple[str, str, Cost]:
-    return residuals_of(kernel, machine), kernel.kind, kernel.cost
 
 
 def _by_hosts(a: Prediction, b: Prediction, correlation: float, ln: float) -> tuple[float, float]:

@@ -111,9 +111,6 @@ _VALUES: dict[str, Callable[[Prediction], str]] = {
 }
 
 
-# Where in two networks the time differs: groups of kernels, matched between them.
-
-
 #: Kinds of what belongs to no kernel.
 UNPLACED = ("inputs", "end of the step")
 
@@ -182,9 +179,6 @@ def _by_position(a: dict[_Key, float], b: dict[_Key, float]) -> dict[_Key, _Key]
         if key not in a:
             left[key[1]].append(key)
     return {key: left[key[1]].pop(0) for key in a if key not in b and left[key[1]]}
-
-
-# The arithmetic that most of a workload is done in, and what a datasheet states for it.
 
 
 def main_format(p: Prediction) -> tuple[Math, bool]:

@@ -14,6 +14,7 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import Math
+from rooflinekit.ir.sizes import finite_or_none
 from rooflinekit.model.algorithms import FEWER_FLOP
 from rooflinekit.step.attention import attention_seconds
 from rooflinekit.step.chains import chain_sentences, chains_of
@@ -189,17 +190,17 @@ class Explanation(FirstLine):
             "per": self.per,
             "a_s": self.totals[0],
             "b_s": self.totals[1],
-            "flop_ratio": _finite(self.flop_ratio),
-            "promised_ratio": _finite(self.promised),
-            "time_ratio": _finite(self.time_ratio),
-            "gpu_ratio": _finite(self.gpu_ratio),
+            "flop_ratio": finite_or_none(self.flop_ratio),
+            "promised_ratio": finite_or_none(self.promised),
+            "time_ratio": finite_or_none(self.time_ratio),
+            "gpu_ratio": finite_or_none(self.gpu_ratio),
             "delta_s": self.delta_s,
             "terms": self.terms(),
             "underuse": self.underuse(),
             "shortfall": self.shortfall(),
             "intervals_overlap": self.overlapping,
             "certain": self.ratio.certain,
-            "b_by_a": [_finite(self.ratio.low), _finite(self.ratio.high)],
+            "b_by_a": [finite_or_none(self.ratio.low), finite_or_none(self.ratio.high)],
             "drivers": [
                 {
                     "module": d.module, "counterpart": d.counterpart, "kind": d.kind,
@@ -259,10 +260,6 @@ def explain(a: Prediction, b: Prediction) -> Explanation:
 
 def _ratio(a: float, b: float) -> float:
     return a / b if b else float("inf")
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 _SAME = 0.02  # a ratio this close to 1 is called equal
@@ -482,9 +479,6 @@ def _listed(parts: Mapping[str, float]) -> str:
         words.append(f"{MEANING[name]} {signed(more)}")
         left.pop(0)
     return ", ".join(words)
-
-
-# A prediction in two sentences, and one more for a chain of steps, made from numbers only.
 
 
 _NAMED = 0.1  # share of the step from which a term is named

@@ -32,8 +32,6 @@ from rooflinekit.study.explain.differences import drivers_of
 from rooflinekit.study.explain.explanation import Explanation
 from rooflinekit.units import format_quantity, parse_quantity
 
-# What a workload must keep to: thresholds as a person writes them.
-
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -287,9 +285,6 @@ def _head(part: str) -> list[str]:
         ((key, found),) = found.items()
         names.append(key)
     return names
-
-
-# A workload held against what was locked: what changed, by how much, because of what, and whether it may.
 
 
 _SAME = 1e-5  # of a locked number: its last digit

@@ -211,9 +211,6 @@ def _paired(kind: str, calls: Sequence[float], ops: Sequence[OpTime]) -> Iterato
         )  # fmt: skip
 
 
-# A step as it was measured beside its prediction: in total, by kind of op, by op.
-
-
 _KIND, _SCHEMA = "rooflinekit validation", 1  # of the file
 LEVEL = 0.9  # of the interval
 _WORST = 3

@@ -274,9 +274,6 @@ def _without(blocks: Sequence[tuple[int, str]], others: Sequence[tuple[int, str]
     return tuple(sorted(held, key=lambda one: -one.bytes))
 
 
-# Pickles of others that hold plain values: numbers, texts, lists, tuples and dicts.
-
-
 #: Of a pickle; the values take ten times its size in memory, and about 4 s for each 16 MiB.
 _MOST_BYTES = 64 * 2**20
 

@@ -147,9 +147,6 @@ class Profile(FirstLine):
         )
 
 
-# A profiled step beside its prediction: in total, by kind of op, by op.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileComparison(Matched):
     """A profile beside a prediction of the same step. All times are seconds.
@@ -193,9 +190,6 @@ def device_note(profile: Profile, device: Device) -> str:
     except (DeviceNotFoundError, AmbiguousDeviceError):
         return ""
     return f"the trace is of {profile.device}, and {device.name} is another device" if seen.name != device.name else ""
-
-
-# Traces of several ranks as one step.
 
 
 def read_profile(

@@ -209,9 +209,6 @@ def _reason(error: Exception) -> str:
     return "got no JSON"
 
 
-# Traces of several ranks in a folder: which file is whose.
-
-
 _TRACES = re.compile(r"\.json(\.gz)?$", re.IGNORECASE)
 #: As HTA, TraceLens and people name them: rank0.json.gz, model_rank_0.json, rank-12.pt.trace.json, rank3/trace.json.
 _RANK = re.compile(r"(?<![a-z])rank[-_. ]?(\d+)(?!\d)", re.IGNORECASE)
@@ -269,9 +266,6 @@ def _rank_of(file: Path, name: str) -> int | None:
 def part(progress: Progress | None, place: int, count: int) -> Progress | None:
     """The progress of one of so many files, as that of all."""
     return None if progress is None else lambda share: progress((place + share) / count)
-
-
-# The steps in a trace.
 
 
 Windows = NDArray[np.float64]  # [steps, 2]: begin and end of each, in microseconds
@@ -412,9 +406,6 @@ def _ops(trace: Trace, kernels: pd.DataFrame, windows: Windows) -> tuple[Profile
         calls_of(trace.calls[of_call == i], kernels[kernels["step"] == i], trace)
         for i in range(max(0, count - _MEDIANS), count)
     ])  # fmt: skip
-
-
-# The calls of a trace as trees, each with the time of its device; and which call launched a kernel.
 
 
 def in_order(calls: pd.DataFrame) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.model.energy import PowerLaw, limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
-from rooflinekit.study.sweep.points import REGIMES, Setting, Table, grid_of, predict_points
+from rooflinekit.study.sweep.points import REGIMES, Grid, Setting, Table, grid_of, predict_points
 
 TOLERANCE = 0.004  # of a time or an energy, and of the step's time for the share of a regime
 TIMES = ("total_s", "low_s", "high_s", "cpu_s", "energy_j")
@@ -89,34 +89,6 @@ class Explored:
         """States whose times are kept as they were predicted."""
         return sum(len(line.kept) for series in self.series for line in series.lines)
 
-    def at(self, **state: Any) -> dict[str, Any]:
-        """What the page shows at a state: `TIMES`, a share by regime, `EXACT`, and whether it is `interpolated`.
-
-        state: `workload`, `gpu`, `execution`, `host`, `limit`, and sizes; where there is one choice it need not be
-        named. Raises InputError for what is not there.
-        """
-        place = 0
-        for axis, known in self.choices.items():
-            place = place * len(known) + _place(axis, known, state)
-        lists = self.sizes[self.choices["workload"][_place("workload", self.choices["workload"], state)]]
-        series = self.series[place]
-        *others, (name, values) = lists.items() or [("", (1,))]
-        line = 0
-        for other, listed in others:
-            line = line * len(listed) + _place(other, listed, state)
-        i = _place(name, values, state)
-        x, kept = np.log(values), list(series.lines[line].kept)
-        rows = np.array(series.lines[line].rows, dtype=float)  # NaN for what is not known
-        logs = np.hstack((np.log(rows[:, : len(TIMES)]), rows[:, len(TIMES) :]))
-        here = np.array([np.interp(x[i], x[kept], column) for column in logs.T])
-        here[: len(TIMES)] = np.exp(here[: len(TIMES)])
-        found = {
-            name: None if np.isnan(value) else value
-            for name, value in zip((*TIMES, *REGIMES), here.tolist(), strict=True)
-        }
-        exact = dict(zip(EXACT, series.exact[line * len(values) + i], strict=True))
-        return {**found, **exact, "interpolated": i not in kept}
-
 
 def explored(
     workloads: Mapping[str, Graph], machines: Sequence[Machine], executions: Sequence[Execution], hosts: Sequence[Host],
@@ -150,7 +122,8 @@ def explored(
     series: list[Series] = []
     worst = 0.0
     for name, graph in workloads.items():
-        for table in predict_points(graph, settings, _columns(lists[name]), parts=True):
+        grid = Grid(lists=lists[name])
+        for table in predict_points(graph, settings, grid.at(np.arange(grid.points)), parts=True):
             found, error = _thinned(table, lists[name])
             series.append(found)
             worst = max(worst, error)
@@ -183,11 +156,6 @@ def usual(name: str, count: int) -> tuple[int, ...]:
         return tuple(range(first, last + 1))
     top = min(last, first * 2 ** (count - 1))
     return tuple(sorted({round(value) for value in np.geomspace(first, top, max(1, count))}))
-
-
-def _columns(lists: Mapping[str, Sequence[int]]) -> dict[str, NDArray[np.int64]]:
-    columns = np.meshgrid(*lists.values(), indexing="ij")
-    return {name: column.ravel() for name, column in zip(lists, columns, strict=True)}
 
 
 def _thinned(table: Table, lists: Mapping[str, tuple[int, ...]]) -> tuple[Series, float]:
@@ -236,11 +204,3 @@ def _kept(x: NDArray[np.float64], rows: NDArray[np.float64]) -> tuple[list[int],
         kept.add(middle)
         todo += [(first, middle), (middle, last)]
     return sorted(kept), worst
-
-
-def _place(axis: str, known: Sequence[Any], state: Mapping[str, Any]) -> int:
-    if axis not in state and len(known) == 1:
-        return 0
-    if state.get(axis) not in known:
-        raise InputError(f"{axis}: expected one of {', '.join(map(str, known))}; got {state.get(axis)!r}")
-    return known.index(state[axis])

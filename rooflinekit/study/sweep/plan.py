@@ -200,9 +200,6 @@ def _combinations(axes: Sequence[Axis], common: Mapping[str, Any]) -> Iterator[t
         yield labels, {**common, **{name: value for _, changes in chosen for name, value in changes.items()}}
 
 
-# --- to other processes ----------------------------------------------------------------------------------------------
-
-
 def packed(graph: Graph, settings: Sequence[Setting | Team]) -> bytes:
     """A graph and settings for another process. Raises InputError for a graph that holds what cannot go there."""
     try:
@@ -215,9 +212,6 @@ def packed(graph: Graph, settings: Sequence[Setting | Team]) -> bytes:
 def opened(payload: bytes) -> tuple[Graph, tuple[Setting | Team, ...]]:
     """What `packed` has packed."""
     return pickle.loads(payload)  # type: ignore[no-any-return]
-
-
-# --- which sweep it is -----------------------------------------------------------------------------------------------
 
 
 def _digest(value: Any) -> str:
@@ -246,9 +240,6 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(text(value).encode()).hexdigest()
 
 
-# Training steps on several devices as cases of a sweep: each point is planned and predicted by itself.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
     """Devices of a cluster, and how they share a step."""
@@ -257,11 +248,6 @@ class Team:
     strategy: Strategy
     savers: Savers
     proportional: bool
-
-    @property
-    def name(self) -> str:
-        """The cluster's."""
-        return self.setting.cluster.name
 
     @property
     def devices(self) -> tuple[Device, ...]:

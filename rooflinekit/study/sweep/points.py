@@ -65,11 +65,6 @@ class Setting:
     execution: Execution
 
     @property
-    def name(self) -> str:
-        """The device's."""
-        return self.machine.name
-
-    @property
     def devices(self) -> tuple[Device, ...]:
         """All that take part."""
         return (self.machine.device,)
@@ -85,15 +80,14 @@ def unknown_points(
 ) -> Table:
     """The columns of `predict_points` where nothing is known, and `problem`, which says why."""
     count = len(next(iter(sizes.values()))) if sizes else 1
-    table: Table = {name: np.full(count, np.nan) for name in ("total_s", "low_s", "high_s", "gpu_s", "cpu_s")}
-    table["regime"] = np.full(count, NO_REGIME, dtype=np.int8)
-    table |= {name: np.full(count, np.nan) for name in ("energy_j", "power_w")}
+    fills: dict[str, Any] = dict.fromkeys(("total_s", "low_s", "high_s", "gpu_s", "cpu_s"), np.nan)
+    fills |= {"regime": np.int8(NO_REGIME), "energy_j": np.nan, "power_w": np.nan}
     if _BATCH in sizes or graph.sizes.get(_BATCH):
-        table["throughput"] = np.full(count, np.nan)
+        fills["throughput"] = np.nan
     if memory:
-        table |= {"fits": np.full(count, False)} if memory is True else {}
-        table["peak_bytes"] = np.full(count, np.nan)
-    return {**table, "problem": np.full(count, problem)}
+        fills |= {"fits": False} if memory is True else {}
+        fills["peak_bytes"] = np.nan
+    return {name: np.full(count, value) for name, value in {**fills, "problem": problem}.items()}
 
 
 def predict_points(
@@ -287,9 +281,6 @@ def _expressions(graph: Graph) -> tuple[sympy.Expr, ...]:
     return tuple(found)
 
 
-# The sizes of a sweep: lists, of which there is every combination, or which vary together.
-
-
 _AT_ONCE = 2**16  # combinations of sizes looked at together
 
 #: Sizes that vary together: their names, or several groups of names.
@@ -404,9 +395,6 @@ def _groups(together: Together, lists: Mapping[str, Sequence[int]]) -> tuple[tup
             counts = ", ".join(f"{name} {len(lists[name])}" for name in group)
             raise InputError(f"zip: sizes that vary together have as many values each; got {counts}")
     return tuple(groups)
-
-
-# A table of ops, timed on many machines.
 
 
 def sweep_table(table: pd.DataFrame, machines: Sequence[Machine]) -> pd.DataFrame:

@@ -420,9 +420,6 @@ def check_workers(executor: object, workers: object) -> None:
         raise InputError(f"workers: expected a number of processes, 1 or more; got {workers!r}")
 
 
-# A sweep as one file: what names it may have, and how its rows are written.
-
-
 def check_parquet() -> None:
     """Raises InputError where parquet files cannot be written."""
     try:

@@ -21,9 +21,10 @@ from rooflinekit.hardware.prices import price_hint, price_word
 from rooflinekit.hardware.specs import resolve
 from rooflinekit.ir import notebook
 from rooflinekit.ir.notebook import FirstLine, aligned
+from rooflinekit.ir.sizes import finite_or_none
 from rooflinekit.study.sweep.plan import BLOCK, Case, Plan, predict_settings
 from rooflinekit.study.sweep.points import REGIMES
-from rooflinekit.units import format_quantity, parse_quantity
+from rooflinekit.units import format_bytes, format_quantity, parse_quantity
 
 ENUMERATED = 200_000  # predictions, up to which all are made
 ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tenths of a second each
@@ -298,13 +299,7 @@ def _table(plan: Plan, rows: list[dict[str, Any]], column: str, *, largest_first
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    def clean(value: Any) -> Any:
-        return None if isinstance(value, float) and not np.isfinite(value) else value
-
-    return [{str(name): clean(value) for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-# What a search looks for, and what a configuration has to meet: "time<0.1 s", "throughput>=1000", "batch>=8".
+    return [{str(name): finite_or_none(value) for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 #: What can be had least of, and what most of, with its column.
@@ -434,9 +429,6 @@ def _requirement(text: str, sizes: Sequence[str]) -> Requirement:
     return Requirement(text=" ".join(text.split()), column=column, comparison=comparison, limit=limit)
 
 
-# Rows of a sweep or a search as texts: times with their units, intervals, memory and whether it suffices.
-
-
 def _seconds(value: float) -> str:
     return "–" if value != value else format_quantity(value, "s")
 
@@ -456,10 +448,6 @@ def _text(value: Any) -> str:
     return "" if value is None or value != value else str(value)
 
 
-def _memory(need: float, fits: bool) -> str:
-    return "–" if need != need else f"{format_quantity(need, 'byte', binary=True)}{'' if fits else ' does not fit'}"
-
-
 #: Columns that people read: the head, the columns that it takes, and how their values fill it.
 _Read = tuple[tuple[str, tuple[str, ...], Callable[..., str]], ...]
 _READ: _Read = (
@@ -472,7 +460,11 @@ _READ: _Read = (
     ("J/sample", ("joules",), _number),
     ("regime", ("regime",), _text),
     ("samples/s", ("throughput",), _number),
-    ("memory", ("peak_bytes", "fits"), _memory),
+    (
+        "memory",
+        ("peak_bytes", "fits"),
+        lambda need, fits: "–" if need != need else format_bytes(need) + " does not fit" * (not fits),
+    ),
 )
 #: Money, where prices are those at launch, and where they are those of an hour: `dollars` is the price by samples/s.
 _LAUNCH: _Read = (("$ at launch", ("price",), _number), ("$ by samples/s", ("dollars",), _number))

@@ -209,9 +209,6 @@ def _by_shape(calls: _Calls, ops: Sequence[OpTime], classes: dict[str, _Shapes])
             yield from (replace(op, measured_s=s) for op, s in zip(same, each, strict=True))
 
 
-# Measured steps from what people have: a time in words, or a file of a trace, of a record, of kernel times.
-
-
 _COLUMNS = ("name", "seconds")
 _HEAD = 4096  # bytes that tell a record from a trace
 _LARGE = 64 * 2**20  # bytes: no record or table of a step is as long
@@ -278,9 +275,6 @@ def _seconds(file: Path, line: int, text: str | None) -> float:
     if not (math.isfinite(value) and value > 0):
         raise CampaignError(f"{file}: line {line}: seconds: expected a number above 0; got {json.dumps(text)}")
     return value
-
-
-# Whether a trace is of the predicted step: the shapes and formats that it recorded beside those of the graph.
 
 
 #: Operators whose arguments are the same under all names that PyTorch has for them.

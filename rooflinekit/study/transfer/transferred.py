@@ -220,17 +220,12 @@ def widths(spread: Any, freedom: Any, surprise: Any, level: float, below: Any, a
     return np.minimum(factor, (below * network) ** wider), np.minimum(factor, (above * network) ** wider)
 
 
-def transferred(evidence: Evidence, source: Prediction, target: Prediction) -> Transferred:
-    """The target's prediction with what the evidence says of the source's.
-
-    Both predictions are of one network; sizes, formats, execution, host and device may differ. Raises InputError where
-    the evidence cannot be of the source's step.
-    """
-    return correcting(evidence, source)(target)
-
-
 def correcting(evidence: Evidence, source: Prediction) -> Callable[[Prediction], Transferred]:
-    """The same for many targets: what the evidence says is worked out once. Raises InputError likewise, at once."""
+    """Makes of a target's prediction the one with what the evidence says of the source's, worked out once for all.
+
+    Predictions are of one network; sizes, formats, execution, host and device may differ. Raises InputError at once
+    where the evidence cannot be of the source's step.
+    """
     names = leaders(source)
     seen = evidence.seen(source, names)
 
@@ -240,9 +235,6 @@ def correcting(evidence: Evidence, source: Prediction) -> Callable[[Prediction],
         return Transferred(**own, plain=target, source=source, evidence=evidence, posterior=posterior)
 
     return corrected
-
-
-# A training step on several devices that rests on a measured step on one.
 
 
 def on_several(correct: Callable[[Prediction], Transferred], p: ParallelPrediction) -> ParallelPrediction:
@@ -261,9 +253,6 @@ def on_several(correct: Callable[[Prediction], Transferred], p: ParallelPredicti
     note = f"each device's own part of the step, kernels and host, {note}; communication is as predicted"
     alone: Callable[[], Prediction] = lambda: correct(p.alone())  # noqa: E731
     return replace(p, shares=tuple(shares), alone=alone, assumptions=(note, *p.assumptions))
-
-
-# What a measurement makes of a whole sweep's times: worked out at some sizes, and interpolated between them.
 
 
 #: Values of a size at which a correction is worked out, by how many sizes vary; each is a whole prediction.

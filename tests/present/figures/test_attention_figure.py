@@ -1,19 +1,10 @@
 """The figure of attention's kernels shows the rates, and no text lies on another."""
 
-from collections.abc import Iterator
-
-import matplotlib.pyplot as plt
 import pytest
 from overlaps import overlaps
 
 import rooflinekit as rk
 from rooflinekit.study.compare.crossover import attention_rates
-
-
-@pytest.fixture(autouse=True)
-def _close() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 @pytest.mark.parametrize("gpu", ["nvidia-h100-sxm5-80gb", "amd-mi300x"])

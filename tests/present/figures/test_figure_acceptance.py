@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,6 @@ from rooflinekit.step.prediction import Prediction
 IMAGES = Path(__file__).parent / "images"
 WIDTHS: tuple[Width, ...] = ("column", "page")
 VENUES: tuple[Venue | None, ...] = (None, "ieee", "acm", "lncs", "neurips", "slides")
-
-
-@pytest.fixture(autouse=True)
-def _close() -> Iterator[None]:
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
 
 
 def gpus() -> list[Device]:

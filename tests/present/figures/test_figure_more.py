@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,14 +26,6 @@ from rooflinekit.study.profile.matching import OpTime, Validation, compare_run
 from rooflinekit.study.profile.profile import Profile, ProfileComparison
 
 A100, L4 = "nvidia-a100-sxm4-80gb", "nvidia-l4"
-
-
-@pytest.fixture(autouse=True)
-def _close() -> Iterator[None]:
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
 
 
 class Twins(torch.nn.Module):

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,14 +42,6 @@ A100, P100, V100, H100 = (
     "nvidia-v100-sxm2-16gb",
     "nvidia-h100-sxm5-80gb",
 )
-
-
-@pytest.fixture(autouse=True)
-def _close() -> Iterator[None]:
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
 
 
 class Stage(torch.nn.Sequential):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -23,14 +22,6 @@ from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
 
 A100, L4, T4 = "nvidia-a100-sxm4-80gb", "nvidia-l4", "nvidia-t4"
-
-
-@pytest.fixture(autouse=True)
-def _close() -> Iterator[None]:
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
 
 
 class Net(torch.nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,14 +22,6 @@ from rooflinekit.study.compare.scaling import EXPOSED, HIDDEN
 
 SMALL = rk.DDP(bucket_bytes=20_000, first_bucket_bytes=1)
 PIPES = rk.Mesh(pipeline=2, tensor=2, microbatches=4)
-
-
-@pytest.fixture(autouse=True)
-def _close() -> Iterator[None]:
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
 
 
 def overlapped() -> rk.ParallelPrediction:

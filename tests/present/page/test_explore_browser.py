@@ -1,7 +1,6 @@
 """The page to explore with, in a browser: quiet, its numbers the predictions', its state in the address."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -36,12 +35,6 @@ def page(graphs: dict[str, rk.Graph], tmp_path_factory: pytest.TempPathFactory) 
     rk.explore(graphs, gpus=GPUS, power=LIMITS, batch=range(1, 129), seq=[64, 512], out=out,
                pricing=rk.Pricing(hour=(2.0, "USD")))  # fmt: skip
     return out
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
-    with browser.browser(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 @pytest.fixture

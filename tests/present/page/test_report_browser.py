@@ -1,6 +1,5 @@
 """The page of a report in a browser: quiet, within its width, and pointed at, filtered and sorted by real events."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import browser
@@ -37,12 +36,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model, rk.Input("batch", 3, 64, 64), gpu="nvidia-l4", batch=64, mode="training", optimizer=torch.optim.SGD
     )
     return rk.save_report(p, tmp_path_factory.mktemp("report") / "review.html", against=p, command=HOSTILE)
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
-    with browser.browser(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])

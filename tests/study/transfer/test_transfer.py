@@ -33,7 +33,7 @@ from rooflinekit.study.errors.components import (
     scaled,
 )
 from rooflinekit.study.transfer.evidence import Evidence, Seen, matched, read_measured
-from rooflinekit.study.transfer.transferred import given, transferred
+from rooflinekit.study.transfer.transferred import correcting, given
 
 HERE, THERE, SIBLING = "nvidia-t4", "nvidia-a100-sxm4-80gb", "nvidia-a100-sxm4-40gb"
 FAR = Kinship(chips=Chips.FOREIGN, same_host=True)
@@ -150,14 +150,14 @@ def test_a_step_as_predicted_changes_nothing_but_the_width() -> None:
 @given_by(st.floats(0.3, 3.0), st.floats(1.01, 1.5))
 def test_slower_here_is_slower_there(factor: float, more: float) -> None:
     source, target = step(HERE), step(THERE)
-    one, two = (transferred(Evidence.of(source.total_s * f), source, target).total_s for f in (factor, factor * more))
+    one, two = (correcting(Evidence.of(source.total_s * f), source)(target).total_s for f in (factor, factor * more))
     assert one < two < one * more
 
 
 def test_the_same_device_is_believed_most() -> None:
     source = step(HERE)
-    same = transferred(Evidence.of(1.5 * source.total_s), source, source)
-    other = transferred(Evidence.of(1.5 * source.total_s), source, step(THERE))
+    same = correcting(Evidence.of(1.5 * source.total_s), source)(source)
+    other = correcting(Evidence.of(1.5 * source.total_s), source)(step(THERE))
     assert 1.4 * source.total_s < same.total_s <= 1.5 * source.total_s
     assert other.total_s / other.plain.total_s < same.total_s / same.plain.total_s
     assert same.posterior.spread < other.posterior.spread
@@ -171,7 +171,7 @@ def test_operators_move_the_steps_that_have_them() -> None:
         for t in source.timings
     )
     # On CUDA cores as here; on another unit half of it would count.
-    found = transferred(Evidence(source="ops", ops=ops), source, step("nvidia-v100-sxm2-16gb"))
+    found = correcting(Evidence(source="ops", ops=ops), source)(step("nvidia-v100-sxm2-16gb"))
     parts = found.posterior.by_part
     moved = sum(ln for part, ln in parts.items() if "convolution" in part)  # by format, gradients apart
     assert moved > 0.05

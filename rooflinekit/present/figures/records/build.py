@@ -36,6 +36,7 @@ from rooflinekit.present.figures.records.groups import (
 from rooflinekit.present.figures.records.paths import link_figure, trajectories_of
 from rooflinekit.present.figures.records.roofs import ceiling, facts_of, floor_of, highest, l2_roof, levels_of, roofs_of
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.study.compare.scaling import told_apart
 
 Part: TypeAlias = Prediction | Measured | Machine | Device
 Subject: TypeAlias = Part | Sequence[Part] | ParallelPrediction | Sequence[ParallelPrediction]
@@ -66,7 +67,8 @@ def roofline_figure(
 
     Raises InputError for something else or an empty sequence, and for a Validation without its prediction.
     """
-    given = _listed(subject)
+    whole: object = subject
+    given = tuple(whole) if isinstance(whole, Sequence) and not isinstance(whole, str) else (whole,)
     if any(isinstance(part, ParallelPrediction) for part in given):
         return link_figure(given, () if isinstance(path, bool) else path, other=by_level or normalized)
     parts = _parts(given)
@@ -128,10 +130,6 @@ def _roofs(parts: Sequence[Part], *, by_level: bool = False) -> Figure:
     )
 
 
-def _listed(subject: object) -> tuple[object, ...]:
-    return tuple(subject) if isinstance(subject, Sequence) and not isinstance(subject, str) else (subject,)
-
-
 def _parts(given: Sequence[object]) -> tuple[Part, ...]:
     parts: list[Part] = []
     for part in given:
@@ -164,19 +162,13 @@ def _series(source: Prediction | Measured, prediction: Prediction, name: str) ->
     )
 
 
-def _series_names(predictions: Sequence[Prediction]) -> list[str]:
+def _series_names(predictions: Sequence[Prediction]) -> Sequence[str]:
     """For each prediction what tells it from the others: its model, device, mode, sizes, or at last a number."""
-    sizes = [", ".join(f"{name}={value}" for name, value in p.sizes.items()) for p in predictions]
-    columns = [
-        [p.graph_name for p in predictions],
-        [p.machine.device.display_name or p.machine.name for p in predictions],
-        [p.mode for p in predictions],
-        sizes,
-    ]
-    differing = [column for column in columns if len(set(column)) > 1] or columns[:1]
-    names = [", ".join(filter(None, words)) for words in zip(*differing, strict=True)]
-    doubled = {name for name in names if names.count(name) > 1}
-    return [f"{name} #{i}" if name in doubled else name for i, name in enumerate(names, 1)]
+    return told_apart([
+        (p.graph_name, p.machine.device.display_name or p.machine.name, p.mode,
+         ", ".join(f"{name}={value}" for name, value in p.sizes.items()))
+        for p in predictions
+    ])  # fmt: skip
 
 
 def _has_place(timing: Timing) -> bool:

@@ -7,9 +7,6 @@ from rooflinekit.present.figures.records.figure import DeviceFacts, Figure, Floo
 from rooflinekit.present.figures.records.roofs import crossings
 from rooflinekit.units import format_quantity
 
-# Sentences of a caption on what a figure shows beside roofs and predicted marks.
-
-
 _NAMED = 5  # marks that a sentence names
 
 
@@ -149,7 +146,7 @@ def caption(figure: Figure) -> str:
 
     Nothing in the text depends on how the figure is drawn, so it serves a paper's caption and a file's description.
     """
-    devices = _listed([device.display_name for device in figure.devices])
+    devices = ", ".join(device.display_name for device in figure.devices)
     sentences = [*map(_series, figure.series)] or [f"Roofs of {devices}{' and of links' * bool(figure.links)}."]
     sentences += path_sentences(figure)
     if (figure.series or figure.trajectories) and not any(series.measured_s for series in figure.series):
@@ -195,9 +192,9 @@ def _roofs(figure: Figure, device: DeviceFacts) -> list[str]:
     clock = format_quantity(device.clock_hz, "Hz")
     if device.matrix_clock_hz != device.clock_hz:
         clock += f" (matrix units {format_quantity(device.matrix_clock_hz, 'Hz')})"
-    found = [f"{device.display_name}, datasheet (solid), dense peaks at {clock}: {_listed(parts)}."]
+    found = [f"{device.display_name}, datasheet (solid), dense peaks at {clock}: {', '.join(parts)}."]
     sustained = [f"{roof.name} {roof.rate} ({roof.origin})" for roof in mine if roof.provenance != "datasheet"]
-    return [*found, f"Sustained (dashed): {_listed(sustained)}."] if sustained else found
+    return [*found, f"Sustained (dashed): {', '.join(sustained)}."] if sustained else found
 
 
 def _accumulate(roof: Roof) -> str:
@@ -223,10 +220,6 @@ def _marks(figure: Figure) -> list[str]:
     if figure.omitted:
         sentences.append(f"Not shown, for it moves no bytes: {figure.omitted} of {_count(figure.kernels)}.")
     return sentences
-
-
-def _listed(parts: list[str]) -> str:
-    return ", ".join(parts)
 
 
 def _count(kernels: int) -> str:

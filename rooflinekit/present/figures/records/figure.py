@@ -6,18 +6,24 @@ bytes are compulsory DRAM traffic.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rooflinekit.errors import InputError
+from rooflinekit.hardware.yaml_file import one_line
 from rooflinekit.units import format_quantity
 
 SCHEMA_VERSION = 1
 
 L2 = "L2"  # what its roof is called
+_COVERED = 0.9  # of the time of a series, by the points that are named
 _ABOVE = 1.02  # from here on a point is above its roof, and not at it
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)  # reading converts and ignores nothing
 
 RoofKind = Literal["memory", "compute", "link"]
 Provenance = Literal[
@@ -28,6 +34,8 @@ Provenance = Literal[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
     """A ceiling of one device: a slope for memory traffic and for links, a level for one kind of arithmetic."""
+
+    __pydantic_config__: ClassVar = _STRICT
 
     device: str
     kind: RoofKind
@@ -46,11 +54,6 @@ class Roof:
         return text.replace("FLOP/s", "OP/s") if self.name.startswith("int") else text
 
     @property
-    def text(self) -> str:
-        """Name, value and where the value comes from: "HBM2e 2.04 TB/s (datasheet)"."""
-        return f"{self.name} {self.rate} ({self.origin})"
-
-    @property
     def origin(self) -> str:
         """Where the value comes from, with the share of the datasheet's: "default share 80 %"."""
         return f"{self.provenance} {self.share:.0%}".replace("%", " %") if self.share != 1 else self.provenance
@@ -59,6 +62,8 @@ class Roof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One mark: a kernel, or kernels of one kind that fall on the same place, with their time added up."""
+
+    __pydantic_config__: ClassVar = _STRICT
 
     series: str
     device: str
@@ -105,6 +110,8 @@ class Point:
 class DeviceFacts:
     """What a caption says of a device."""
 
+    __pydantic_config__: ClassVar = _STRICT
+
     name: str
     display_name: str
     clock_hz: float  # behind the vector peaks
@@ -114,6 +121,8 @@ class DeviceFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """One predicted step."""
+
+    __pydantic_config__: ClassVar = _STRICT
 
     name: str  # what tells it from the other series
     model: str
@@ -135,6 +144,8 @@ class Series:
 class Floor:
     """What starting a kernel costs on a device, beside the kernels of a step."""
 
+    __pydantic_config__: ClassVar = _STRICT
+
     series: str
     device: str
     start_s: float  # of each kernel, work or not
@@ -149,6 +160,8 @@ class Figure:
     `points` have FLOP and lie on the axes; `rail` holds the kernels that only move bytes (copies, embeddings), shown
     by byte/s. In each series the shares of points, rail and omitted kernels add up to one.
     """
+
+    __pydantic_config__: ClassVar = _STRICT
 
     devices: tuple[DeviceFacts, ...]
     series: tuple[Series, ...]
@@ -251,7 +264,7 @@ class Figure:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON; `from_dict` reads it back."""
-        return {"schema": SCHEMA_VERSION, **encode(self)}
+        return {"schema": SCHEMA_VERSION, **_adapter().dump_python(self, mode="json")}
 
     @classmethod
     def from_dict(cls, data: object) -> Figure:
@@ -262,20 +275,21 @@ class Figure:
         if type(schema) is not int or schema != SCHEMA_VERSION:
             got = "no such key" if "schema" not in data else repr(schema)[:40]
             raise InputError(f"figure: schema: expected {SCHEMA_VERSION}; got {got}")
-        return decode(cls, {key: value for key, value in data.items() if key != "schema"}, "figure")
+        try:
+            text = json.dumps({key: value for key, value in data.items() if key != "schema"})
+            return _adapter().validate_json(text, strict=True)
+        except ValidationError as error:
+            raise InputError(one_line(error, cls, "figure").replace("figure: figure: ", "figure: ")) from None
+        except TypeError as error:  # of json.dumps
+            raise InputError(f"figure: expected what JSON can hold: {error}") from None
 
 
-def leading(points: Iterable[Point], *, cover: float = 0.9, limit: int = 10) -> tuple[Point, ...]:
-    """The points with the most time, until they cover this share of the time of their series or are `limit` many.
-
-    Raises InputError for a share outside [0, 1] or a negative limit.
-    """
-    if not 0 <= cover <= 1 or limit < 0:
-        raise InputError(f"expected 0 ≤ cover ≤ 1 and limit ≥ 0; got cover={cover!r}, limit={limit!r}")
+def leading(points: Iterable[Point]) -> tuple[Point, ...]:
+    """The points with the most time, until they cover 90 % of the time of their series."""
     found: list[Point] = []
     covered = 0.0
     for point in by_time(points):
-        if covered >= cover or len(found) == limit:
+        if covered >= _COVERED:
             break
         found.append(point)
         covered += point.share
@@ -287,81 +301,9 @@ def by_time(points: Iterable[Point]) -> Sequence[Point]:
     return sorted(points, key=lambda point: -point.time_s)
 
 
-# Records to and from the types of JSON. Reading is strict: nothing is guessed, converted or ignored.
-
-
-R = TypeVar("R")
-
-
-def encode(value: Any) -> Any:
-    """The value as dicts, lists, text and numbers."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple):
-        return [encode(part) for part in value]
-    return value
-
-
-def decode(kind: type[R], data: object, where: str) -> R:
-    """The record of type `kind` that `encode` wrote; `where` names the place in messages.
-
-    Raises InputError for a missing or unknown key and for a value of another type.
-    """
-    if not isinstance(data, Mapping):
-        raise _wrong(where, "a mapping", data)
-    hints = _hints(kind)
-    for key in data:
-        if key not in hints:
-            raise InputError(f"{where}: unknown key {str(key)[:40]!r}; the keys are {', '.join(hints)}")
-    required = {field.name for field in fields(kind) if field.default is MISSING}  # type: ignore[arg-type]
-    for key in hints:
-        if key not in data and key in required:
-            raise InputError(f"{where}: the key {key!r} is missing")
-    return kind(**{key: _value(hints[key], value, f"{where}.{key}") for key, value in data.items()})
-
-
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _value(hint: Any, data: object, where: str) -> Any:
-    if get_origin(hint) is Literal:
-        if data not in get_args(hint):
-            raise _wrong(where, " or ".join(map(repr, get_args(hint))), data)
-        return data
-    if get_origin(hint) is tuple:
-        return _tuple(get_args(hint), data, where)
-    if is_dataclass(hint):
-        return decode(hint, data, where)  # type: ignore[arg-type]
-    if hint is float:
-        return _number(data, where)
-    if type(data) is not hint:  # a bool is no int here
-        raise _wrong(where, f"a value of type {hint.__name__}", data)
-    return data
-
-
-def _tuple(hints: tuple[Any, ...], data: object, where: str) -> tuple[Any, ...]:
-    if not isinstance(data, list):
-        raise _wrong(where, "a list", data)
-    if hints[-1] is Ellipsis:
-        hints = (hints[0],) * len(data)
-    if len(hints) != len(data):
-        raise _wrong(where, f"{len(hints)} values", data)
-    return tuple(_value(hint, part, f"{where}[{i}]") for i, (hint, part) in enumerate(zip(hints, data, strict=True)))
-
-
-def _number(data: object, where: str) -> float:
-    if type(data) not in (int, float) or not math.isfinite(data):  # type: ignore[arg-type]
-        raise _wrong(where, "a finite number", data)
-    return float(data)  # type: ignore[arg-type]
-
-
-def _wrong(where: str, expected: str, data: object) -> InputError:
-    given = repr(data)
-    return InputError(f"{where}: expected {expected}; got {given if len(given) <= 60 else given[:57] + '...'}")
-
-
-# Whole steps as marks of a roofline figure, as records that survive JSON.
+@cache
+def _adapter() -> TypeAdapter[Figure]:
+    return TypeAdapter(Figure)
 
 
 #: Kernels are never bound by overhead; communication is of steps on several devices.
@@ -371,6 +313,8 @@ PointBound = Literal["compute", "memory", "latency", "overhead", "communication"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """A whole step as one mark on a path: its FLOP, its bytes, its wall time."""
+
+    __pydantic_config__: ClassVar = _STRICT
 
     label: str
     device: str
@@ -399,6 +343,8 @@ class Stop:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """How a step moves as one thing about it changes."""
+
+    __pydantic_config__: ClassVar = _STRICT
 
     name: str  # what tells it from other paths; "" for the only one
     over: str  # what changes: "batch", "device", "execution"

@@ -13,7 +13,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Family
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.profile.matching import OpTime, Validation, kind_of
+from rooflinekit.study.profile.matching import OpTime, Validation, kind_of, op_name
 from rooflinekit.study.profile.profile import ProfileComparison
 
 Group = tuple[Timing, ...]
@@ -99,8 +99,6 @@ def _place(unit: Group) -> tuple[float, float]:
         return 0.0, math.log10(moved / seconds)
     return math.log10(flop / moved), math.log10(flop / seconds)
 
-
-# --- names ---------------------------------------------------------------------------------------------------------
 
 _WORDS = (
     (re.compile(r"^[^.]*\."), ""),  # the library
@@ -210,9 +208,6 @@ def _alternatives(part: tuple[str, ...]) -> str:
     return "/".join([part[0], *(name[shared:] for name in part[1:])])
 
 
-# What was measured of a step, set beside the kernels that were predicted for it.
-
-
 Measured: TypeAlias = ProfileComparison | Validation
 Unit: TypeAlias = tuple[Group, float]  # kernels that were measured together, and the seconds; 0 where they were not
 
@@ -255,13 +250,10 @@ def measured_units(part: Measured, timings: Sequence[Timing]) -> list[Unit]:
     units: dict[tuple[str, ...], list[Timing]] = defaultdict(list)
     for timing in timings:
         kind = kind_of(timing.kernel.kind)
-        units[(kind,) if len(times[kind]) == 1 else (kind, _op(timing), timing.kernel.module)].append(timing)
+        units[(kind,) if len(times[kind]) == 1 else (kind, op_name(timing.kernel.name), timing.kernel.module)].append(
+            timing
+        )
     seconds: dict[tuple[str, ...], float] = {}
     for kind, ops in times.items():
         seconds |= {(kind,) if len(ops) == 1 else (kind, op.name, op.module): op.measured_s for op in ops}
     return [(tuple(members), seconds.get(key, 0.0)) for key, members in units.items()]
-
-
-def _op(timing: Timing) -> str:
-    """The name of the op that a kernel is of, without which part of it."""
-    return re.split(r": | \(", timing.kernel.name, maxsplit=1)[0]

@@ -41,8 +41,11 @@ def trajectories_of(
         raise InputError(f"path: expected two predictions or more, in order; got {len(predictions)}")
     if words and (isinstance(words, str) or len(words) != len(predictions)):
         raise InputError(f"path: expected a name for each of {len(predictions)} predictions; got {words!r}")
+    facts = [_facts(prediction) for prediction in predictions]
+    differing = _differing(facts)
+    sizes = [name for name in differing if any(name in p.sizes for p in predictions)]
     if not joined:
-        names = words or _apart(predictions)
+        names = words or [_label(fact, differing, sizes) or f"#{i}" for i, fact in enumerate(facts, 1)]
         return tuple(
             Trajectory(name=f"{i} {word}", over="", stops=(_stop(p, str(word)),))
             for i, (p, word) in enumerate(zip(predictions, names, strict=True), 1)
@@ -50,9 +53,6 @@ def trajectories_of(
     if words:
         stops = tuple(_stop(p, str(word)) for p, word in zip(predictions, words, strict=True))
         return (Trajectory(name="", over="", stops=stops),)
-    facts = [_facts(prediction) for prediction in predictions]
-    differing = _differing(facts)
-    sizes = [name for name in differing if any(name in p.sizes for p in predictions)]
     along = sizes or differing
     paths: dict[str, list[Stop]] = defaultdict(list)
     for i, (prediction, fact) in enumerate(zip(predictions, facts, strict=True), 1):
@@ -65,14 +65,6 @@ def trajectories_of(
 def _differing(facts: Sequence[Mapping[str, str]]) -> list[str]:
     """What is not the same in all."""
     return [name for name in dict.fromkeys(key for f in facts for key in f) if len({f.get(name) for f in facts}) > 1]
-
-
-def _apart(predictions: Sequence[Prediction]) -> list[str]:
-    """For each step all that tells it from the others."""
-    facts = [_facts(prediction) for prediction in predictions]
-    differing = _differing(facts)
-    sizes = [name for name in differing if any(name in p.sizes for p in predictions)]
-    return [_label(fact, differing, sizes) or f"#{i}" for i, fact in enumerate(facts, 1)]
 
 
 def _label(fact: Mapping[str, str], along: Sequence[str], sizes: Sequence[str]) -> str:
@@ -110,9 +102,6 @@ def _stop(p: Prediction, label: str) -> Stop:
     if min(flop, moved, p.total_s) <= 0:
         raise InputError(f"path: {p.graph_name}: a step without FLOP or traffic has no place on the axes")
     return Stop(label=label, device=p.machine.name, flop=flop, bytes=moved, time_s=p.total_s, bound=p.regime)
-
-
-# Steps on several devices.
 
 
 _LinkNames = Mapping[tuple[str, Link], str]

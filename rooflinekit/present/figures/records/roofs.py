@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from statistics import median
+from typing import Literal
 
 from rooflinekit.hardware.device import FORMATS, Device
 from rooflinekit.ir.op import Math
@@ -13,7 +14,17 @@ from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import UNFUSED, Machine
 from rooflinekit.model.memory_system import levels
 from rooflinekit.model.timing import Timing
-from rooflinekit.present.figures.records.figure import L2, DeviceFacts, Figure, Floor, Point, Provenance, Roof, Stop
+from rooflinekit.present.figures.records.figure import (
+    L2,
+    DeviceFacts,
+    Figure,
+    Floor,
+    Point,
+    Provenance,
+    Roof,
+    RoofKind,
+    Stop,
+)
 from rooflinekit.step.prediction import Prediction
 
 
@@ -51,7 +62,7 @@ def ceiling(kernel: Kernel, machine: Machine) -> tuple[Roof, float]:
         rate = machine.matrix_rate(kernel.math, tensor_core=kernel.tensor_core)
         if kernel.tensor_core and kernel.math.value in device.matrix_peak:
             name = f"{kernel.math} matrix"
-    return _roof(device, name, rate.peak), rate.share
+    return _stated(device, "compute", name, rate.peak), rate.share
 
 
 def main_roofs(kernels: Iterable[Kernel], machine: Machine) -> tuple[Roof, Roof]:
@@ -97,21 +108,14 @@ def highest(roofs: Iterable[Roof]) -> tuple[Roof, ...]:
 
 
 def _memory(device: Device) -> Roof:
-    return Roof(
-        device=device.name,
-        kind="memory",
-        name=device.dram.type or "DRAM",
-        value=device.dram.bandwidth,
-        unit="byte/s",
-        provenance="datasheet",
-    )
+    return _stated(device, "memory", device.dram.type or "DRAM", device.dram.bandwidth)
 
 
 def _compute(device: Device) -> list[Roof]:
     """Every arithmetic of the device, the lowest first."""
     tables = {"vector": device.vector_peak, "matrix": device.matrix_peak}
     found = [
-        _roof(device, f"{math} {unit}", table[math])
+        _stated(device, "compute", f"{math} {unit}", table[math])
         for unit, table in tables.items()
         for math in FORMATS
         if math in table
@@ -119,25 +123,16 @@ def _compute(device: Device) -> list[Roof]:
     return sorted(found, key=lambda roof: roof.value)
 
 
-def _roof(device: Device, name: str, value: float) -> Roof:
-    return Roof(device=device.name, kind="compute", name=name, value=value, unit="flop/s", provenance="datasheet")
+def _stated(device: Device, kind: RoofKind, name: str, value: float) -> Roof:
+    """A roof by the datasheet."""
+    unit: Literal["byte/s", "flop/s"] = "flop/s" if kind == "compute" else "byte/s"
+    return Roof(device=device.name, kind=kind, name=name, value=value, unit=unit, provenance="datasheet")
 
 
 def _shared(roof: Roof, share: float, machine: Machine) -> Roof:
     # Constants of a GPU that was not measured are those of others.
     origin: Provenance = "fitted share" if machine.constants.measured else "default share"
-    return Roof(
-        device=roof.device,
-        kind=roof.kind,
-        name=roof.name,
-        value=roof.value * share,
-        unit=roof.unit,
-        provenance=origin,
-        share=share,
-    )
-
-
-# Traffic by level of memory, the roof of the L2, and what starting kernels costs.
+    return replace(roof, value=roof.value * share, provenance=origin, share=share)
 
 
 def levels_of(timings: Sequence[Timing], machine: Machine) -> dict[int, tuple[float, float]]:
@@ -148,14 +143,8 @@ def levels_of(timings: Sequence[Timing], machine: Machine) -> dict[int, tuple[fl
 
 def l2_roof(machine: Machine) -> Roof:
     """What the L2 gives: no datasheet states it."""
-    return Roof(
-        device=machine.device.name,
-        kind="memory",
-        name=L2,
-        value=machine.l2_bandwidth,
-        unit="byte/s",
-        provenance="fitted" if machine.constants.measured else "default",
-    )
+    origin: Provenance = "fitted" if machine.constants.measured else "default"
+    return replace(_stated(machine.device, "memory", L2, machine.l2_bandwidth), provenance=origin)
 
 
 def floor_of(prediction: Prediction, series: str) -> Floor:
@@ -168,9 +157,6 @@ def floor_of(prediction: Prediction, series: str) -> Floor:
         median_bytes=float(median(float(timing.kernel.bytes) for timing in prediction.timings)),
         kernels=sum(timing.launch_s > timing.busy_s for timing in prediction.timings),
     )
-
-
-# A figure in shares of roofs, and where the roofs of two devices cross.
 
 
 _ANY = "every roof"
