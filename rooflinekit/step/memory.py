@@ -35,6 +35,7 @@ _UNKNOWN = -1
 
 #: What memory is used for: what stays first. Gradients are those of weights; workspace is that of libraries.
 ACCOUNTS = ("weights", "optimizer state", "inputs", "gradients", "activations", "workspace")
+STANDING = ACCOUNTS[:3]
 ACCOUNT_OF = {Role.WEIGHT: "weights", Role.BUFFER: "weights", Role.STATE: "optimizer state"}
 
 
@@ -52,6 +53,11 @@ class MemoryUse:
     context_bytes: int  # that CUDA and PyTorch take before the first tensor
     capacity: float  # the device's
     fits: bool  # whether the allocator finds room for every block
+
+    @property
+    def standing_bytes(self) -> int:
+        """Weights, their gradients and the optimizer's state."""
+        return self.weight_bytes + self.gradient_bytes + self.state_bytes
 
     @property
     def needed_share(self) -> float:
@@ -82,6 +88,7 @@ class Alive:
     """Bytes of the blocks in use while an op runs, by what they hold; the accounts are ACCOUNTS, in this order."""
 
     op: str
+    phase: Phase = Phase.FORWARD
     bytes_of: Mapping[str, int]
 
     @property
@@ -151,7 +158,7 @@ def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: 
         for life in begin:
             alive["gradients" if life.memory in gradients else "activations"] += rounded(life.size)
         alive["workspace"] = rounded(blocks.fixed[-1]) + rounded(temporary)
-        yield Alive(op=issue.op.name, bytes_of=MappingProxyType(dict(alive)))
+        yield Alive(op=issue.op.name, phase=issue.op.phase, bytes_of=MappingProxyType(dict(alive)))
         for life in end:
             alive["gradients" if life.memory in gradients else "activations"] -= rounded(life.size)
 
