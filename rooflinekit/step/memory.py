@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Family, Op, Phase, Role, TensorSpec
+from rooflinekit.ir.op import IN_PLACE, Family, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, bound_of, integer, larger, values_of
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.libraries import exists
@@ -295,15 +295,29 @@ def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
 def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], held: dict[str, int]) -> list[Life]:
     kept = {spec.memory for spec in (*graph.outputs, *graph.gradients)}
     found: dict[str, Life] = {}
+    places = _reused(ops, {*standing, *kept})
     for i, op in enumerate(ops):
         for spec in (*op.inputs, *op.outputs):
-            name = spec.memory
-            if name not in standing:
+            if spec.memory not in standing:
+                name = places.get(spec.memory, spec.memory)
                 known = found.get(name)
                 size = integer(spec.bytes) if known is None else max(known.size, integer(spec.bytes))
-                last = len(ops) if name in kept else max(i, held.get(name, i))
-                found[name] = Life(size, i if known is None else known.first, last, name)
+                last = len(ops) if spec.memory in kept else max(i, held.get(spec.memory, i))
+                found[name] = Life(size, i if known is None else known.first, last, spec.memory)
     return list(found.values())
+
+
+def _reused(ops: Sequence[Op], staying: Set[str]) -> dict[str, str]:
+    """Memory that a compiled kernel writes over what it is the last to read, with the one that lay there first."""
+    used = [(i, spec.memory) for i, op in enumerate(ops) for spec in (*op.inputs, *op.outputs)]
+    first, last = {memory: i for i, memory in reversed(used)}, {memory: i for i, memory in used}
+    found: dict[str, str] = {}
+    for i, op in enumerate(ops):
+        for written, read in op.attrs.get(IN_PLACE, {}).items():
+            free = (one for one in read if last[one] == i and one not in staying)
+            if first[written] == i and (place := next(free, None)):
+                last[place], found[written] = len(ops), found.get(place, place)  # serves one result
+    return found
 
 
 def _standing(graph: Graph) -> dict[str, TensorSpec]:
