@@ -16,6 +16,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import IN_PLACE, Family, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, bound_of, integer, larger, values_of
+from rooflinekit.model.convolution import is_convolution
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.libraries import exists
 from rooflinekit.model.miopen import NAIVE, UNFOLDED
@@ -25,6 +26,10 @@ from rooflinekit.units import format_bytes
 #: What a process takes of a GPU's memory before its first tensor: the driver's context, and the kernels of PyTorch's
 #: libraries as far as they are loaded. Stated default; 300 to 800 MiB are commonly seen.
 CONTEXT_BYTES = 500 * 2**20
+
+#: What cuDNN's kernels take beside that where it runs convolutions. Fitted on the batches at which timm's benchmark ran
+#: and did not run, families of one half by a hash (benchmarks/memory/context.py; docs/execution.md has the figures).
+CUDNN_BYTES = 600 * 2**20
 
 #: What is left of the memory that a datasheet states: a driver keeps some for itself, 308 MiB of the 24 GiB of an
 #: RTX 3090 (24268 MiB are reported), 359 MiB of those of an RTX 4090 (24217 MiB).
@@ -113,13 +118,13 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     kept: tuple[Sequence[Issue], Blocks, MemoryUse] = graph.memo[key]
     _, blocks, found = kept
     reserved: int | None = found.reserved_bytes
-    if on_gpu and found.reserved_bytes > room(
-        device
-    ):  # near the limit the allocator gives back what it keeps, and tries again
-        reserved = reserved_bytes(blocks.program(), blocks.sizes, room(device))
+    limit = room(device, convolves=blocks.convolves)
+    if on_gpu and found.reserved_bytes > limit:  # there the allocator gives back what it keeps, and tries again
+        reserved = reserved_bytes(blocks.program(), blocks.sizes, limit)
     return replace(
         found,
         reserved_bytes=found.peak_bytes if reserved is None else reserved,
+        context_bytes=context_of(device, convolves=blocks.convolves),
         capacity=device.dram.capacity,
         fits=reserved is not None and found.peak_bytes <= device.dram.capacity,
     )
@@ -141,7 +146,7 @@ def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device
         peak_bytes=peak,
         peak_op=issues[where].op.name if issues else "",
         reserved_bytes=peak if reserved is None else reserved,
-        context_bytes=CONTEXT_BYTES if on_gpu else 0,
+        context_bytes=0,
         capacity=math.inf,
         fits=True,
     )
@@ -163,9 +168,15 @@ def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: 
             alive["gradients" if life.memory in gradients else "activations"] -= rounded(life.size)
 
 
-def room(device: Device) -> float:
-    """Bytes that the allocator may take of a GPU's memory."""
-    return device.dram.capacity * USABLE_SHARE - CONTEXT_BYTES
+def context_of(device: Device, *, convolves: bool) -> int:
+    """Bytes that a process takes beside the allocator's segments; none on a CPU."""
+    cudnn = convolves and device.vendor == "NVIDIA"
+    return CONTEXT_BYTES + cudnn * CUDNN_BYTES if device.kind == "gpu" else 0
+
+
+def room(device: Device, *, convolves: bool) -> float:
+    """Bytes that the allocator may take of a GPU's memory; convolves: whether a step runs convolutions."""
+    return device.dram.capacity * USABLE_SHARE - context_of(device, convolves=convolves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +187,7 @@ class Blocks:
     fixed: Sequence[int]  # blocks that are: those of `standing`, and cuBLAS's
     lives: Sequence[Life]
     temporary: Sequence[int]  # of each op, given back when it ends
+    convolves: bool = False  # whether it runs convolutions
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -217,6 +229,7 @@ class PointMemory:
 
     def __init__(self, blocks: Blocks, points: Points) -> None:
         self._points = points
+        self._convolves = blocks.convolves
         self.peak_bytes = self._column(functools.reduce(larger, blocks.levels()))
         numbers: list[tuple[int, Number]] = list(enumerate(blocks.sizes))
         self._sizes = {
@@ -237,7 +250,7 @@ class PointMemory:
         within: NDArray[np.bool_] = self.peak_bytes <= device.dram.capacity
         if device.kind != "gpu":
             return within
-        limit = room(device)
+        limit = room(device, convolves=self._convolves)
         found: NDArray[np.bool_] = within & (self._most <= limit)
         unclear = np.flatnonzero(within & ~found & (self.peak_bytes <= limit) & self._points.alike)
         unknown = unclear[self._reserved[unclear] == _UNKNOWN]
@@ -271,6 +284,7 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
         fixed=[*(integer(spec.bytes) for spec in standing.values()), product],
         lives=_lives(graph, ops, standing, {} if fused else _held(graph, ops)),
         temporary=[workspace_of(issue, device, fused=fused) for issue in issues],
+        convolves=any(map(is_convolution, ops)),
     )
 
 
