@@ -26,6 +26,7 @@ from rooflinekit.hardware import prices
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
+from rooflinekit.step.memory import ACCOUNTS
 
 FOLDER = Path(__file__).parent / "schemas"
 Schema = dict[str, Any]
@@ -154,6 +155,13 @@ SHARED = record({
         "device": TEXT, "numbers": many(COUNT, 1), "batch": COUNT, "total_s": SECONDS, "terms": record(TERMS),
         **dict.fromkeys(("peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "reserved_bytes"), BYTES),
         "fits": FLAG,
+        "memory_over_time": record({
+            "moments": named(record({
+                "op": TEXT, "start_s": SECONDS, "allocated": BYTES,
+                **{account.replace(" ", "_"): BYTES for account in ACCOUNTS},
+            })),
+            "levels": record({"stretch_s": SECONDS, "bytes": many(BYTES, 1)}),
+        }),
     }), 1),
     "notes": many(TEXT),
 })  # fmt: skip

@@ -4,6 +4,7 @@
 
 benchmark.py begins at 1024, 512 or 256 images and takes the next smaller of 1024, 768, 512, 384, 256 … where memory
 does not suffice. Of the rows that it had to make smaller: how many steps the predicted batch is from the recorded one.
+It also does so after other errors; rows are left out where PyTorch refuses the larger batch for the size of a tensor.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from benchmarks.sources.networks import Step, timm_steps
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import memory_of
 
+#: ATen's cuda/ReflectionPad.cu: "input tensor must fit into 32-bit index math".
+_SHORT_INDEX, _INDEXED = ("aten.reflection_pad1d", "aten.reflection_pad2d"), 2**31
 _FAR = 3  # steps that are looked at to either side
 
 
@@ -53,7 +56,15 @@ def made_smaller(data: Path, share: float) -> Iterator[tuple[Step, rk.Graph, lis
         starts[step.table, step.gpu] = max(starts.get((step.table, step.gpu), 0), step.sizes["batch"])
     for step, graph in traced(_decayed(steps, starts, share)):
         tried = batches_from(starts[step.table, step.gpu])
-        yield step, graph, tried, tried.index(step.sizes["batch"])
+        place = tried.index(step.sizes["batch"])
+        if not _refused(graph, tried[place - 1]):
+            yield step, graph, tried, place
+
+
+def _refused(graph: rk.Graph, batch: int) -> bool:
+    """Whether an op counts elements in 32 bits and has too many of them at this batch."""
+    padded = [op for op in graph.at(batch=batch).ops if op.kind in _SHORT_INDEX]
+    return any(int(spec.numel) >= _INDEXED for op in padded for spec in (*op.inputs, *op.outputs))
 
 
 def verdicts(data: Path, share: float) -> pd.DataFrame:

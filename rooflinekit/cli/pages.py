@@ -59,7 +59,7 @@ def plot(
     """Draw a figure: roofline, time line, memory, sweep or waterfall.
 
     With --cluster it draws a training step on several GPUs: the roofline gets a roof for links, the time line shows all
-    GPUs, and the waterfall leads from one GPU to several, or from one such step to another.
+    GPUs, memory the fullest one, and the waterfall leads from one GPU to several, or from one such step to another.
     Example: rooflinekit plot timm:resnet50 --batch 32 --gpu nvidia-l4 --out figure.pdf
     """
     check_word("--what", what, _WHATS)
@@ -145,9 +145,7 @@ def _check_several(workload: Workload, what: str, asked: _Asked, alone: dict[str
     if given := [option for option, value in alone.items() if value]:
         raise InputError(f"{given[0]} is for steps on one device; got --cluster")
     workload.check_trains("steps on several devices are training steps:")
-    if what in ("memory", "sweep"):
-        raise InputError(f"--cluster goes with --what roofline, timeline or waterfall; got --what {what}")
-    most = {"timeline": 1, "waterfall": 2}.get(what)
+    most = {"timeline": 1, "memory": 1, "waterfall": 2}.get(what)
     if most is not None and len(asked) > most:
         raise InputError(f"--what {what} draws {'one step' if most == 1 else 'one step, or two'}; got {len(asked)}")
 

@@ -117,6 +117,7 @@ def parallel(
         "--measured BATCH:SECONDS",
         "a step that was timed on one of the GPUs; everything but communication is corrected by it",
     ] = None,
+    memory: Annotated[bool, "--memory", "also print what each GPU's memory holds over the step"] = False,
     trace: Annotated[Path | None, "--trace FILE.json", "also write the step's time line, to open in Perfetto"] = None,
 ) -> Answer:
     """Predict one training step on several GPUs.
@@ -137,7 +138,14 @@ def parallel(
     )
     if trace is not None:
         rk.save_trace(prediction, trace)
-    return Answer("parallel", prediction.to_dict, lambda: print(prediction))
+    return Answer("parallel", prediction.to_dict, lambda: _told(prediction, memory=memory))
+
+
+def _told(step: rk.ParallelPrediction | rk.TrainingStep, *, memory: bool) -> None:
+    """The step, and what each GPU's memory holds where that is asked for."""
+    print(step)
+    if memory:
+        print(step.memory_text)
 
 
 def _measured(words: str | None) -> tuple[int, float] | None:
@@ -222,6 +230,7 @@ def train(
         int, "--offload LAYERS", "layers of each GPU whose activations wait in the CPU's memory", NONE_OR_MORE
     ] = 0,
     fp8: Annotated[bool, "compute matrix products in FP8"] = False,
+    memory: Annotated[bool, "--memory", "also print what the GPUs' memory of each stage holds, and when"] = False,
     *,
     laid: Laid,
     search: Annotated[bool, "find the fastest layouts, and the least memory for each time"] = False,
@@ -275,7 +284,7 @@ def train(
         return {"step": step.to_dict(), "search": None, **further}
 
     def told() -> None:
-        print(step)
+        _told(step, memory=memory)
         if costs is not None:
             text.predictions.print_costs(costs)
         if limits is not None:

@@ -49,10 +49,15 @@ class Accounts:
     host: float = 0.0  # of the host's page-locked memory, for this GPU
     moment: str = "backward begins"
 
+    def parts(self) -> dict[str, float]:
+        """What is allocated, by account."""
+        names = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
+        return {name: getattr(self, name) for name in names}
+
     @property
     def allocated(self) -> float:
         """At the peak."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.working + self.buffers
+        return sum(self.parts().values())
 
     @property
     def reserved(self) -> float:
@@ -82,12 +87,10 @@ class Accounts:
 
     def to_dict(self) -> dict[str, float | bool]:
         """Every account, and the sums."""
-        names = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
         sums = {
             "allocated": self.allocated, "reserved": self.reserved, "context": self.context, "host": self.host,
         }  # fmt: skip
-        found = {name: getattr(self, name) for name in names}
-        return {**found, **sums, "probability": self.probability, "fits": self.fits}
+        return {**self.parts(), **sums, "probability": self.probability, "fits": self.fits}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,14 +110,12 @@ def run_pipeline(
     return slots, hops
 
 
-def pieces_under_way(slots: Sequence[Slot]) -> int:
-    """The most pieces at once whose forward a device has begun and whose backward it has not ended, all its stages."""
-    events = [(slot.end_s, -1) if slot.task.backward else (slot.start_s, 1) for slot in slots]
-    now = most = 0
-    for _, change in sorted(events):
-        now += change
-        most = max(most, now)
-    return most
+def pieces_under_way(slots: Sequence[Slot]) -> list[int]:
+    """While each task runs, the pieces whose forward the device has begun and whose backward it has not ended, of all
+    its stages.
+    """
+    begun = accumulate(-1 if slot.task.backward else 1 for slot in slots)
+    return [count + slot.task.backward for count, slot in zip(begun, slots, strict=True)]
 
 
 def balanced(weights: Sequence[Sequence[float]]) -> list[int]:
@@ -200,7 +198,9 @@ def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -
         return Slot(task=task, start_s=start, end_s=start + seconds)
 
     slots, _ = run_pipeline([hop_s] * last, queues, perform)
-    return Scheduled(total_s=max(ready), busy_s=max(worked), under_way=tuple(map(pieces_under_way, slots)))
+    return Scheduled(
+        total_s=max(ready), busy_s=max(worked), under_way=tuple(max(pieces_under_way(own)) for own in slots)
+    )
 
 
 def whole(stages: Sequence[Stage], gpus: int) -> list[Stage]:

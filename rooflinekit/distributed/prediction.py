@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.distributed import held
 from rooflinekit.distributed.queues import DeviceRun, Message
 from rooflinekit.distributed.records import Layout, Recipe, Savers, Strategy
 from rooflinekit.hardware.cluster import Cluster
@@ -22,6 +23,7 @@ from rooflinekit.step.bounds import SOURCES
 from rooflinekit.step.energy import Draws, Energy, Member, energy_together
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.memory import MemoryUse
+from rooflinekit.step.memory_course import Moment
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_bytes, format_quantity
@@ -47,12 +49,18 @@ class Share:
     terms: Mapping[str, float]  # seconds; they add up to `total_s`
     memory: MemoryUse
     further: tuple[Prediction, ...] = ()  # of a device's other virtual stages
+    kept: held.Kept | None = None  # of a pipeline's stage
     kernels_j: Mapping[str, float] | None = None  # joules by part, beside idling; None where no power is stated
 
     @property
     def total_s(self) -> float:
         """Seconds from the start of the step until this device is done."""
         return sum(self.terms.values())
+
+    @property
+    def course(self) -> tuple[Moment, ...]:
+        """What the device holds over the step, see `held.course_of`."""
+        return held.course_of((self.prediction, *self.further), self.run, self.memory, self.kept)
 
     def to_dict(self) -> dict[str, Any]:
         """Terms and memory, ready for JSON."""
@@ -61,7 +69,15 @@ class Share:
             "device": self.prediction.machine.name, "numbers": list(self.numbers), "batch": self.batch,
             "total_s": self.total_s, "terms": dict(self.terms),
             **{name: getattr(self.memory, name) for name in accounts},
+            "memory_over_time": held.document(self.course, self.total_s),
         }  # fmt: skip
+
+    @property
+    def memory_text(self) -> str:
+        """What it holds at the fullest moment of each phase, and over time."""
+        course = self.course
+        moments = {f"{phase} at {one.alive.op}": one.alive.bytes_of for phase, one in held.fullest_of(course).items()}
+        return held.told(_gpus(self), moments, course, self.total_s)
 
     def __str__(self) -> str:
         memory, fits = format_bytes(self.memory.peak_bytes), self.memory.fits
@@ -198,6 +214,11 @@ class ParallelPrediction(Draws):
     def fullest(self) -> Share:
         """The devices that need most of their memory, by which the step is judged to fit."""
         return max(self.shares, key=lambda one: one.memory.needed_share)
+
+    @property
+    def memory_text(self) -> str:
+        """Memory by devices, at the fullest moment of each phase and over time."""
+        return "\n".join(share.memory_text for share in self.shares)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -511,10 +532,17 @@ class TrainingStep(Draws):
         ]
         return "\n".join(lines)
 
+    @property
+    def memory_text(self) -> str:
+        """Memory by the GPUs of each stage, at each moment that may be its fullest."""
+        return "\n".join(
+            held.told(_range(self._gpus_of(k)), {one.moment: one.parts() for one in course})
+            for k, course in enumerate(self.courses)
+        )
+
     def _verdict(self) -> str:
         """Which GPUs are fullest, and how likely they are to have room."""
-        first, last = self.fullest_gpus[0], self.fullest_gpus[-1]
-        where = f"GPUs {first} to {last}" if last > first else f"GPU {first}"
+        where = _range(self.fullest_gpus)
         stages, memory = self.stages, self.memory
         stage = f", stage {self.fullest + 1} of {len(stages)}" if len(stages) > 1 else ""
         others = [
@@ -522,6 +550,10 @@ class TrainingStep(Draws):
         ]  # fmt: skip
         held = ", ".join([f"{format_bytes(memory.allocated)} allocated when {memory.moment}", *others])
         return f"fullest: {where}{stage}; {memory.probability:.0%} that it fits; {held}"
+
+
+def _range(gpus: range) -> str:
+    return f"GPUs {gpus[0]} to {gpus[-1]}" if len(gpus) > 1 else f"GPU {gpus[0]}"
 
 
 #: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from rooflinekit.distributed.groups import BATCH, Groups
+from rooflinekit.distributed.held import Kept
 from rooflinekit.distributed.pipeline import Slot, Task, balanced, pieces_under_way, run_pipeline
 from rooflinekit.distributed.prediction import TERMS, Share
 from rooflinekit.distributed.queues import (
@@ -151,24 +152,33 @@ def _share(
         (f"{'backward' if one.task.backward else 'forward'} {one.task.piece}, stage {one.task.stage}", one.start_s,
          one.end_s) for one in slots
     )  # fmt: skip
+    kept = _kept(own, slots)
     return Share(
         numbers=numbers, prediction=p, run=replace(run, spans=(), cpu=(), slots=named), terms=MappingProxyType(terms),
-        batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, slots, plan.pieces),
-        further=tuple(chunk.prediction for chunk in own[1:]),
+        batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, kept, plan.pieces),
+        further=tuple(chunk.prediction for chunk in own[1:]), kept=kept,
         kernels_j=drawn_by((span.timing for span in run.spans), launched_by(p.execution, p.machine)),
     )  # fmt: skip
 
 
-def _memory(own: Sequence[Chunk], slots: Sequence[Slot], pieces: int) -> MemoryUse:
+def _kept(own: Sequence[Chunk], slots: Sequence[Slot]) -> Kept:
+    tasks = zip(slots, pieces_under_way(slots), strict=True)
+    phases = (Phase.FORWARD, Phase.BACKWARD)
+    return Kept(
+        piece_bytes=max(saved_bytes(chunk.piece) for chunk in own),
+        under_way=tuple((slot.start_s, phases[slot.task.backward], count) for slot, count in tasks),
+    )
+
+
+def _memory(own: Sequence[Chunk], kept: Kept, pieces: int) -> MemoryUse:
     """All chunks' weights, inputs of all pieces, what each piece under way keeps, and beside them the chunk that needs
     most while it computes.
     """
     uses = [chunk.prediction.memory for chunk in own]
     inputs = sum((pieces - chunk.parts) * bytes_of(chunk.piece.inputs) for chunk in own)
-    kept = max(saved_bytes(chunk.piece) for chunk in own) * (pieces_under_way(slots) - 1)
-    standing = [use.weight_bytes + use.gradient_bytes + use.state_bytes for use in uses]
+    standing = [use.standing_bytes for use in uses]
     most = max(range(len(uses)), key=lambda i: uses[i].peak_bytes - standing[i])
-    further = sum(standing) - standing[most] + kept + inputs
+    further = sum(standing) - standing[most] + kept.piece_bytes * (kept.most - 1) + inputs
     peak, reserved = uses[most].peak_bytes + further, uses[most].reserved_bytes + further
     return replace(
         uses[most], peak_bytes=peak, reserved_bytes=reserved,

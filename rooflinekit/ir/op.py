@@ -156,6 +156,9 @@ ADDED = "rooflinekit."
 #: Attribute of an op that PyTorch runs by itself even where torch.compile makes the kernels around it.
 EAGER = "eager"
 
+#: Attribute of a compiled kernel: memory that it writes, with all over which it may write that.
+IN_PLACE = "in place"
+
 
 class Phase(StrEnum):
     """Which part of a step an op belongs to. The loss is part of the forward phase."""

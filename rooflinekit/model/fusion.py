@@ -21,13 +21,13 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import PRESENT
-from rooflinekit.ir.op import DType, Family, Math, Op, PricedOp, TensorSpec
+from rooflinekit.ir.op import IN_PLACE, DType, Family, Math, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.convolution import is_convolution
 from rooflinekit.model.grouping import Group, groups_of, whole_up_to
-from rooflinekit.model.inlining import Buffer, Dataflow, buffers_of
+from rooflinekit.model.inlining import Buffer, Dataflow, Read, buffers_of
 from rooflinekit.model.kernel import Issue, Kernel, Traffic
 from rooflinekit.model.kernels import issue_of, plain_kernels, reusing
 from rooflinekit.model.layout import (
@@ -181,6 +181,7 @@ class _Making:
             phase=part.op.phase,
             inputs=tuple(spec for spec, _ in read),
             outputs=tuple(spec for spec, _ in written),
+            attrs={IN_PLACE: _in_place(group, [spec for spec, _ in written])},
         )
         work = _work(group)
         cost = Cost(
@@ -246,6 +247,36 @@ class _Making:
                     size = buffer.outer * spec.dtype.itemsize if buffer.partial else integer(spec.bytes)
                     found[value] = (spec, size + (found[value][1] if value in found else 0))
         return list(found.values())
+
+
+def _in_place(group: Group, written: list[TensorSpec]) -> dict[str, tuple[str, ...]]:
+    """Memory of what a kernel writes, with that of all that it reads element by element in the same order.
+
+    There inductor puts the result where nothing else reads it later (scheduler.py, decide_inplace_update, torch 2.13).
+    A reduction reads so along the rows that it sums up; down columns it reads in another order than it writes.
+    """
+    if group.split or group.loop is Loop.LIST or any(buffer.part.columns for buffer in group.buffers):
+        return {}
+    views: dict[str, dict[str, Read]] = defaultdict(dict)
+    for buffer in group.buffers:
+        for (value, view), read in buffer.expression.reads.items():
+            views[value][view] = read
+    alone = [read for found in views.values() if len(found) == 1 for read in found.values()]
+    sources = [
+        read.spec for read in alone
+        if read.whole and read.value not in group.written and (group.inner == 1 or group.inner == _last(read.spec))
+    ]  # fmt: skip
+    return {spec.memory: tuple(source.memory for source in sources if _alike(source, spec)) for spec in written}
+
+
+def _last(spec: TensorSpec) -> int:
+    return integer(spec.shape[-1]) if spec.shape else 1
+
+
+def _alike(a: TensorSpec, b: TensorSpec) -> bool:
+    """Whether elements of both lie in the same order."""
+    order = (a.stride is None and b.stride is None) or (a.shape, a.stride) == (b.shape, b.stride)
+    return order and a.dtype is b.dtype and integer(a.numel) == integer(b.numel)
 
 
 def _work(group: Group) -> Iterable[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Family, Op, Phase, Role, TensorSpec
+from rooflinekit.ir.op import IN_PLACE, Family, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, bound_of, integer, larger, values_of
+from rooflinekit.model.convolution import is_convolution
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.libraries import exists
 from rooflinekit.model.miopen import NAIVE, UNFOLDED
@@ -26,6 +27,10 @@ from rooflinekit.units import format_bytes
 #: libraries as far as they are loaded. Stated default; 300 to 800 MiB are commonly seen.
 CONTEXT_BYTES = 500 * 2**20
 
+#: What cuDNN's kernels take beside that where it runs convolutions. Fitted on the batches at which timm's benchmark ran
+#: and did not run, families of one half by a hash (benchmarks/memory/context.py; docs/execution.md has the figures).
+CUDNN_BYTES = 600 * 2**20
+
 #: What is left of the memory that a datasheet states: a driver keeps some for itself, 308 MiB of the 24 GiB of an
 #: RTX 3090 (24268 MiB are reported), 359 MiB of those of an RTX 4090 (24217 MiB).
 USABLE_SHARE = 24217 / 24576
@@ -35,6 +40,7 @@ _UNKNOWN = -1
 
 #: What memory is used for: what stays first. Gradients are those of weights; workspace is that of libraries.
 ACCOUNTS = ("weights", "optimizer state", "inputs", "gradients", "activations", "workspace")
+STANDING = ACCOUNTS[:3]
 ACCOUNT_OF = {Role.WEIGHT: "weights", Role.BUFFER: "weights", Role.STATE: "optimizer state"}
 
 
@@ -52,6 +58,11 @@ class MemoryUse:
     context_bytes: int  # that CUDA and PyTorch take before the first tensor
     capacity: float  # the device's
     fits: bool  # whether the allocator finds room for every block
+
+    @property
+    def standing_bytes(self) -> int:
+        """Weights, their gradients and the optimizer's state."""
+        return self.weight_bytes + self.gradient_bytes + self.state_bytes
 
     @property
     def needed_share(self) -> float:
@@ -82,6 +93,7 @@ class Alive:
     """Bytes of the blocks in use while an op runs, by what they hold; the accounts are ACCOUNTS, in this order."""
 
     op: str
+    phase: Phase = Phase.FORWARD
     bytes_of: Mapping[str, int]
 
     @property
@@ -106,13 +118,13 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     kept: tuple[Sequence[Issue], Blocks, MemoryUse] = graph.memo[key]
     _, blocks, found = kept
     reserved: int | None = found.reserved_bytes
-    if on_gpu and found.reserved_bytes > room(
-        device
-    ):  # near the limit the allocator gives back what it keeps, and tries again
-        reserved = reserved_bytes(blocks.program(), blocks.sizes, room(device))
+    limit = room(device, convolves=blocks.convolves)
+    if on_gpu and found.reserved_bytes > limit:  # there the allocator gives back what it keeps, and tries again
+        reserved = reserved_bytes(blocks.program(), blocks.sizes, limit)
     return replace(
         found,
         reserved_bytes=found.peak_bytes if reserved is None else reserved,
+        context_bytes=context_of(device, convolves=blocks.convolves),
         capacity=device.dram.capacity,
         fits=reserved is not None and found.peak_bytes <= device.dram.capacity,
     )
@@ -134,7 +146,7 @@ def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device
         peak_bytes=peak,
         peak_op=issues[where].op.name if issues else "",
         reserved_bytes=peak if reserved is None else reserved,
-        context_bytes=CONTEXT_BYTES if on_gpu else 0,
+        context_bytes=0,
         capacity=math.inf,
         fits=True,
     )
@@ -151,14 +163,20 @@ def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: 
         for life in begin:
             alive["gradients" if life.memory in gradients else "activations"] += rounded(life.size)
         alive["workspace"] = rounded(blocks.fixed[-1]) + rounded(temporary)
-        yield Alive(op=issue.op.name, bytes_of=MappingProxyType(dict(alive)))
+        yield Alive(op=issue.op.name, phase=issue.op.phase, bytes_of=MappingProxyType(dict(alive)))
         for life in end:
             alive["gradients" if life.memory in gradients else "activations"] -= rounded(life.size)
 
 
-def room(device: Device) -> float:
-    """Bytes that the allocator may take of a GPU's memory."""
-    return device.dram.capacity * USABLE_SHARE - CONTEXT_BYTES
+def context_of(device: Device, *, convolves: bool) -> int:
+    """Bytes that a process takes beside the allocator's segments; none on a CPU."""
+    cudnn = convolves and device.vendor == "NVIDIA"
+    return CONTEXT_BYTES + cudnn * CUDNN_BYTES if device.kind == "gpu" else 0
+
+
+def room(device: Device, *, convolves: bool) -> float:
+    """Bytes that the allocator may take of a GPU's memory; convolves: whether a step runs convolutions."""
+    return device.dram.capacity * USABLE_SHARE - context_of(device, convolves=convolves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +187,7 @@ class Blocks:
     fixed: Sequence[int]  # blocks that are: those of `standing`, and cuBLAS's
     lives: Sequence[Life]
     temporary: Sequence[int]  # of each op, given back when it ends
+    convolves: bool = False  # whether it runs convolutions
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -210,6 +229,7 @@ class PointMemory:
 
     def __init__(self, blocks: Blocks, points: Points) -> None:
         self._points = points
+        self._convolves = blocks.convolves
         self.peak_bytes = self._column(functools.reduce(larger, blocks.levels()))
         numbers: list[tuple[int, Number]] = list(enumerate(blocks.sizes))
         self._sizes = {
@@ -230,7 +250,7 @@ class PointMemory:
         within: NDArray[np.bool_] = self.peak_bytes <= device.dram.capacity
         if device.kind != "gpu":
             return within
-        limit = room(device)
+        limit = room(device, convolves=self._convolves)
         found: NDArray[np.bool_] = within & (self._most <= limit)
         unclear = np.flatnonzero(within & ~found & (self.peak_bytes <= limit) & self._points.alike)
         unknown = unclear[self._reserved[unclear] == _UNKNOWN]
@@ -264,6 +284,7 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
         fixed=[*(integer(spec.bytes) for spec in standing.values()), product],
         lives=_lives(graph, ops, standing, {} if fused else _held(graph, ops)),
         temporary=[workspace_of(issue, device, fused=fused) for issue in issues],
+        convolves=any(map(is_convolution, ops)),
     )
 
 
@@ -288,15 +309,29 @@ def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
 def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], held: dict[str, int]) -> list[Life]:
     kept = {spec.memory for spec in (*graph.outputs, *graph.gradients)}
     found: dict[str, Life] = {}
+    places = _reused(ops, {*standing, *kept})
     for i, op in enumerate(ops):
         for spec in (*op.inputs, *op.outputs):
-            name = spec.memory
-            if name not in standing:
+            if spec.memory not in standing:
+                name = places.get(spec.memory, spec.memory)
                 known = found.get(name)
                 size = integer(spec.bytes) if known is None else max(known.size, integer(spec.bytes))
-                last = len(ops) if name in kept else max(i, held.get(name, i))
-                found[name] = Life(size, i if known is None else known.first, last, name)
+                last = len(ops) if spec.memory in kept else max(i, held.get(spec.memory, i))
+                found[name] = Life(size, i if known is None else known.first, last, spec.memory)
     return list(found.values())
+
+
+def _reused(ops: Sequence[Op], staying: Set[str]) -> dict[str, str]:
+    """Memory that a compiled kernel writes over what it is the last to read, with the one that lay there first."""
+    used = [(i, spec.memory) for i, op in enumerate(ops) for spec in (*op.inputs, *op.outputs)]
+    first, last = {memory: i for i, memory in reversed(used)}, {memory: i for i, memory in used}
+    found: dict[str, str] = {}
+    for i, op in enumerate(ops):
+        for written, read in op.attrs.get(IN_PLACE, {}).items():
+            free = (one for one in read if last[one] == i and one not in staying)
+            if first[written] == i and (place := next(free, None)):
+                last[place], found[written] = len(ops), found.get(place, place)  # serves one result
+    return found
 
 
 def _standing(graph: Graph) -> dict[str, TensorSpec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rooflinekit.step.entry import issues_for
@@ -17,14 +18,14 @@ class Moment:
     alive: Alive
 
 
-def memory_course(p: Prediction) -> tuple[Moment, ...]:
+def memory_course(p: Prediction, starts_s: Iterable[float] | None = None) -> tuple[Moment, ...]:
     """A moment for each op, in order; an op that launches nothing has the time of the one before it.
 
     Blocks are taken and given back in the order of ops, which PyTorch does while it issues them; they are set here
-    where the device executes them.
+    where the device executes them: at `starts_s` of its kernels, by default those of the prediction.
     """
     issues = issues_for(p.graph, p.machine.device, p.execution)
-    starts = iter(span.start_s for span in p.spans)
+    starts = iter((span.start_s for span in p.spans) if starts_s is None else starts_s)
     found: list[Moment] = []
     now = 0.0
     states = alive_over(p.graph, issues, p.machine.device, fused=p.execution.fused)

@@ -41,9 +41,9 @@ def memory_over(p: Prediction, size: str, values: Sequence[int], emptied: int | 
         graph = whole.at(**others, **{size: value})
         return blocks_of(graph, issues_for(graph, device, p.execution), device, fused=p.execution.fused)
 
-    allocator = Allocator(room(device) if device.kind == "gpu" else float("inf"))
-    given = {spec.memory for spec in whole.inputs}
     first = blocks(values[0])
+    allocator = Allocator(room(device, convolves=first.convolves) if device.kind == "gpu" else float("inf"))
+    given = {spec.memory for spec in whole.inputs}
     found: list[StepMemory] = []
     left: list[Block | None] = []
     names = [spec.memory for spec in first.standing]

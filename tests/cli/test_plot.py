@@ -78,6 +78,7 @@ SEVERAL = ("--input", "batch,64", "--batch", 1024, "--mode", "training", "--opti
         (("--gpus", 4), "nvlink-3 300 GB/s"),
         (("--gpus", 2, "--gpus", 4, "--strategy", "ddp", "--strategy", "fsdp"), "FSDP, 4 GPUs"),
         (("--what", "timeline", "--strategy", "zero-1"), "8 × NVIDIA A100"),
+        (("--what", "memory", "--gpus", 4), "gradients"),
         (("--what", "waterfall", "--gpus", 4), "hidden communication"),
         (("--what", "waterfall", "--strategy", "ddp", "--strategy", "fsdp"), "exposed communication"),
     ],
@@ -94,7 +95,8 @@ def test_figures_of_several_devices(run, net, tmp_path, options, told) -> None:
     [
         (("--gpu", "nvidia-l4"), "--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster"),
         (("--mode", "inference"), "--optimizer belongs to --mode training"),
-        (("--what", "memory"), "--cluster goes with --what roofline, timeline or waterfall; got --what memory"),
+        (("--what", "memory", "--gpus", 2, "--gpus", 4), "--what memory draws one step; got 2"),
+        (("--what", "sweep", "--over", "batch=1,2"), "--over is for steps on one device; got --cluster"),
         (("--what", "timeline", "--gpus", 2, "--gpus", 4), "--what timeline draws one step; got 2"),
         (("--what", "waterfall", "--gpus", 2, "--gpus", 4, "--gpus", 8), "draws one step, or two; got 3"),
         (("--launch",), "--launch is for steps on one device; got --cluster"),

@@ -50,8 +50,10 @@ def test_chunks_divide_the_bubble(devices: int, groups: int, chunks: int) -> Non
 
 
 def test_pieces_under_way() -> None:
-    assert [pieces_under_way(s) for s in slots_of("gpipe", 4, 8)[0]] == [8, 8, 8, 8]
-    assert [pieces_under_way(s) for s in slots_of("1f1b", 4, 8)[0]] == [4, 3, 2, 1]
+    assert [max(pieces_under_way(s)) for s in slots_of("gpipe", 4, 8)[0]] == [8, 8, 8, 8]
+    assert [max(pieces_under_way(s)) for s in slots_of("1f1b", 4, 8)[0]] == [4, 3, 2, 1]
+    # forward 0 and 1; then backward and forward in turn: the piece whose backward runs still counts
+    assert pieces_under_way(slots_of("1f1b", 2, 3)[0][0]) == [1, 2, 2, 2, 2, 1]
 
 
 def test_links_add_to_the_way_there_and_back() -> None:

@@ -104,3 +104,17 @@ def test_autocast_keeps_its_copies_of_weights() -> None:
     memory = rk.predict(model, rk.Input(1, 1024), gpu="nvidia-l4", autocast="fp16").memory
     rows = 4096 + 2 * 2048  # the input and two products
     assert memory.peak_bytes == (2 * 4 + 2 * 2) * MIB + 8_519_680 + rows
+
+
+@pytest.mark.parametrize(
+    ("network", "gpu", "mib"),
+    [
+        (nn.Conv2d(3, 8, 3), "nvidia-l4", 1100),  # 500 MiB of CUDA, 600 of cuDNN
+        (nn.Conv2d(3, 8, 3), "amd-mi300x", 500),
+        (nn.Flatten(), "nvidia-l4", 500),
+        (nn.Conv2d(3, 8, 3), "intel-core-i7-12700h", 0),
+    ],
+)
+def test_cudnn_takes_its_own(network: nn.Module, gpu: str, mib: int) -> None:
+    graph = rk.trace(network, rk.Input("batch", 3, 32, 32))
+    assert rk.predict(graph, gpu, batch=8).memory.context_bytes == mib * 2**20

@@ -119,3 +119,35 @@ def test_what_a_returned_object_holds_stays(backend: str) -> None:
     # An input and three tensors of 1 MiB that the cache holds, then a sum in a block of 512 bytes.
     graph = rk.trace(_Caching(), rk.Input(2**18))
     assert rk.predict(graph, "nvidia-l4", execution=backend).memory.peak_bytes == 4 * 2**20 + 512
+
+
+def test_a_compiled_kernel_writes_over_what_it_is_the_last_to_read() -> None:
+    # As inductor's own code of this block has it: `buf1 = buf0  # reuse` for GELU, `buf6 = buf2  # reuse` for the sum
+    # and its norm. 2^16 rows: x of 64 numbers 16 MiB, the first product of 256 numbers 64 MiB, the second 16 MiB.
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down, self.norm = nn.Linear(64, 256), nn.Linear(256, 64), nn.LayerNorm(64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(x * 2 + self.down(nn.functional.gelu(self.up(x))))  # type: ignore[no-any-return]
+
+    graph = rk.trace(Block(), rk.Input(2**16, 64))
+    memory = rk.predict(graph, "nvidia-l4", execution="compiled").memory
+    within = memory.peak_bytes - memory.workspace_bytes - memory.weight_bytes
+    assert within == pytest.approx((16 + 64 + 16) * 2**20, abs=8 * 512)
+    # in eager mode GELU's result is another 64 MiB beside the product, which forward's caller holds meanwhile
+    eager = rk.predict(graph, "nvidia-l4").memory
+    assert eager.peak_bytes >= memory.peak_bytes + 64 * 2**20
+
+
+def test_a_transposed_reader_is_not_written_over() -> None:
+    # The sum's second reading is in another order than its result: three tensors of 16 MiB lie beside each other.
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x @ x
+            return y + y.T
+
+    graph = rk.trace(Turned(), rk.Input(2048, 2048))
+    memory = rk.predict(graph, "nvidia-l4", execution="compiled").memory
+    assert memory.peak_bytes - memory.workspace_bytes == pytest.approx(3 * 16 * 2**20, abs=4 * 512)

@@ -36,6 +36,7 @@ from rooflinekit.present.figures.style import (
     sheet,
     whole_page,
 )
+from rooflinekit.step.memory import STANDING
 from rooflinekit.step.memory_course import Moment, memory_course
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.timeline import Span
@@ -427,7 +428,6 @@ def _parallel_handles(p: ParallelPrediction, known: bool) -> list[Patch]:
     return [*found, Patch(facecolor=IDLE, edgecolor=FAINT, linewidth=0.4, label="idle")]
 
 
-_STANDING = ("weights", "optimizer state", "inputs")  # what stays throughout the step: hatched
 _ACCOUNTS = {
     "weights": BLUE, "optimizer state": PURPLE, "inputs": INK, "gradients": GREEN, "activations": SKY,
     "workspace": FAINT,
@@ -437,20 +437,25 @@ _NEAR = 3.0  # times the peak: a capacity further up is stated, not drawn
 
 @checked
 def memory(
-    prediction: Prediction, ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None
+    prediction: Prediction | ParallelPrediction,
+    ax: Axes | None = None,
+    *,
+    width: Width = "column",
+    venue: Venue | None = None,
 ) -> Axes:
     """Draws the bytes alive over one step by what they hold, the peak with its op, and the device's capacity.
 
-    Bytes are those of PyTorch's blocks, as `prediction.memory.peak_bytes` counts them. ax, width, venue: as of
-    `roofline`. Raises InputError for others.
+    Bytes are those of PyTorch's blocks, as `prediction.memory.peak_bytes` counts them. Of a step on several devices it
+    shows the fullest one. ax, width, venue: as of `roofline`. Raises InputError for others.
     """
-    course = memory_course(prediction)
+    step = prediction.fullest if isinstance(prediction, ParallelPrediction) else prediction
+    course = step.course if isinstance(step, Share) else memory_course(step)
     with sheet(ax, width, venue, high=0.85) as page:
-        areas = _areas(page.ax, course, prediction.total_s)
-        _memory_frame(page.ax, prediction, page.style)
-        page.settle([*areas, _capacity(prediction)])
+        areas = _areas(page.ax, course, step.total_s)
+        _memory_frame(page.ax, step, page.style)
+        page.settle([*areas, _capacity(step)])
         if course:
-            _peak(page.ax, prediction, max(course, key=lambda moment: moment.alive.total_bytes), page.style)
+            _peak(page.ax, step, max(course, key=lambda moment: moment.alive.total_bytes), page.style)
     return page.ax
 
 
@@ -470,7 +475,7 @@ def _areas(ax: Axes, course: Sequence[Moment], end_s: float) -> list[Artist]:
         if any(held):
             above = below + np.array([*held, held[-1]])
             turns = [0, *(np.flatnonzero(np.diff(below) + 1j * np.diff(above)) + 1), len(times) - 1]
-            look: dict[str, Any] = {"edgecolor": "white", "hatch": "////"} if account in _STANDING else {}
+            look: dict[str, Any] = {"edgecolor": "white", "hatch": "////"} if account in STANDING else {}
             found.append(
                 ax.fill_between(
                     times[turns], below[turns], above[turns], step="post", facecolor=colour, linewidth=0, zorder=2,
@@ -481,7 +486,7 @@ def _areas(ax: Axes, course: Sequence[Moment], end_s: float) -> list[Artist]:
     return found
 
 
-def _memory_frame(ax: Axes, p: Prediction, style: Style) -> None:
+def _memory_frame(ax: Axes, p: Prediction | Share, style: Style) -> None:
     use = p.memory
     room, near = _room(p)
     highest = max(use.peak_bytes, room if near else 0.0) or 1.0
@@ -494,27 +499,27 @@ def _memory_frame(ax: Axes, p: Prediction, style: Style) -> None:
         ax.axhline(room, color=VERMILLION, linewidth=1.0, linestyle="--", zorder=3)
 
 
-def _room(p: Prediction) -> tuple[float, bool]:
+def _room(p: Prediction | Share) -> tuple[float, bool]:
     """Bytes beside those of CUDA, and whether that is near enough to the peak to be drawn."""
     room = p.memory.capacity - p.memory.context_bytes
     return room, room < _NEAR * p.memory.peak_bytes
 
 
-def _capacity(p: Prediction) -> Line2D:
+def _capacity(p: Prediction | Share) -> Line2D:
     use = p.memory
     taken = f"capacity {format_quantity(use.capacity, 'byte')}, CUDA takes {format_quantity(use.context_bytes, 'byte')}"
     return Line2D([], [], color=VERMILLION if _room(p)[1] else "none", linewidth=1.0, linestyle="--",
                   label=taken if use.fits else f"{taken}: does not fit")  # fmt: skip
 
 
-def _peak(ax: Axes, p: Prediction, moment: Moment, style: Style) -> None:
+def _peak(ax: Axes, p: Prediction | Share, moment: Moment, style: Style) -> None:
     """The peak with its op, above the highest line at its height."""
     peak, at = moment.alive.total_bytes, moment.start_s
     ruler = Ruler(ax)
     across = ruler.across(ax)
     told = f"peak {format_quantity(peak, 'byte', binary=style.on_screen)}"  # as the texts of pages count
     text, half = next(
-        (text, half) for text in (f"{told} at {p.memory.peak_op}", told)
+        (text, half) for text in (f"{told} at {moment.alive.op}", told)
         if (half := ruler.size(text, style.label_font)[0] / 2) < across / 2 or text == told
     )  # fmt: skip
     middle = min(max(at / p.total_s * across, half), across - half)
