@@ -125,7 +125,7 @@ def _kernels(
         for part in price_all(written_out(op)[0]):
             yield from _kernels(part, part.timed_as, tf32, device, like)
         return
-    math = _math(op, family, tf32)
+    math = math_of(op, family, tf32)
     for cost in priced.costs:
         label = f": {cost.label}" if cost.label else ""
         kernel = Kernel(
@@ -184,7 +184,7 @@ _MATH_OF = {
 _CUDNN = (Family.CONVOLUTION, Family.RECURRENCE)
 
 
-def _math(op: Op, family: Family, tf32: bool | None) -> Math:
+def math_of(op: Op, family: Family, tf32: bool | None) -> Math:
     """The arithmetic of an op. fp32 runs as tf32 where that is allowed: by default in cuDNN alone.
 
     Which has convolutions and recurrent layers (torch.backends.cudnn.allow_tf32).
