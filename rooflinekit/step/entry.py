@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rooflinekit.errors import FormatError, InputError
@@ -261,6 +261,16 @@ def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -
     if issue.op.phase is Phase.BACKWARD:
         dispatch_s *= host.backward_factor
     return dispatch_s + issue.calls * host.module + further_s
+
+
+def issue_costs_s(graph: Graph, issues: Sequence[Issue], host: Host, execution: Execution) -> Sequence[float]:
+    """CPU time of issuing each op of a graph; remembered for the last host, as no device decides on it."""
+    key = "issuing", id(issues), execution
+    known = graph.memo.get(key)
+    if known is None or known[1] is not host:
+        slowed = issuing(host, graph)
+        known = graph.memo[key] = issues, host, [issue_cost_s(issue, slowed, execution) for issue in issues]
+    return known[2]  # type: ignore[no-any-return]
 
 
 # What a step waits for before it can compute: copies of its inputs, and the loader that makes them.
