@@ -58,8 +58,9 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
 def _attention_key(graph: Graph, device: Device, execution: Execution) -> tuple[Hashable, ...]:
     """Equal for devices on which each attention of a graph runs as the same kernels; empty where there is none."""
     if graph.dims or execution.attention is not None:  # no sizes to choose by, or what a device says of a choice
-        attends = any(priced.timed_as is Family.ATTENTION for priced in graph.priced)
-        return (str(device.compute_capability), execution.attention) if attends else ()
+        if any(priced.timed_as is Family.ATTENTION for priced in graph.priced):
+            return str(device.compute_capability), execution.attention
+        return ()
     key = "attention", device.kind, device.vendor, device.compute_capability, execution.fused
     if key not in graph.memo:
         whole = with_fused_attention(graph) if execution.fused else graph
@@ -270,7 +271,7 @@ def issue_costs_s(graph: Graph, issues: Sequence[Issue], host: Host, execution: 
     if known is None or known[1] is not host:
         slowed = issuing(host, graph)
         known = graph.memo[key] = issues, host, [issue_cost_s(issue, slowed, execution) for issue in issues]
-    return known[2]  # type: ignore[no-any-return]
+    return known[2]
 
 
 # What a step waits for before it can compute: copies of its inputs, and the loader that makes them.
