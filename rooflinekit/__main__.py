@@ -1,6 +1,8 @@
 """`python -m rooflinekit`, and what the command `rooflinekit` starts with."""
 
+import atexit
 import gc
+import os
 import signal
 
 #: Objects that are made before Python looks for cycles among them, and how often it looks among older ones: rarely.
@@ -14,6 +16,8 @@ def main() -> None:
     if loading:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(*_COLLECT)
+    atexit.register(gc.freeze)  # a process that ends need not look for cycles once more
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads take longer to start than a prediction
     from rooflinekit.cli.app import main as run
 
     if loading:

@@ -7,6 +7,7 @@ anew.
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import json
 import os
@@ -225,6 +226,7 @@ def surroundings() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _code_digest() -> str:
     """Of rooflinekit's own files that decide on a trace."""
     root = Path(__file__).parents[1]
@@ -241,6 +243,7 @@ def _start_files() -> list[str]:
     return [*(f"{path} {digest(path.read_bytes())}" for path in paths), *own]
 
 
+@functools.cache
 def _records() -> list[str]:
     """Of known libraries, fingerprints of what their packages list as installed."""
     found = {name: _record(name) for name in dict.fromkeys(KNOWN.values())}

@@ -102,8 +102,8 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
     gradients of shared keys and values in a last one (csrc/flash_attn/src/flash_bwd_launch_template.h).
     """
     algorithm = _made_for(backend_of(op, device, like), op, device)
-    if algorithm in (EFFICIENT, EFFICIENT_WIDE) and kernel.math is Math.FP32:
-        kernel = _by_three_products(kernel, capability_of(device) if device else None)
+    if algorithm in (EFFICIENT, EFFICIENT_WIDE) and kernel.math is Math.FP32 and _rounds_thrice(device):
+        kernel = _by_three_products(kernel)
     if op.kind not in GRADIENTS:
         yield replace(kernel, algorithm=algorithm)
         return
@@ -150,15 +150,25 @@ def _computed_again(kernel: Kernel) -> Kernel:
     return replace(kernel, cost=again, asked_flop=integer(cost.matrix_flop))
 
 
-def _by_three_products(kernel: Kernel, capability: tuple[int, int] | None) -> Kernel:
+def _rounds_thrice(device: Device | None) -> bool:
+    """Whether it has tensor cores of tf32, as from Ampere on."""
+    return (capability_of(device) or (0,))[0] >= _FLASH_FROM
+
+
+def _by_three_products(kernel: Kernel) -> Kernel:
     """In fp32 from Ampere on: each product on the tensor core as three in tf32, of the numbers and of what they round
     off (torch's mem_eff_attention/gemm_kernel_utils.h: OpMultiplyAddFastF32); before it on the CUDA cores.
     """
-    if capability is None or capability[0] < _FLASH_FROM:
-        return kernel
     cost = kernel.cost
     again = replace(cost, gemms=cost.gemms * _SINGLE_IN_TENSOR_CORES)
     return replace(kernel, math=Math.TF32, cost=again, asked_flop=integer(cost.matrix_flop))
+
+
+def choice_of(op: Op, device: Device, like: Release | None) -> str:
+    """A text, equal for devices on which the op runs as the same kernels. Raises what `backend_of` raises."""
+    algorithm = _made_for(backend_of(op, device, like), op, device)
+    in_tf32 = algorithm in (EFFICIENT, EFFICIENT_WIDE) and _rounds_thrice(device)
+    return f"{algorithm}{' in tf32' if in_tf32 else ''}"
 
 
 def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Algorithm:

@@ -115,7 +115,7 @@ def _kernels(
         for part in price_all(written_out(op)[0]):
             yield from _kernels(part, part.timed_as, tf32, device, like)
         return
-    math = _math(op, family, tf32)
+    math = math_of(op, family, tf32)
     for cost in priced.costs:
         label = f": {cost.label}" if cost.label else ""
         kernel = Kernel(
@@ -174,7 +174,7 @@ _MATH_OF = {
 _CUDNN = (Family.CONVOLUTION, Family.RECURRENCE)
 
 
-def _math(op: Op, family: Family, tf32: bool | None) -> Math:
+def math_of(op: Op, family: Family, tf32: bool | None) -> Math:
     """The arithmetic of an op: fp32 as tf32 where allowed, by default in cuDNN (convolutions, recurrence) alone."""
     stored = next((t.dtype for t in op.inputs if t.dtype.is_floating or t.dtype.is_complex), None)
     if op.kind.startswith("serving."):  # whose scales are floating-point numbers beside what is multiplied

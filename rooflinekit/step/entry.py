@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rooflinekit.errors import InputError
+from rooflinekit.errors import FormatError, InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
@@ -13,14 +13,14 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, DType, Family, Math, Op, Phase, Role
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import total
-from rooflinekit.model.attention_backends import WRITTEN_OUT, backend_of, with_backend
+from rooflinekit.model.attention_backends import WRITTEN_OUT, backend_of, choice_of, with_backend
 from rooflinekit.model.attention_math import with_written_out
 from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.collectives import PAYLOAD_SHARE
-from rooflinekit.model.convolution import gradients_in_either, sums_in_fp32
+from rooflinekit.model.convolution import gradients_in_either, is_convolution, sums_in_fp32
 from rooflinekit.model.fusion import compiled_issues, is_fused, splits
 from rooflinekit.model.kernel import Issue, Kernel
-from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.kernels import issues_of, math_of
 from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.recurrence import RECURRENT, is_recurrent
 from rooflinekit.step.execution import Execution
@@ -34,27 +34,42 @@ _COPY = "aten._foreach_copy_"  # as torch._inductor.cudagraph_trees calls it
 
 def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Hashable, ...]:
     """Equal for devices and executions with which a graph consists of the same kernels."""
-    if "narrow" not in graph.memo:
-        tensors = (spec for priced in graph.priced for spec in priced.op.inputs)
-        graph.memo["narrow"] = any(spec.dtype.itemsize == 1 and spec.dtype is not DType.BOOL for spec in tensors)
+    if "convolved" not in graph.memo:
+        found = (p for p in graph.priced if is_convolution(p.op))
+        graph.memo["convolved"] = {math_of(p.op, p.timed_as, graph.tf32) for p in found}
         graph.memo["recurrent"] = any(is_recurrent(priced.op) for priced in graph.priced)
-        graph.memo["attends"] = any(priced.timed_as is Family.ATTENTION for priced in graph.priced)
-    # Engines for 8 bits and less say nothing of a step that has no such numbers, save of the tensor core's generation.
-    narrow = graph.memo["narrow"]
-    formats = formats_channels_last(device)
-    tensor_formats = sorted(name for name in formats if narrow or name not in (Math.FP8, Math.INT8, Math.FP4))
+    # The tensor core's formats decide on the layouts of convolutions in these formats, and on nothing else.
+    formats, convolved = formats_channels_last(device), graph.memo["convolved"]
+    layouts: tuple[Hashable, ...] = ()
+    if convolved:
+        layouts = tuple(sorted(convolved & set(formats))), gradients_in_either(formats), sums_in_fp32(formats)
     # Recurrent layers are run otherwise by the generation and the size of a GPU.
     own: tuple[Hashable, ...] = ()
     if graph.memo["recurrent"]:
         own = str(device.compute_capability), device.sm_count, device.last_cache
-    if graph.memo["attends"]:  # PyTorch's choice of attention too
-        own = (*own, str(device.compute_capability), execution.attention)
+    own = (*own, *_attention_key(graph, device, execution))
     if execution.autotunes:  # kernels are chosen by their times, of which all of the device decides
         own = (*own, device)
     if execution.fused and not graph.dims:  # reductions with few results run in two kernels where there are many SMs
         own = (*own, splits(graph, device))
-    layouts = tuple(tensor_formats), gradients_in_either(formats), sums_in_fp32(formats)
-    return *layouts, device.kind, device.vendor, own, execution.fused, execution.as_graph, execution.entered
+    return layouts, device.kind, device.vendor, own, execution.fused, execution.as_graph, execution.entered
+
+
+def _attention_key(graph: Graph, device: Device, execution: Execution) -> tuple[Hashable, ...]:
+    """Equal for devices on which each attention of a graph runs as the same kernels; empty where there is none."""
+    if graph.dims or execution.attention is not None:  # no sizes to choose by, or what a device says of a choice
+        if any(priced.timed_as is Family.ATTENTION for priced in graph.priced):
+            return str(device.compute_capability), execution.attention
+        return ()
+    key = "attention", device.kind, device.vendor, device.compute_capability, execution.fused
+    if key not in graph.memo:
+        whole = with_fused_attention(graph) if execution.fused else graph
+        attends = (priced.op for priced in whole.priced if priced.timed_as is Family.ATTENTION)
+        try:
+            graph.memo[key] = tuple(choice_of(op, device, graph.like) for op in attends)
+        except FormatError:  # of which the kernels will tell
+            graph.memo[key] = (device.name,)
+    return graph.memo[key]  # type: ignore[no-any-return]
 
 
 def issues_for(graph: Graph, device: Device, execution: Execution) -> tuple[Issue, ...]:
@@ -227,6 +242,16 @@ def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -
     if issue.op.phase is Phase.BACKWARD:
         dispatch_s *= host.backward_factor
     return dispatch_s + issue.calls * host.module + further_s
+
+
+def issue_costs_s(graph: Graph, issues: Sequence[Issue], host: Host, execution: Execution) -> Sequence[float]:
+    """CPU time of issuing each op of a graph; remembered for the last host, as no device decides on it."""
+    key = "issuing", id(issues), execution
+    known = graph.memo.get(key)
+    if known is None or known[1] is not host:
+        slowed = issuing(host, graph)
+        known = graph.memo[key] = issues, host, [issue_cost_s(issue, slowed, execution) for issue in issues]
+    return known[2]
 
 
 # What a step waits for before it can compute: copies of its inputs, and the loader that makes them.

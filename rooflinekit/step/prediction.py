@@ -26,7 +26,7 @@ from rooflinekit.step.accuracy import Accuracy, step_accuracy
 from rooflinekit.step.attention import attention_notes
 from rooflinekit.step.bounds import bounds, host_note, unmeasured, unmeasured_note
 from rooflinekit.step.energy import Draws, Energy, energy_of, limit_note
-from rooflinekit.step.entry import as_run, entry_of, input_pipeline_of, issues_for, issuing, unrecorded
+from rooflinekit.step.entry import as_run, entry_of, input_pipeline_of, issue_costs_s, issues_for, issuing, unrecorded
 from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.labels import REGIME_TERMS, parted
 from rooflinekit.step.memory import MemoryUse, memory_of
@@ -355,7 +355,10 @@ def timeline_of(
     feed, entry = input_pipeline_of(graph, device, host, execution), entry_of(host, execution, graph)
     left = iter(timings)
     by_issue = [tuple(islice(left, len(issue.kernels))) for issue in issues]
-    return schedule(issues, by_issue, issuing(host, graph), execution, feed, entry, in_series=device.kind == "cpu")
+    in_series, costs_s = device.kind == "cpu", issue_costs_s(graph, issues, host, execution)
+    return schedule(
+        issues, by_issue, issuing(host, graph), execution, feed, entry, in_series=in_series, costs_s=costs_s
+    )
 
 
 def launched_by(execution: Execution, machine: Machine) -> Machine:

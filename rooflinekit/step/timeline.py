@@ -49,7 +49,7 @@ class CopySpan:
 
 
 _Queued = TypeVar("_Queued", Span, CopySpan)
-_Work: TypeAlias = Sequence[tuple[Issue, Sequence[Timing]]]  # ops with the times of their kernels
+_Work: TypeAlias = Sequence[tuple[Issue, Sequence[Timing], float]]  # with its kernels' times, and the CPU's in s
 _WAITING = "waits for the GPU"
 
 
@@ -139,11 +139,11 @@ class _Queues:
         self.spans.append(Span(timing=timing, issued_s=self.cpu, start_s=start, end_s=end, waited_s=start - self.gpu))
         self.gpu = end
 
-    def issue(self, issue: Issue, timings: Sequence[Timing]) -> None:
+    def issue(self, issue: Issue, timings: Sequence[Timing], cost_s: float) -> None:
         """An op and its kernels, launched one after another. In a chain the GPU follows the CPU from link to link."""
         begun, launch = self.cpu, self.host.launch
         further_s = max(0, sum(kernel.launches for kernel in issue.kernels) - 1) * launch
-        self.cpu += issue_cost_s(issue, self.host, self.execution) - further_s
+        self.cpu += cost_s - further_s
         for i, (kernel, timing) in enumerate(zip(issue.kernels, timings, strict=True)):
             self.cpu += launch if i else 0.0
             earliest = self.cpu
@@ -157,8 +157,8 @@ class _Queues:
         """Each op by the CPU, which runs ahead as far as it may."""
         self.begin()
         waited = False
-        for issue, kernels in work:
-            self.issue(issue, kernels)
+        for issue, kernels, cost_s in work:
+            self.issue(issue, kernels, cost_s)
             if kernels and (self.execution.sync == "op" or reads_a_number(issue.op)):
                 self.wait()
                 waited = True
@@ -167,7 +167,7 @@ class _Queues:
 
     def replayed(self, work: _Work) -> Timeline:
         """One launch for all kernels. Raises InputError for a number that the CPU reads on the way."""
-        for issue, _ in work:
+        for issue, *_ in work:
             if reads_a_number(issue.op):
                 where = f" (module {issue.op.module!r})" if issue.op.module else ""
                 raise InputError(
@@ -176,9 +176,9 @@ class _Queues:
                 )
         self.begin()
         self.spend("CUDA graph", self.entry.replay_s)
-        for issue, kernels in work:
+        for issue, kernels, cost_s in work:
             if not is_captured(issue.op, self.execution):
-                self.issue(issue, kernels)
+                self.issue(issue, kernels, cost_s)
                 continue
             for timing in kernels:
                 self.run(timing, self.cpu + self.host.launch_latency)
@@ -192,10 +192,9 @@ class _Queues:
             )
         self.spend("guards", self.entry.enter_s)
         cpu_s = self.cpu
-        for issue, kernels in work:
-            cost = issue_cost_s(issue, self.host, self.execution)
-            cpu_s += cost
-            self.spend(issue.op, cost)
+        for issue, kernels, cost_s in work:
+            cpu_s += cost_s
+            self.spend(issue.op, cost_s)
             for timing in kernels:
                 self.run(timing, self.cpu)
                 self.cpu = self.gpu
@@ -241,6 +240,7 @@ class _Queues:
 def schedule(
     issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution,
     feed: InputPipeline | None = None, entry: Entry | None = None, *, in_series: bool = False,
+    costs_s: Sequence[float] | None = None,
 ) -> Timeline:  # fmt: skip
     """Runs the two queues: a kernel starts when the GPU is free and the CPU has launched it.
 
@@ -254,7 +254,9 @@ def schedule(
         host = host.replace(step=host.record, launch_latency=0.0, sync=0.0)
     queues = _Queues(host, execution, feed, entry)
     run = queues.in_series if in_series else queues.replayed if execution.as_graph else queues.launched
-    found = run(list(zip(issues, timings, strict=True)))
+    if costs_s is None:
+        costs_s = [issue_cost_s(issue, host, execution) for issue in issues]
+    found = run(list(zip(issues, timings, costs_s, strict=True)))
     # in a loop of such steps, whose samples take a loader so long
     taken_s = sum(span.timing.total_s for span in found.spans) + found.idle_s + found.input_s
     return replace(found, starved_s=larger(0.0, feed.supply_s - taken_s))

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -327,13 +327,6 @@ def _answered(function: Callable[..., Any], b: int, h: int, s: int, t: int) -> t
 _MASKS = (torch.bool, torch.uint8)
 
 
-class Assumes(Protocol):
-    """What says how many of a number of elements there are."""
-
-    def elements(self, kind: str, most: Any, mask: torch.Tensor | None = None, *, share: Fraction | None = None) -> Any:
-        """So many of at most `most`."""
-
-
 def is_mask(index: Any) -> bool:
     """Whether an index is a mask of what it takes."""
     return isinstance(index, torch.Tensor) and index.dtype in _MASKS
@@ -344,18 +337,18 @@ def fills(value: torch.Tensor, *, accumulate: bool) -> bool:
     return not accumulate and isinstance(value.numel(), int) and value.numel() == 1
 
 
-def _nonzero(assumed: Assumes, x: torch.Tensor) -> tuple[Made, ...]:
+def _nonzero(assumed: Assumed, x: torch.Tensor) -> tuple[Made, ...]:
     """One dimension after the other."""
     found = assumed.elements("nonzero", x.numel(), x)
     return (Made((found, x.dim()), (1, found), torch.int64),)
 
 
-def _masked_select(assumed: Assumes, x: torch.Tensor, mask: torch.Tensor) -> tuple[Made, ...]:
+def _masked_select(assumed: Assumed, x: torch.Tensor, mask: torch.Tensor) -> tuple[Made, ...]:
     (whole,) = broadcast(x, mask)
     return (contiguous((assumed.elements("mask", count_of(whole.shape), mask),), x.dtype),)
 
 
-def _index(assumed: Assumes, x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tuple[Made, ...] | None:
+def _index(assumed: Assumed, x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tuple[Made, ...] | None:
     if not any(map(is_mask, indices)):
         return None
     shape = indexed(x, indices, lambda mask: assumed.elements("mask", count_of(mask.shape), mask))
@@ -363,7 +356,7 @@ def _index(assumed: Assumes, x: torch.Tensor, indices: Sequence[torch.Tensor | N
 
 
 def _unique(
-    assumed: Assumes, x: torch.Tensor, ordered: bool = True, inverse: bool = False, counts: bool = False
+    assumed: Assumed, x: torch.Tensor, ordered: bool = True, inverse: bool = False, counts: bool = False
 ) -> tuple[Made, ...]:
     """Values, where each was found, and how often: both empty where they are not asked for."""
     found = (assumed.elements("unique", x.numel()),)
@@ -371,7 +364,7 @@ def _unique(
     return contiguous(found, x.dtype), places, contiguous(found if counts else (0,), torch.int64)
 
 
-def _unique_dim(assumed: Assumes, x: torch.Tensor, dim: int, *options: Any, **named: Any) -> tuple[Made, ...]:
+def _unique_dim(assumed: Assumed, x: torch.Tensor, dim: int, *options: Any, **named: Any) -> tuple[Made, ...]:
     shape: list[Any] = list(x.shape)
     most = shape[dim]
     shape[dim] = assumed.elements("unique", most)
@@ -380,49 +373,47 @@ def _unique_dim(assumed: Assumes, x: torch.Tensor, dim: int, *options: Any, **na
 
 
 def _unique_consecutive(
-    assumed: Assumes, x: torch.Tensor, inverse: bool = False, counts: bool = False, dim: int | None = None
+    assumed: Assumed, x: torch.Tensor, inverse: bool = False, counts: bool = False, dim: int | None = None
 ) -> tuple[Made, ...]:
     return _unique(assumed, x, True, inverse, counts) if dim is None else _unique_dim(assumed, x, dim)
 
 
-def _bincount(assumed: Assumes, x: torch.Tensor, weights: Any = None, minlength: int = 0) -> tuple[Made, ...]:
+def _bincount(assumed: Assumed, x: torch.Tensor, weights: Any = None, minlength: int = 0) -> tuple[Made, ...]:
     """As many as asked for at least; where nothing is asked for, one for each element."""
     bins = minlength if minlength else assumed.elements("bincount", x.numel())
     return (contiguous((bins,), torch.int64 if weights is None else torch.promote_types(weights.dtype, torch.float64)),)
 
 
-def _repeats(assumed: Assumes, repeats: torch.Tensor, *, output_size: Any = None) -> tuple[Made, ...]:
+def _repeats(assumed: Assumed, repeats: torch.Tensor, *, output_size: Any = None) -> tuple[Made, ...]:
     """Each element once, if nothing else is said."""
     found = output_size if output_size is not None else assumed.elements("repeats", repeats.shape[0])
     return (contiguous((found,), torch.int64),)
 
 
-def _nms(assumed: Assumes, boxes: torch.Tensor, scores: torch.Tensor, threshold: float) -> tuple[Made, ...]:
+def _nms(assumed: Assumed, boxes: torch.Tensor, scores: torch.Tensor, threshold: float) -> tuple[Made, ...]:
     return (contiguous((assumed.elements("nms", boxes.shape[0]),), torch.int64),)
 
 
-def _linear_dynamic(assumed: Assumes, x: torch.Tensor, packed: Any, *options: Any) -> tuple[Made, ...]:
+def _linear_dynamic(assumed: Assumed, x: torch.Tensor, packed: Any, *options: Any) -> tuple[Made, ...]:
     """Weights of a layer quantized for CPUs, packed: how wide it is, stands in them."""
     with torch._C._DisableTorchDispatch():
         width = packed.unpack()[0].shape[0]
     return (contiguous((*x.shape[:-1], width), x.dtype),)
 
 
-def _roi_align(assumed: Assumes, x: torch.Tensor, regions: torch.Tensor, *options: Any) -> tuple[Made, ...]:
+def _roi_align(assumed: Assumed, x: torch.Tensor, regions: torch.Tensor, *options: Any) -> tuple[Made, ...]:
     _, height, width = options[:3]
     return (contiguous((regions.shape[0], x.shape[1], height, width), x.dtype),)
 
 
-def _deform_conv2d(assumed: Assumes, x: torch.Tensor, weight: torch.Tensor, offset: torch.Tensor, *options: Any) -> Any:
+def _deform_conv2d(assumed: Assumed, x: torch.Tensor, weight: torch.Tensor, offset: torch.Tensor, *options: Any) -> Any:
     return (contiguous((x.shape[0], weight.shape[0], *offset.shape[2:]), x.dtype),)
 
 
 #: Of torchvision, whose compiled part may be missing.
 VISION: dict[str, Callable[..., tuple[Made, ...] | None]] = {
-    "nms": _nms,
-    "roi_align": _roi_align,
-    "deform_conv2d": _deform_conv2d,
-}
+    "nms": _nms, "roi_align": _roi_align, "deform_conv2d": _deform_conv2d,
+}  # fmt: skip
 
 DECIDED: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
     _aten.nonzero.default: _nonzero,
@@ -454,17 +445,11 @@ def note_decided(function: Any, args: Sequence[Any], output: Any) -> None:
 
 _VALUES = "_rooflinekit_values"
 _MOST_NUMBERS = 4096  # numbers of a tensor that is followed
-_known_aten = torch.ops.aten
 #: What stands in their results is whatever the memory held.
 _EMPTY = {
-    *(
-        _known_aten.empty.memory_format,
-        _known_aten.empty_strided.default,
-        _known_aten.empty_like.default,
-        _known_aten.new_empty.default,
-    ),
-    *(_known_aten.new_empty_strided.default, _known_aten.empty_permuted.default),
-}
+    _aten.empty.memory_format, _aten.empty_strided.default, _aten.empty_like.default, _aten.new_empty.default,
+    _aten.new_empty_strided.default, _aten.empty_permuted.default,
+}  # fmt: skip
 
 
 def keep(fake: torch.Tensor, tensor: torch.Tensor) -> None:

@@ -60,36 +60,26 @@ def _fused_or_not(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool = False,
-) -> torch.Tensor:
+) -> Any:
     backends: Any = torch.backends.cuda  # as torch.nn.attention.sdpa_kernel left them
     half = query.dtype in (torch.float16, torch.bfloat16)
     fusible = _alike(query, key, value, grouped=enable_gqa)
     flash = half and attn_mask is None and expression(query.shape[3]) == expression(value.shape[3])
     training = any(one.requires_grad for one in (query, key, value)) and torch.is_grad_enabled()
+    aten: Any = torch.ops.aten
     if fusible and flash and backends.flash_sdp_enabled():
-        with SwitchedOn.trained(training):
-            return _first(
-                torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
-            )
+        with SwitchedOn.within(training):
+            return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if not fusible or not (backends.mem_efficient_sdp_enabled() or (half and backends.cudnn_sdp_enabled())):
         if not backends.math_sdp_enabled():
             raise RuntimeError(_NO_KERNEL)
-        unfused: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
+        return aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
-        return unfused
     mask = None if attn_mask is None else _additive(attn_mask, query, key)
-    if backends.mem_efficient_sdp_enabled():
-        return _first(
-            torch.ops.aten._scaled_dot_product_efficient_attention(
-                query, key, value, mask, training, dropout_p, is_causal, scale=scale
-            )
-        )
-    return _first(
-        torch.ops.aten._scaled_dot_product_cudnn_attention(
-            query, key, value, mask, training, dropout_p, is_causal, scale=scale
-        )
-    )
+    efficient = backends.mem_efficient_sdp_enabled()
+    run = aten._scaled_dot_product_efficient_attention if efficient else aten._scaled_dot_product_cudnn_attention
+    return run(query, key, value, mask, training, dropout_p, is_causal, scale=scale)[0]
 
 
 #: "1" takes cuDNN's attention after flash and memory-efficient, of which one runs.
@@ -99,26 +89,30 @@ _LATER_CUDNN = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
 _NARROW = 64  # numbers of a head up to which every kernel has a gradient
 
 
-class SwitchedOn:
-    """Which fused kernels may run where a program calls attention, in `sdpa_kernel(...)` or by the environment.
+class _Calls:
+    """What is known of the operators that are called now; a gradient is as its forward pass, and comes later."""
 
-    The gradient, for which autograd is asked later, runs by what its forward pass ran by.
-    """
-
-    _trained = False
+    _now: Any = None
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[str, Any]] = {}
+        self._known: dict[str, Any] = {}  # by the name of what a forward pass has made
 
     @classmethod
     @contextmanager
-    def trained(cls, wanted: bool) -> Iterator[None]:
-        """What is called within has a gradient, or none."""
-        cls._trained = wanted
+    def within(cls, now: Any) -> Iterator[None]:
+        """It is this of what is called within."""
+        cls._now = now
         try:
             yield
         finally:
-            cls._trained = False
+            cls._now = None
+
+
+class SwitchedOn(_Calls):
+    """Which fused kernels may run where a program calls attention, in `sdpa_kernel(...)` or by the environment.
+
+    Within: whether what is called has a gradient.
+    """
 
     def attrs(self, kind: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
         """`backends` of an op: those that are on, nothing where all are; `prefers`: "ck" where that is asked for;
@@ -138,7 +132,7 @@ class SwitchedOn:
             found["backends"] = tuple(name for name, on in switches.items() if on)
         if _prefers_ck():
             found["prefers"] = "ck"
-        if self._trained and inputs[0].shape[-1] > _NARROW:
+        if self._now and inputs[0].shape[-1] > _NARROW:
             found["trained"] = True
         self._known |= dict.fromkeys((one.name for one in outputs), found)
         return found
@@ -201,10 +195,6 @@ def _additive(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> tor
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
-def _first(outputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    return outputs[0]
-
-
 # Sequences that are packed one behind the other, and xFormers.
 
 #: Operators that take packed sequences [tokens, heads, size], where they are given the beginnings.
@@ -238,23 +228,8 @@ def packed_keys(given: Mapping[str, Any], assumed: Assumed, size: Callable[[Any]
     return {"packed_keys": getattr(beginnings, _KEYS)}
 
 
-class Callers:
-    """Which package an operator of PyTorch's is called by; a gradient is its forward pass's."""
-
-    _now: str | None = None
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-
-    @classmethod
-    @contextmanager
-    def named(cls, package: str) -> Iterator[None]:
-        """What is called within, this package calls."""
-        cls._now = package
-        try:
-            yield
-        finally:
-            cls._now = None
+class Callers(_Calls):
+    """Which package an operator of PyTorch's is called by. Within: its name."""
 
     def attrs(self, kind: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
         """`package` of an op; nothing where the program calls it."""
@@ -282,7 +257,7 @@ def xformers_attention(inp: Any, op: Any = None) -> torch.Tensor:
     begins, longest = zip(*(_beginnings(bias, side) for side in "qk"), strict=True)
     asked = str(getattr(op[0] if isinstance(op, tuple) else op, "NAME", ""))
     even = query.shape[-1] == value.shape[-1] and query.shape[-1] <= _WIDTH
-    with Callers.named("xformers"):
+    with Callers.within("xformers"):
         if added is None and even and query.dtype in (torch.float16, torch.bfloat16) and "cutlass" not in asked:
             if begins[0] is not None:
                 query, key, value = (one.flatten(0, 1) for one in (query, key, value))

@@ -135,19 +135,12 @@ def _kernel(name: str, call: Callable[[Any, Sequence[Any], dict[str, Any]], Any]
     return kernel
 
 
-def _lower(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    to = torch.get_autocast_dtype(_HERE)
-    return operator(*_CASTS.all(args, to), **_CASTS.all(kwargs, to))
-
-
-def _lower_anew(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Of recurrent layers: all weights are put into one piece of memory, at every call."""
-    to = torch.get_autocast_dtype(_HERE)
-    return operator(*_CASTS.all(args, to, False), **_CASTS.all(kwargs, to, False))
-
-
-def _full(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    return operator(*_CASTS.all(args, torch.float32), **_CASTS.all(kwargs, torch.float32))
+def _cast(
+    operator: Any, args: Any, kwargs: dict[str, Any], to: torch.dtype | None = None, *, cached: bool = True
+) -> Any:
+    """Called with all in one format, by default the region's."""
+    to = to or torch.get_autocast_dtype(_HERE)
+    return operator(*_CASTS.all(args, to, cached), **_CASTS.all(kwargs, to, cached))
 
 
 def _full_result(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -172,8 +165,7 @@ def _full_norm(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _widest(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     given = [t for arg in (*args, *kwargs.values()) for t in (arg if isinstance(arg, list | tuple) else (arg,))]
     full = any(_eligible(tensor) and tensor.dtype is torch.float32 for tensor in given)
-    to = torch.float32 if full else torch.get_autocast_dtype(_HERE)
-    return operator(*_CASTS.all(args, to), **_CASTS.all(kwargs, to))
+    return _cast(operator, args, kwargs, torch.float32 if full else None)
 
 
 def _refuse(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -193,13 +185,14 @@ _HALF_TO_FLOAT = {
 @functools.cache
 def _kernels() -> dict[str, Kernel]:
     """Operator → what it does in a region; the CPU's further entries do nothing special on CUDA."""
-    policies = (
-        (_LOWER, _lower),
-        (_FULL, _full),
+    policies: tuple[tuple[str, Callable[..., Any]], ...] = (
+        (_LOWER, _cast),
+        (_FULL, functools.partial(_cast, to=torch.float32)),
         (_FULL_RESULT, _full_result),
         (" ".join(_FULL_NORM), _full_norm),
         (_WIDEST, _widest),
-        ("_cudnn_rnn", _lower_anew),
+        # of recurrent layers all weights are put into one piece of memory, at every call
+        ("_cudnn_rnn", functools.partial(_cast, cached=False)),
         ("binary_cross_entropy", _refuse),
     )
     kernels = {name: _kernel(name, policy) for names, policy in policies for name in names.split()}

@@ -23,6 +23,7 @@ from rooflinekit.ir.inputs import Release
 from rooflinekit.tracing import autocast, sequences
 from rooflinekit.tracing.attention import attention, written_out, xformers_attention
 from rooflinekit.tracing.known import note_answer, note_one_hot
+from rooflinekit.tracing.symbols import channels_last_of
 from rooflinekit.tracing.tensors import RESAMPLING
 
 _FUSED = torch.ops.aten._fused_rms_norm.default
@@ -34,8 +35,7 @@ def rms_norm(
 ) -> Any:
     """One kernel, but for complex numbers, images with channels last, and a weight of another format."""
     x, weight = autocast.widened(x, weight)
-    images = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    apart = images is not None and not x.is_contiguous() and x.is_contiguous(memory_format=images)
+    apart = not x.is_contiguous() and x.is_contiguous(memory_format=channels_last_of(x.dim()))
     if apart or x.is_complex() or (weight is not None and weight.dtype is not x.dtype) or _transformed():
         return NotImplemented
     return _Normalized.apply(x, weight, list(normalized_shape), eps)  # type: ignore[no-untyped-call]
@@ -85,13 +85,8 @@ def gpu_view(elements: Callable[[str, Any], Any], like: Release | None = None) -
     places: list[tuple[Any, str]] = [
         (functional, name) for name in ("scaled_dot_product_attention", "dropout", "softmax", "log_softmax")
     ]
-    places += [
-        (torch._VF, "stft"),
-        (torch, "istft"),
-        (flex_attention, "_validate_device"),
-        (torch, "ctc_loss"),
-        *((torch._C._nn, name) for name in RESAMPLING),
-    ]
+    places += [(torch._VF, "stft"), (torch, "istft"), (flex_attention, "_validate_device"), (torch, "ctc_loss")]
+    places += [(torch._C._nn, name) for name in RESAMPLING]
     originals = [(place, name, getattr(place, name)) for place, name in places]
     boxes = sys.modules.get("torchvision.ops.boxes")
     if boxes is not None:  # on the CPU it goes through the classes one by one
@@ -146,7 +141,7 @@ def _placed(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """The arguments of a call with the place where fake tensors lie for the GPU that is meant."""
-    if function in _MOVING:
+    if function is torch.Tensor.to:
         args = [_PLACE if _is_gpu(arg) else arg for arg in args]
     device = kwargs.get("device")
     if device is not None and _is_gpu(device):
@@ -161,13 +156,7 @@ def _is_gpu(device: Any) -> bool:
     return isinstance(device, str) and device.partition(":")[0] == "cuda"
 
 
-def _cuda(tensor: torch.Tensor, *options: Any, **named: Any) -> torch.Tensor:
-    """It lies there already."""
-    return tensor
-
-
 _PLACE = "cpu"
-_MOVING = {torch.Tensor.to}
 
 
 def _called(replaced: _Replaced, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -194,11 +183,6 @@ def _softmax(name: str, x: torch.Tensor, dim: int | None = None, *options: Any, 
     return getattr(torch.ops.aten, name)(x, dim, True)
 
 
-def _left_aligned(x: torch.Tensor, mask: torch.Tensor) -> bool:
-    """No: an encoder would drop the padding, and how much there is stands in the mask's numbers."""
-    return False
-
-
 def _resample(name: str, x: torch.Tensor, size: Sequence[Any] | None, *options: Any) -> torch.Tensor:
     """As PyTorch, whose way from scale factors to sizes would force every open size to its example."""
     *corners, scales = options  # align_corners stands before the scale factors where there is such a thing
@@ -215,10 +199,6 @@ def _scaled(edge: Any, scale: float) -> Any:
         return edge * int(scale)
     inverse = 1 / scale
     return edge // int(inverse) if inverse == int(inverse) else torch.sym_int(edge * scale)  # type: ignore[no-untyped-call]
-
-
-def _any_device(*tensors: torch.Tensor) -> None:
-    """On CUDA flexible attention has a backward pass."""
 
 
 def _one_hot(indices: torch.Tensor, num_classes: int = -1) -> Any:
@@ -241,7 +221,7 @@ _REPLACED: _Replaced = {
         for name in ("softmax", "log_softmax")
     },
     **{getattr(torch._C._nn, name): functools.partial(_resample, name) for name in RESAMPLING},
-    torch.Tensor.cuda: _cuda,
+    torch.Tensor.cuda: lambda tensor, *options, **named: tensor,  # it lies there already
     functional.rms_norm: rms_norm,
     torch.rms_norm: rms_norm,
     torch.ctc_loss: sequences.ctc_loss,
@@ -249,8 +229,9 @@ _REPLACED: _Replaced = {
     torch._VF.stft: sequences.stft,  # type: ignore[attr-defined]
     torch._VF.istft: sequences.istft,
     torch.istft: sequences.istft,
-    flex_attention._validate_device: _any_device,
-    torch._nested_tensor_from_mask_left_aligned: _left_aligned,
+    flex_attention._validate_device: lambda *tensors: None,  # on CUDA it has a backward pass
+    # an encoder would drop the padding, and how much there is stands in the mask's numbers
+    torch._nested_tensor_from_mask_left_aligned: lambda x, mask: False,
     torch.lstm: sequences.lstm,
     torch._VF._pad_packed_sequence: sequences.pad,
     torch.lstm_cell: sequences.lstm_cell,

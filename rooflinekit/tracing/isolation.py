@@ -221,7 +221,6 @@ _MOST = 200_000
 #: Packages whose objects are not looked into: what they hold is not the model's, or takes locks.
 _FOREIGN = frozenset(("torch", "numpy", "sympy", "rooflinekit", *sys.stdlib_module_names)) - {"__main__", "types"}
 _FILLED: dict[type, Callable[[Any, list[Any]], None]] = {list: list.extend, set: set.update, deque: deque.extend}
-_FIXED: tuple[Any, ...] = (tuple, frozenset)
 _CACHE = type(functools.lru_cache(lambda: None))
 #: The dicts of hooks that every module has.
 _HOOKS = frozenset(name for name in vars(nn.Module()) if name.endswith("_hooks"))
@@ -289,9 +288,10 @@ class _Notes:
         for base, fill in _FILLED.items():
             if isinstance(value, base):
                 return self._sequence(value, base, fill)
-        for base in _FIXED:
-            if isinstance(value, base):  # a subclass may refuse to say how long it is: hence by the base's method
-                return _holders(list(base.__iter__(value)))
+        fixed: Any
+        for fixed in (tuple, frozenset):
+            if isinstance(value, fixed):  # a subclass may refuse to say how long it is: hence by the base's method
+                return _holders(list(fixed.__iter__(value)))
         return self._object(value)
 
     def _dict(self, value: dict[Any, Any]) -> Iterable[Any]:
@@ -397,7 +397,9 @@ class _Notes:
             if isinstance(found, type) and _package(found) not in _FOREIGN:
                 self._seen[id(found)] = found
                 waiting += found.__mro__[1:]
-                waiting += self._class(found)
+                held = self._attributes(found)
+                self.walk(*_holders(held))
+                waiting += held
             elif isinstance(found, FunctionType) and found.__module__ and _package(found) not in _FOREIGN:
                 self._seen[id(found)] = found
                 waiting += self._function(found)
@@ -410,11 +412,6 @@ class _Notes:
         elif id(kind) not in self._seen:
             self._seen[id(kind)] = kind
             self._attributes(kind)
-
-    def _class(self, kind: type) -> Iterable[Any]:
-        held = self._attributes(kind)
-        self.walk(*_holders(held))
-        return held
 
     def _attributes(self, kind: type) -> list[Any]:
         before = _attributes(kind)

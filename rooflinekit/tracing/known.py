@@ -21,12 +21,8 @@ _ANSWER = "_rooflinekit_answer"
 _ON_CPU = "_rooflinekit_on_cpu"
 
 _TESTS: dict[Callable[..., Any], bool] = {
-    torch.isfinite: True,
-    torch.Tensor.isfinite: True,
-    torch.isnan: False,
-    torch.Tensor.isnan: False,
-    torch.isinf: False,
-    torch.Tensor.isinf: False,
+    **dict.fromkeys((torch.isfinite, torch.Tensor.isfinite), True),
+    **dict.fromkeys((torch.isnan, torch.Tensor.isnan, torch.isinf, torch.Tensor.isinf), False),
 }
 #: Operators that take one number off the GPU; what is known of a tensor that is compared is how that comes out.
 NUMBERS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
@@ -84,32 +80,11 @@ def note(function: Any, args: Sequence[Any], output: Any) -> None:
 # --- choices ----------------------------------------------------------------------------------------------------
 
 
-def _chosen(args: Sequence[Any], output: Any) -> None:
-    """`topk`: indices along a dimension, the last by default."""
-    _among(args[0], args[2] if len(args) > 2 else -1, output[1])
-
-
-def _first(args: Sequence[Any], output: Any) -> None:
-    """`argmax`, which goes over all dimensions by default."""
-    if len(args) > 1 and args[1] is not None:
-        _among(args[0], args[1], output)
-
-
-def _best(args: Sequence[Any], output: Any) -> None:
-    """`max` along a dimension."""
-    _among(args[0], args[1], output[1])
-
-
-def _among(source: torch.Tensor, dim: int, indices: torch.Tensor) -> None:
-    number = source.shape[dim] if source.dim() else None
+def _among(source: torch.Tensor, dim: int | None, indices: torch.Tensor) -> None:
+    """Indices along a dimension of the source; of all its elements where that is None."""
+    number = source.shape[dim] if source.dim() and dim is not None else None
     if isinstance(number, int):
         setattr(indices, CHOICE, number)
-
-
-def _sampled(args: Sequence[Any], output: Any) -> None:
-    number = args[0].shape[-1]
-    if isinstance(number, int):
-        setattr(output, CHOICE, number)
 
 
 # --- masks of choices ---------------------------------------------------------------------------------------------
@@ -306,22 +281,14 @@ def _running(args: Sequence[Any], output: Any) -> None:
 
 
 _FOLLOWING: dict[Any, Callable[[Sequence[Any], Any], None]] = {
-    _aten.topk.default: _chosen,
-    _aten.argmax.default: _first,
-    _aten.max.dim: _best,
-    _aten.multinomial.default: _sampled,
-    _aten.eq.Scalar: _equal,
-    _aten.eq.Tensor: _equal,
-    _aten.ne.Scalar: _against_zero,
-    _aten.gt.Scalar: _against_zero,
-    _aten.scatter.value: _scattered,
-    _aten.scatter_.value: _scattered,
-    _aten.scatter.src: _scattered,
-    _aten.scatter_.src: _scattered,
-    **dict.fromkeys(
-        (_aten._to_copy.default, _aten.clone.default, _aten.detach.default, _aten.alias.default),
-        _same,
-    ),
+    _aten.topk.default: lambda args, output: _among(args[0], args[2] if len(args) > 2 else -1, output[1]),
+    _aten.argmax.default: lambda args, output: _among(args[0], args[1] if len(args) > 1 else None, output),
+    _aten.max.dim: lambda args, output: _among(args[0], args[1], output[1]),
+    _aten.multinomial.default: lambda args, output: _among(args[0], -1, output),
+    **dict.fromkeys((_aten.eq.Scalar, _aten.eq.Tensor), _equal),
+    **dict.fromkeys((_aten.ne.Scalar, _aten.gt.Scalar), _against_zero),
+    **dict.fromkeys((way for one in (_aten.scatter, _aten.scatter_) for way in (one.value, one.src)), _scattered),
+    **dict.fromkeys((_aten._to_copy.default, _aten.clone.default, _aten.detach.default, _aten.alias.default), _same),
     **dict.fromkeys(
         (_aten.view.default, _aten._unsafe_view.default, _aten.squeeze.dim, _aten.squeeze.default), _reshaped
     ),
@@ -334,19 +301,9 @@ _FOLLOWING: dict[Any, Callable[[Sequence[Any], Any], None]] = {
     _aten.unbind.int: _unbound,
     _aten.slice.Tensor: _sliced,
     _aten.index.Tensor: _picked,
-    **dict.fromkeys(
-        (
-            _aten.sum.dim_IntList,
-            _aten.sum.default,
-            _aten.any.dim,
-            _aten.any.default,
-            _aten.any.dims,
-            _aten.amax.default,
-        ),
-        _summed,
-    ),
-    _aten.bincount.default: _counted,
-    _aten.histc.default: _counted,
+    **dict.fromkeys((_aten.sum.dim_IntList, _aten.sum.default, _aten.amax.default), _summed),
+    **dict.fromkeys((_aten.any.dim, _aten.any.default, _aten.any.dims), _summed),
+    **dict.fromkeys((_aten.bincount.default, _aten.histc.default), _counted),
     _aten.cumsum.default: _running,
 }
 

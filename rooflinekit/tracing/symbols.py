@@ -265,25 +265,17 @@ class Symbols:
     """The user's named sizes in one trace."""
 
     def __init__(
-        self,
-        names: Iterable[str],
-        examples: Mapping[str, int],
-        *,
-        always_open: bool = False,
-        most_questions: float = math.inf,
-        all_open: bool = False,
-    ) -> None:
+        self, names: Iterable[str], examples: Mapping[str, int], *, always_open: bool = False,
+        most_questions: float = math.inf, all_open: bool = False,
+    ) -> None:  # fmt: skip
         self.names = tuple(names)
         self.examples = dict(examples)
-        environment = RecordingShapeEnv(most_questions, all_open=all_open) if self.names or always_open else None
-        self.fake = FakeTensorMode(
-            # Without open sizes torch keeps plain integers, which is several times faster.
-            shape_env=environment,
-            allow_non_fake_inputs=True,
-            static_shapes=not (self.names or always_open),
-        )
+        # Without open sizes torch keeps plain integers, which is several times faster.
+        fixed = not (self.names or always_open)
+        self._environment = None if fixed else RecordingShapeEnv(most_questions, all_open=all_open)
+        self.fake = FakeTensorMode(shape_env=self._environment, allow_non_fake_inputs=True, static_shapes=fixed)
         # torch's own memory of results asks about each open size again; `OpMemory` has them all.
-        self.fake.cache_enabled = self.fake.shape_env is None
+        self.fake.cache_enabled = fixed
         self._to_user: dict[sympy.Symbol, sympy.Symbol] = {}
         self._known: dict[sympy.Basic, Size] = {}
         self._ours = {symbol(name) for name in self.names}
@@ -291,8 +283,7 @@ class Symbols:
     @contextmanager
     def inside_op(self) -> Iterator[None]:
         """Marks questions as those of an operator, not of the model's own code."""
-        environment = self.fake.shape_env
-        if not isinstance(environment, RecordingShapeEnv):
+        if (environment := self._environment) is None:
             yield
             return
         environment.inside_op = True
@@ -350,8 +341,7 @@ class Symbols:
 
     def forced(self) -> tuple[ForcedSize, ...]:
         """The named sizes that the model's code turned into constants, each with the line that did."""
-        environment = self.fake.shape_env
-        if not isinstance(environment, RecordingShapeEnv):
+        if (environment := self._environment) is None:
             return ()
         found = []
         for theirs, ours in self._to_user.items():
@@ -364,8 +354,7 @@ class Symbols:
 
     def conditions(self) -> tuple[Condition, ...]:
         """Relations between sizes on which the traced path depends."""
-        environment = self.fake.shape_env
-        if not isinstance(environment, RecordingShapeEnv):
+        if (environment := self._environment) is None:
             return ()
         found: dict[sympy.Basic, Condition] = {}
         for guard in environment.guards:
@@ -380,8 +369,7 @@ class Symbols:
 
     def apart(self) -> tuple[sympy.Basic, ...]:
         """Relations that hold but at sizes of which operators make something else: each open size is not 1, first."""
-        environment = self.fake.shape_env
-        if not isinstance(environment, RecordingShapeEnv):
+        if (environment := self._environment) is None:
             return ()
         forced = {size.name for size in self.forced()}
         found = [sympy.Ne(symbol(name), 1) for name in self.names if name not in forced]
@@ -393,33 +381,23 @@ class Symbols:
 
     def _special(self, question: sympy.Basic, holds: sympy.Basic) -> bool:
         """Whether it sets a size apart from 0 or 1 as broadcasting and contiguity do, not the model's own code."""
-        environment = self.fake.shape_env
-        assert isinstance(environment, RecordingShapeEnv)
+        environment = self._environment
+        assert environment is not None
         inside = question in environment.of_ops or question in environment.of_torch
         return inside and isinstance(holds, sympy.Ne) and any(side in (0, 1) for side in holds.args)
 
 
-def _floor_div(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
-    return sympy.floor(a / b)
-
-
 #: torch's own sympy functions, by name, as sympy's.
 _SYMPY_FUNCTIONS: dict[str, Any] = {
-    "FloorDiv": _floor_div,
-    "CleanDiv": lambda a, b: a / b,
-    "IntTrueDiv": lambda a, b: a / b,
-    "FloatTrueDiv": lambda a, b: a / b,
-    "PythonMod": sympy.Mod,
-    "Mod": sympy.Mod,
+    "FloorDiv": lambda a, b: sympy.floor(a / b),
+    **dict.fromkeys(("CleanDiv", "IntTrueDiv", "FloatTrueDiv"), lambda a, b: a / b),
+    **dict.fromkeys(("PythonMod", "Mod"), sympy.Mod),
     "Max": sympy.Max,
     "Min": sympy.Min,
     "CeilToInt": sympy.ceiling,
-    "FloorToInt": sympy.floor,
-    "TruncToInt": sympy.floor,  # of sizes, which are positive
-    "PowByNatural": sympy.Pow,
-    "FloatPow": sympy.Pow,
-    "ToFloat": lambda a: a,
+    **dict.fromkeys(("FloorToInt", "TruncToInt"), sympy.floor),  # of sizes, which are positive
+    **dict.fromkeys(("PowByNatural", "FloatPow"), sympy.Pow),
+    **dict.fromkeys(("ToFloat", "Identity"), lambda a: a),
     "Where": lambda condition, a, b: sympy.Piecewise((a, condition), (b, True)),
-    "Identity": lambda a: a,
 }
 assert all(hasattr(torch_functions, name) for name in ("FloorDiv", "CleanDiv", "PythonMod"))

@@ -52,13 +52,10 @@ def load_target(text: str, device: str = "meta") -> Target:
         near = nearest(text, published_names())
         written = "" if near else what_to_write(text, _library)
         raise TargetError(f"target {text!r}: {written or f'expected {_FORMS}{near}'}")
-    if source == "timm":
-        return Target(name=name, model=_timm(name, device))
-    if source == "transformers":
-        return Target(name=Path(name).stem, model=_transformers(name, device))
-    if source == "torchvision":
-        return Target(name=name, model=_torchvision(name, device))
-    return Target(name=name, model=_from_python(source, name, device))
+    called = Path(name).stem if source == "transformers" else name
+    if factory := {"timm": _timm, "transformers": _transformers, "torchvision": _torchvision}.get(source):
+        return Target(name=called, model=_built(factory(name), f"{source}:{name}", device))
+    return Target(name=called, model=_from_python(source, name, device))
 
 
 def _known_to_timm(name: str) -> Any:
@@ -91,9 +88,8 @@ def usual_shape(target: str) -> tuple[str | int, ...]:
     return ()
 
 
-def _timm(name: str, device: str) -> Any:
-    timm = _known_to_timm(name)
-    return _built(lambda: timm.create_model(name), f"timm:{name}", device)
+def _timm(name: str) -> Callable[[], Any]:
+    return functools.partial(_known_to_timm(name).create_model, name)
 
 
 def _known_to_torchvision(name: str) -> Any:
@@ -103,30 +99,20 @@ def _known_to_torchvision(name: str) -> Any:
     return models
 
 
-def _torchvision(name: str, device: str) -> Any:
-    models = _known_to_torchvision(name)
+def _torchvision(name: str) -> Callable[[], Any]:
     # weights are neither loaded nor needed: detectors ask for their backbone's by default
     backbone = {"weights_backbone": None} if name.partition("_")[0] in _WITH_BACKBONE else {}
-    return _built(lambda: models.get_model(name, weights=None, **backbone), f"torchvision:{name}", device)
+    return functools.partial(_known_to_torchvision(name).get_model, name, weights=None, **backbone)
 
 
-_WITH_BACKBONE = {
-    "fasterrcnn",
-    "maskrcnn",
-    "keypointrcnn",
-    "retinanet",
-    "fcos",
-    "ssd300",
-    "ssdlite320",
-    "deeplabv3",
-    "fcn",
-    "lraspp",
-}
+_WITH_BACKBONE = (
+    "fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd300", "ssdlite320", "deeplabv3", "fcn", "lraspp",
+)  # fmt: skip
 
 
-def _transformers(name: str, device: str) -> Any:
+def _transformers(name: str) -> Callable[[], Any]:
     architecture, config = _class_and_config(name)
-    return _built(lambda: getattr(_library("transformers"), architecture)(config), f"transformers:{name}", device)
+    return functools.partial(getattr(_library("transformers"), architecture), config)
 
 
 def _class_and_config(name: str) -> tuple[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -147,16 +147,6 @@ def _constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> tuple[
     return (contiguous(shape, x.dtype),)
 
 
-def _resampled(x: torch.Tensor, size: Sequence[Any], *options: Any) -> tuple[Made, ...]:
-    return (contiguous((*x.shape[:2], *size), x.dtype),)
-
-
-def _resampled_backward(
-    grad: torch.Tensor, output_size: Sequence[Any], input_size: Sequence[Any], *options: Any
-) -> tuple[Made, ...]:
-    return (contiguous(input_size, grad.dtype),)
-
-
 def _im2col(
     x: torch.Tensor, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
 ) -> tuple[Made, ...]:
@@ -187,10 +177,6 @@ def _ctc_loss(
         raise ValueError("ctc_loss of concatenated targets: how long each is stands in a tensor; pass [batch, length]")
     dtype = log_probability.dtype
     return contiguous((batch,), dtype), contiguous((batch, steps, 2 * longest + 1), dtype)
-
-
-def _ctc_loss_backward(grad: torch.Tensor, log_probability: torch.Tensor, *rest: Any) -> tuple[Made, ...]:
-    return (contiguous(log_probability.shape, log_probability.dtype),)
 
 
 def _lstm_cell(gates: torch.Tensor, _: torch.Tensor, cell: torch.Tensor, *biases: Any) -> tuple[Made, ...]:
@@ -224,12 +210,17 @@ def _baddbmm(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **factors: A
     return (contiguous((a.shape[0], a.shape[1], b.shape[2]), a.dtype),)
 
 
+def _common(shapes: Iterable[Sequence[Any]]) -> list[Any]:
+    """The sizes of what is broadcast from shapes of one length."""
+    return [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*shapes, strict=True)]
+
+
 def broadcast(*tensors: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
     """Element by element; torch's way forces every open size to its example."""
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     rank = max(tensor.dim() for tensor in tensors)
     shapes = [(1,) * (rank - tensor.dim()) + tuple(tensor.shape) for tensor in tensors]
-    shape = [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*shapes, strict=True)]
+    shape = _common(shapes)
     whole = [t for t in tensors if list(map(expression, t.shape)) == list(map(expression, shape))]
     if whole and not any(isinstance(step, int) and step == 0 for step in whole[0].stride()):
         return (Made(tuple(shape), whole[0].stride(), dtype),)
@@ -254,10 +245,6 @@ def _fft_r2c(x: torch.Tensor, dims: Sequence[int], normalization: int, onesided:
     return (contiguous(shape, _COMPLEX[x.dtype]),)
 
 
-def _fft_c2c(x: torch.Tensor, *options: Any) -> tuple[Made, ...]:
-    return (contiguous(x.shape, x.dtype),)
-
-
 def _fft_c2r(x: torch.Tensor, dims: Sequence[int], normalization: int, last: Any) -> tuple[Made, ...]:
     shape: list[Any] = list(x.shape)
     shape[dims[-1]] = last
@@ -280,7 +267,7 @@ def _trilinear(
         for place in sorted(places):
             shape.insert(place, 1)
         shapes.append(shape)
-    whole = [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*shapes, strict=True)]
+    whole = _common(shapes)
     return (contiguous([size for dim, size in enumerate(whole) if dim not in summed], a.dtype),)
 
 
@@ -293,10 +280,6 @@ def _grouped_mm(
         return (contiguous((offs.shape[0], a.shape[0], b.shape[1]), dtype),)
     lead = (a.shape[0],) if a.dim() == b.dim() == 3 else ()
     return (contiguous((*lead, a.shape[-2], b.shape[-1]), dtype),)
-
-
-def _one_truth(x: torch.Tensor) -> tuple[Made, ...]:
-    return (Made((), (), torch.bool),)
 
 
 def indexed(x: torch.Tensor, indices: Sequence[torch.Tensor | None], trues: Callable[[torch.Tensor], Any]) -> list[Any]:
@@ -313,7 +296,7 @@ def indexed(x: torch.Tensor, indices: Sequence[torch.Tensor | None], trues: Call
     kept += x.shape[len(kept) :]
     rank = max(map(len, named))
     padded = [(1,) * (rank - len(shape)) + shape for shape in named]
-    common = [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*padded, strict=True)]
+    common = _common(padded)
     first, last = kept.index(None), len(kept) - kept[::-1].index(None)
     apart = any(size is not None for size in kept[first:last])  # then the named dimensions go to the front
     rest = [size for size in kept if size is not None]
@@ -362,13 +345,12 @@ OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
     _aten.complex.default: _of_two,
     _aten.polar.default: _of_two,
     _aten._fft_r2c.default: _fft_r2c,
-    _aten._fft_c2c.default: _fft_c2c,
+    _aten._fft_c2c.default: lambda x, *options: (contiguous(x.shape, x.dtype),),
     _aten._fft_c2r.default: _fft_c2r,
     _aten.affine_grid_generator.default: _grid,
     _aten._grouped_mm.default: _grouped_mm,
     _aten._trilinear.default: _trilinear,
-    _aten._is_all_true.default: _one_truth,
-    _aten._is_any_true.default: _one_truth,
+    **dict.fromkeys((_aten._is_all_true.default, _aten._is_any_true.default), lambda x: (Made((), (), torch.bool),)),
     _aten.col2im.default: _col2im,
     _aten.addcmul.default: broadcast,
     _aten.addcdiv.default: broadcast,
@@ -379,27 +361,34 @@ OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
     _aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     _aten._ctc_loss.default: _ctc_loss,
     _aten._ctc_loss.Tensor: _ctc_loss,
-    _aten._ctc_loss_backward.default: _ctc_loss_backward,
-    _aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
-    **{getattr(_aten, name).default: _resampled for name in RESAMPLING},
-    **{getattr(_aten, f"{name}_backward").default: _resampled_backward for name in RESAMPLING},
+    **dict.fromkeys(
+        (_aten._ctc_loss_backward.default, _aten._ctc_loss_backward.Tensor),
+        lambda grad, scores, *rest: (contiguous(scores.shape, scores.dtype),),
+    ),
+    **dict.fromkeys(
+        (getattr(_aten, name).default for name in RESAMPLING),
+        lambda x, size, *options: (contiguous((*x.shape[:2], *size), x.dtype),),
+    ),
+    **dict.fromkeys(
+        (getattr(_aten, f"{name}_backward").default for name in RESAMPLING),
+        lambda grad, size, whole, *options: (contiguous(whole, grad.dtype),),
+    ),
 }
 
 
-def _attention_gradients(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Of query, key, value and mask, each where it is wanted."""
-    return tuple(one if wanted else None for one, wanted in zip(args[1:5], args[10], strict=True))
+def _wanted(given: Sequence[Any], wanted: Sequence[bool]) -> tuple[Any, ...]:
+    """Gradients, each where it is wanted."""
+    return tuple(one if asked else None for one, asked in zip(given, wanted, strict=True))
 
 
 #: Operators that torch cannot run on fake tensors: their results are like these of their arguments.
 LIKE_ARGUMENTS: dict[Any, Callable[[Sequence[Any]], tuple[Any, ...]]] = {
     # input, weights, stride, buffer, hidden state, cell state
     _aten._cudnn_rnn_backward.default: lambda args: (args[0], args[4], args[5], list(args[1])),
-    _aten._scaled_dot_product_efficient_attention_backward.default: _attention_gradients,
+    # of query, key, value and mask
+    _aten._scaled_dot_product_efficient_attention_backward.default: lambda args: _wanted(args[1:5], args[10]),
     # gradient, input, shape, 1/σ, weight, which are wanted
-    _aten._fused_rms_norm_backward.default: lambda args: tuple(
-        one if wanted else None for one, wanted in zip((args[1], args[4]), args[5], strict=True)
-    ),
+    _aten._fused_rms_norm_backward.default: lambda args: _wanted((args[1], args[4]), args[5]),
 }
 
 

@@ -144,12 +144,8 @@ def _trace(
 
 def _holds_at_one_of(trace: Trace, further: Sequence[Mapping[str, int]]) -> bool:
     """Whether it is not one of small sizes alone."""
-    return not further or any(_holds_at(trace, sizes) for sizes in further)
-
-
-def _holds_at(trace: Trace, sizes: Mapping[str, int]) -> bool:
-    numbers = numbers_of(sizes)
-    return all(may_hold(condition.holds, numbers) for condition in trace.conditions)
+    holds = [condition.holds for condition in trace.conditions]
+    return not further or any(all(may_hold(one, numbers) for one in holds) for numbers in map(numbers_of, further))
 
 
 def _with_other_sizes(
@@ -214,7 +210,8 @@ def _traced(
         converted = None if dtype is None else getattr(torch, dtype.value)
         weights = put_fakes_in(roots, converted, symbols.fake, channels_last=step.channels_last)
         recorder = Recorder(symbols, paths, Assumed(step.assume, symbols), progress)
-        specs = [recorder.name_tensor(w, name, _role(w)) for name, w in weights.items()]
+        roles = (Role.WEIGHT if isinstance(weight, nn.Parameter) else Role.BUFFER for weight in weights.values())
+        specs = list(map(recorder.name_tensor, weights.values(), weights, roles))
         make = InputMaker(recorder, symbols, dtype, channels_last=step.channels_last)
         args, kwargs, targets = make(step.args, "arg"), make(step.kwargs, ""), make(step.targets, "target")
         modes = (
@@ -357,10 +354,6 @@ def _keep_gradients(parameters: Sequence[nn.Parameter], recorder: Recorder) -> N
     recorder.phase = Phase.FORWARD
 
 
-def _role(weight: torch.Tensor) -> Role:
-    return Role.WEIGHT if isinstance(weight, nn.Parameter) else Role.BUFFER
-
-
 # What is traced: a step, and its inputs as descriptions, as numbers and as fake tensors.
 
 
@@ -434,15 +427,18 @@ def _mapped(step: Step, function: Callable[[Any], Any]) -> Step:
 
 def names_of(step: Step) -> tuple[str, ...]:
     """Names of the sizes that are open, in order, each once."""
-    leaves = pytree.tree_leaves((step.args, dict(step.kwargs), step.targets))
-    return tuple(dict.fromkeys(name for leaf in leaves if isinstance(leaf, Input) for name in leaf.names))
+    return tuple(dict.fromkeys(name for one in _inputs_of(step) for name in one.names))
 
 
 def first_names(step: Step) -> tuple[str, ...]:
     """Names of first dimensions."""
+    firsts = (size for one in _inputs_of(step) for size in one.shape[:1])
+    return tuple(dict.fromkeys(size for size in firsts if isinstance(size, str)))
+
+
+def _inputs_of(step: Step) -> list[Input]:
     leaves = pytree.tree_leaves((step.args, dict(step.kwargs), step.targets))
-    inputs = [leaf for leaf in leaves if isinstance(leaf, Input) and leaf.shape]
-    return tuple(dict.fromkeys(leaf.shape[0] for leaf in inputs if isinstance(leaf.shape[0], str)))
+    return [leaf for leaf in leaves if isinstance(leaf, Input)]
 
 
 #: Numbers of a tensor; beyond, torch cannot say how many bytes they are.
@@ -538,6 +534,8 @@ def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
             "; cross_entropy takes the classes from the second dimension: of logits [batch, tokens, classes] it is "
             "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
         )
+    if ".numpy()" in said:
+        return "; a trace has no numbers that numpy could take: write this part in torch, or trace what is before it"
     if not isinstance(error, TypeError):
         return _of_assumptions(recorder.assumed.taken)
     if "missing 1 required positional argument: 'target'" in said:

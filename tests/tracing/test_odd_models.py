@@ -363,6 +363,11 @@ def test_nothing_stays_changed(name: str, mode: str) -> None:
     vars(Keeper).get("added") is None or delattr(Keeper, "added")
 
 
+def test_a_model_that_leaves_torch_for_numpy_is_told_what_to_do() -> None:
+    with pytest.raises(TraceError, match=r"a trace has no numbers that numpy could take: write this part in torch"):
+        rk.trace(lambda x: torch.from_numpy(x.detach().numpy()), rk.Input(2, 4))
+
+
 def test_whatever_a_model_raises_is_told_with_its_place() -> None:
     with pytest.raises(TraceError, match=r"Failing could not be traced \(test_odd.*: StopIteration: s"):
         rk.trace(Failing(StopIteration("s")), rk.Input("n", 4))

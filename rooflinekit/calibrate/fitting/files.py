@@ -187,9 +187,10 @@ def load_constants(gpu: str = "", architecture: str = "") -> Calibration:
 
 
 @lru_cache(maxsize=4)
-def _priors(folder: str) -> GpuFile:
-    """The constants of any GPU, which every device's begin with: read once for each folder."""
-    return _read_shipped(GpuFile, PRIORS)
+def _priors(folder: str) -> tuple[GpuFile, Mapping[str, Constant], Mapping[str, Spread]]:
+    """The constants and spreads of any GPU, which every device's begin with: read once for each folder."""
+    found = _read_shipped(GpuFile, PRIORS)
+    return found, found.told(), complete(found.residuals())
 
 
 def load_fit(file: Path, device: Device) -> Calibration:
@@ -214,11 +215,11 @@ def _folder() -> Traversable:
 
 def _over_priors(nearest: GpuFile | None, own: GpuFile | None) -> Calibration:
     """The constants of the nearest relative that has a fit, and the spreads of the GPU's own, over those of any GPU."""
-    shared = _priors(str(_folder()))
+    shared, constants, spreads = _priors(str(_folder()))
     return Calibration(
         name=nearest.name if nearest else shared.name,
-        constants=MappingProxyType({**shared.told(), **(nearest.told() if nearest else {})}),
-        spreads=MappingProxyType({**complete(shared.residuals()), **(own.residuals() if own else {})}),
+        constants=MappingProxyType({**constants, **(nearest.told() if nearest else {})}),
+        spreads=MappingProxyType({**spreads, **(own.residuals() if own else {})}),
         measured=frozenset(own.spreads) if own else frozenset(),
         correlations=MappingProxyType(shared.correlations),
         power=load_power(),

@@ -10,7 +10,6 @@ from functools import cached_property
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.prices import PriceTable
@@ -21,6 +20,8 @@ from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rooflinekit.distributed.prediction import ParallelPrediction
 
 
 HOUR_S = 3600.0
@@ -106,7 +107,7 @@ class Job:
         if isinstance(answer, Job):
             return answer
         total_s, energy_j = answer.total_s, answer.energy_j
-        if isinstance(answer, ParallelPrediction):
+        if not isinstance(answer, Prediction):
             what = f"{answer.gpus} GPUs of {answer.cluster.name}"
             return cls(what=what, total_s=total_s, energy_j=energy_j, batch=answer.batch, gpus=answer.gpus)
         batch, what = answer.sizes.get(_BATCH), answer.machine.name

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from sympy import floor
 from torch import nn
 from torch.nn import functional
 
 from rooflinekit import Input
 from rooflinekit.ir.op import Basis
+from rooflinekit.ir.sizes import symbol
 
 
 def test_a_copy_reads_its_inputs_and_writes_its_output(tensor, cost):
@@ -40,6 +42,20 @@ def test_the_gradient_of_a_slice_is_zeros_and_a_copy(tensor, costs):
     zeros, copy = costs("slice_backward", [tensor(2, 5)], [tensor(8, 5)])
     assert (zeros.read_bytes, zeros.write_bytes, zeros.label) == (0, 160, "zeros")  # 4 · 8·5
     assert (copy.read_bytes, copy.write_bytes, copy.label) == (40, 40, "copy")  # 4 · 2·5 each way
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 2**63 - 1), (None, None), (-symbol("n"), 2**63 - 1), (0, symbol("n"))])
+def test_the_gradient_of_a_slice_that_takes_all_is_nothing(tensor, costs, start, end):
+    n = symbol("n")
+    grad = tensor(floor(n / 2) + floor((n + 1) / 2))  # n, as no rule sees
+    attrs = {"dim": 0, "start": start, "end": end, "step": 1}
+    assert costs("slice_backward", [grad], [tensor(n)], **attrs) == ()
+
+
+def test_the_gradient_of_a_slice_from_the_second_on_is_zeros_and_a_copy(tensor, costs):
+    n = symbol("n")
+    _, copy = costs("slice_backward", [tensor(n - 1)], [tensor(n)], dim=0, start=1, end=2**63 - 1, step=1)
+    assert copy.write_bytes == 4 * (n - 1)
 
 
 def test_the_gradient_of_a_select_from_one_expanded_number(tensor, costs):
