@@ -57,16 +57,16 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
 
 def _attention_key(graph: Graph, device: Device, execution: Execution) -> tuple[Hashable, ...]:
     """Equal for devices on which each attention of a graph runs as the same kernels; empty where there is none."""
-    if graph.dims or execution.attention is not None:  # no sizes to choose by, or what a device says of a choice
-        if any(priced.timed_as is Family.ATTENTION for priced in graph.priced):
-            return str(device.compute_capability), execution.attention
-        return ()
-    key = "attention", device.kind, device.vendor, device.compute_capability, execution.fused
-    if key not in graph.memo:
+    ops = "attention", execution.fused
+    if ops not in graph.memo:
         whole = with_fused_attention(graph) if execution.fused else graph
-        attends = (priced.op for priced in whole.priced if priced.timed_as is Family.ATTENTION)
+        graph.memo[ops] = [priced.op for priced in whole.priced if priced.timed_as is Family.ATTENTION]
+    if graph.dims or execution.attention is not None:  # no sizes to choose by, or what a device says of a choice
+        return (str(device.compute_capability), execution.attention) if graph.memo[ops] else ()
+    key = *ops, device.kind, device.vendor, device.compute_capability
+    if key not in graph.memo:
         try:
-            graph.memo[key] = tuple(choice_of(op, device, graph.like) for op in attends)
+            graph.memo[key] = tuple(choice_of(op, device, graph.like) for op in graph.memo[ops])
         except FormatError:  # of which the kernels will tell
             graph.memo[key] = (device.name,)
     return graph.memo[key]  # type: ignore[no-any-return]

@@ -48,7 +48,7 @@ def listing(of: Sequence[float], by: Mapping[str, float] | None = None) -> int:
         (lambda: listing({1.0, "x"}), "of: expected a list of number; got"),
         (lambda: listing([], {3: 1.0}), "by: expected a mapping or None; got"),
         (lambda: rk.plot.roofline(STEP, joined="x"), "joined: expected True or False; got 'x'"),
-        (lambda: rk.plot.memory("x"), "prediction: expected a Prediction; got 'x'"),
+        (lambda: rk.plot.memory("x"), "prediction: expected a Prediction or a ParallelPrediction; got 'x'"),
         (lambda: rk.plot.timeline(3), "prediction: expected a Prediction or a ParallelPrediction; got 3"),
         (lambda: rk.explore(GRAPH, gpus=["nvidia-l4"], batch=[1, 2], power=["x"]), "power: expected"),
         (lambda: rk.collective_time("all-reduce", 1e6, "dgx-a100", 8, sharing=math.nan), "sharing: expected"),
