@@ -223,7 +223,10 @@ def price_all(
 
 @cache
 def load_rules() -> None:
-    """Imports modules named as entry points of rooflinekit.rules, which register rules. Raises PluginError."""
+    """Imports modules named as entry points of rooflinekit.rules, which register rules.
+
+    Raises PluginError for one that cannot be imported.
+    """
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.value, point.name)):
         try:
             point.load()

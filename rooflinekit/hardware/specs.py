@@ -79,7 +79,7 @@ def cluster_names() -> tuple[str, ...]:
 
 
 def devices(*, allow_draft: bool = False) -> tuple[Device, ...]:
-    """All shipped devices, sorted by name and checked; drafts only with `allow_draft`. Raises SpecError."""
+    """All shipped devices, sorted by name; drafts only with `allow_draft`. Raises SpecError for one that is invalid."""
     every = (_shipped(Device, name) for name in device_names())
     return tuple(device for device in every if allow_draft or not device.draft)
 

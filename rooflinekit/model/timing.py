@@ -128,7 +128,10 @@ class Timeable:
         self._known: dict[Hashable, tuple[tuple[Kernel, ...], list[int], KernelBatch]] = {}
 
     def on(self, machine: Machine, *, causes: int = len(CAUSES)) -> Timed:
-        """Their times under the machine's limits by the fastest algorithms, with so many CAUSES. Raises FormatError."""
+        """Their times under the machine's limits; of several algorithms the fastest one runs.
+
+        causes: how many of CAUSES are told apart. Raises FormatError for arithmetic that the device does not have.
+        """
         choices = [choices_of(kernel, machine) for kernel in self._kernels]
         key = tuple(tuple(map(id, choice)) for choice in choices)
         if key not in self._known:

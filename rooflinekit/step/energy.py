@@ -52,7 +52,10 @@ class Energy:
         return self.mean_w / self.gpus
 
     def power_interval(self, level: float = _LEVEL) -> tuple[float, float]:
-        """Bounds of the mean watts with this probability, from idling to the board's limit. Raises ValueError."""
+        """Bounds of the mean watts with this probability, from idling to the board's limit.
+
+        Raises ValueError for a level outside (0, 1).
+        """
         low, high = around(self.mean_w, deviations(level) * self.spread)
         return min(max(low, 0.8 * self.idle_w), self.mean_w), max(min(high, self.board_w), self.mean_w)
 

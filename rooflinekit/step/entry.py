@@ -73,7 +73,10 @@ def _attention_key(graph: Graph, device: Device, execution: Execution) -> tuple[
 
 
 def issues_for(graph: Graph, device: Device, execution: Execution) -> tuple[Issue, ...]:
-    """The kernels of a graph so executed; remembered. Raises SizeError while a size is open, and InputError."""
+    """The kernels of a graph on a device in this way of execution; remembered.
+
+    Raises SizeError while a size is open, InputError where the kernel of attention that it names takes none.
+    """
     key = "issues", kernels_key(graph, device, execution)
     memo = graph.memo
     if key not in memo:

@@ -150,7 +150,10 @@ def head_text(head: Mapping[str, str]) -> str:
 
 
 def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | None = None) -> None:
-    """Writes one file, and the folders above it. notes: further lines of its head. Raises OutputError."""
+    """Writes one file, and the folders above it. notes: further lines of its head.
+
+    Raises OutputError where it cannot be written.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(campaign_text(campaign, notes), file)
 
