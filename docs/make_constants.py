@@ -19,7 +19,7 @@ FIRST = {
     "matrix_tile_loss": "tile loss, tensor core", "product_ramp_cycles": "ramp of product kernels",
     "matrix_energy": "power of the board", "cache_share": "what a call finds of itself in the cache",
     "l2_bytes_per_clock": "bandwidth of the cache (32 bytes a clock)", "access_cycles": "single accesses",
-    "untuned_convolution": "volumes and wide windows",
+    "untuned_convolution": "volumes, wide windows, few channels",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.operators.accuracy import NINETY, held_back, random_of
 from benchmarks.sources.operators import read_ops
@@ -180,7 +181,7 @@ class Ablation:
         return self._standing[key]
 
     def _usable(self, campaigns: list[Campaign], rows: int) -> list[Observations]:
-        few = [replace(c, rows=c.rows.groupby(["op", "dtype"], group_keys=False).head(rows)) for c in campaigns]
+        few = [replace(c, rows=_spread(c.rows, rows)) for c in campaigns]
         return [kept for o in observations_of(few) if len(kept := without_faults(o, self.machines[o.gpu]))]
 
     def fitted(
@@ -200,6 +201,12 @@ class Ablation:
         solution = fitting.fit([change(o) for o in self.training], self.machines, stages, known, by_count=True)
         about_it = [o for o in map(change, self.judged) if o.op in ops and _seen(o, judging, self.machines)]
         return errors(about_it, self.machines, solution)
+
+
+def _spread(table: pd.DataFrame, most: int) -> pd.DataFrame:
+    """At most so many rows of an op and format, spread evenly over all, as sources begin with small shapes."""
+    groups = table.groupby(["op", "dtype"], observed=True)
+    return table[groups.cumcount() % np.ceil(groups["seconds"].transform("size") / most) == 0]
 
 
 def _seen(o: Observations, stages: Sequence[Stage], machines: Mapping[str, Machine]) -> bool:
