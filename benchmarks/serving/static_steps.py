@@ -76,6 +76,11 @@ class Place:
         """Whether the memory holds the weights."""
         return weight_bytes_of(self.times.graph("prefill")) < self.times.machine.device.dram.capacity
 
+    @property
+    def reading_s(self) -> float:
+        """Seconds in which the datasheet's bandwidth gives a GPU its weights once."""
+        return weight_bytes_of(self.times.graph("prefill")) / self.times.machine.device.dram.bandwidth
+
     def _alone(self, batch: int, input: int, output: int, prompt_layer_s: float, prompt_token_s: float) -> Batch:
         times = self.times
         engine = replace(self.engine, layer_s=max(prompt_layer_s, self.engine.layer_s))
