@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -77,7 +77,7 @@ class Share:
         """What it holds at the fullest moment of each phase, and over time."""
         course = self.course
         moments = {f"{phase} at {one.alive.op}": one.alive.bytes_of for phase, one in held.fullest_of(course).items()}
-        return held.told(_gpus(self), moments, course, self.total_s)
+        return held.told(_named(self.numbers), moments, course, self.total_s)
 
     def __str__(self) -> str:
         memory, fits = format_bytes(self.memory.peak_bytes), self.memory.fits
@@ -318,10 +318,10 @@ class ParallelPrediction(Draws):
         found = []
         if len(self.shares) > 1:
             memory, last = self.fullest.memory, self.shares[-1]
-            text = f"fullest: {_gpus(self.fullest)}, {memory.needed_share:.0%} of its memory"
+            text = f"fullest: {_named(self.fullest.numbers)}, {memory.needed_share:.0%} of its memory"
             text += f"; {format_bytes(memory.peak_bytes)} allocated"
             if last is not self.fullest:
-                text += f", {_gpus(last)}: {format_bytes(last.memory.peak_bytes)}"
+                text += f", {_named(last.numbers)}: {format_bytes(last.memory.peak_bytes)}"
             found.append(text)
         return [*found, *drawn_and_judged(self, self.accuracy), *(f"note: {note}" for note in self.notes)]
 
@@ -377,8 +377,13 @@ def _s(seconds: float) -> str:
     return format_quantity(seconds, "s")
 
 
-def _gpus(share: Share) -> str:
-    return f"GPU {', '.join(map(str, share.numbers))}"
+def _named(gpus: Sequence[int]) -> str:
+    """Numbers of GPUs in words: "GPU 3", "GPUs 0 to 7", "GPUs 0, 4"."""
+    if len(gpus) == 1:
+        return f"GPU {gpus[0]}"
+    if tuple(gpus) == tuple(range(gpus[0], gpus[-1] + 1)):
+        return f"GPUs {gpus[0]} to {gpus[-1]}"
+    return f"GPUs {', '.join(map(str, gpus))}"
 
 
 # A decoder's training step: time by cause, memory by account, utilization.
@@ -536,13 +541,13 @@ class TrainingStep(Draws):
     def memory_text(self) -> str:
         """Memory by the GPUs of each stage, at each moment that may be its fullest."""
         return "\n".join(
-            held.told(_range(self._gpus_of(k)), {one.moment: one.parts() for one in course})
+            held.told(_named(self._gpus_of(k)), {one.moment: one.parts() for one in course})
             for k, course in enumerate(self.courses)
         )
 
     def _verdict(self) -> str:
         """Which GPUs are fullest, and how likely they are to have room."""
-        where = _range(self.fullest_gpus)
+        where = _named(self.fullest_gpus)
         stages, memory = self.stages, self.memory
         stage = f", stage {self.fullest + 1} of {len(stages)}" if len(stages) > 1 else ""
         others = [
@@ -550,10 +555,6 @@ class TrainingStep(Draws):
         ]  # fmt: skip
         held = ", ".join([f"{format_bytes(memory.allocated)} allocated when {memory.moment}", *others])
         return f"fullest: {where}{stage}; {memory.probability:.0%} that it fits; {held}"
-
-
-def _range(gpus: range) -> str:
-    return f"GPUs {gpus[0]} to {gpus[-1]}" if len(gpus) > 1 else f"GPU {gpus[0]}"
 
 
 #: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were
