@@ -117,14 +117,21 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def asked(words: str | None, share: float) -> argparse.Namespace:
+    """The folder of measurements and a share of the models; from here on nothing is said beside the table."""
+    parser = argparse.ArgumentParser(description=(words or "").split("\n")[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--share", type=float, default=0.02, help="of the models that are taken, by a hash of the name")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--share", type=float, default=share, help="of the models that are taken, by a hash of the name"
+    )
     warnings.filterwarnings("ignore")
     logging.disable(logging.ERROR)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Prints the table."""
+    options = asked(__doc__, 0.02)
     print(summary(judge(options.data, options.share)).round(2).to_string(index=False))
 
 
