@@ -47,7 +47,7 @@ from rooflinekit.ir.op import EAGER, Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import entry_of
-from rooflinekit.step.memory import USABLE_SHARE, MemoryUse
+from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.prediction import Prediction, launched_by
 
 
@@ -184,7 +184,7 @@ def _memory(own: Sequence[Chunk], kept: Kept, pieces: int) -> MemoryUse:
         uses[most], peak_bytes=peak, reserved_bytes=reserved,
         weight_bytes=sum(use.weight_bytes for use in uses), gradient_bytes=sum(use.gradient_bytes for use in uses),
         state_bytes=sum(use.state_bytes for use in uses),
-        fits=reserved + uses[0].context_bytes <= uses[0].capacity * USABLE_SHARE,
+        fits=reserved <= uses[0].room,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from rooflinekit.serving.settings import Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk, StepSums, StepTimes, part_of
 from rooflinekit.serving.traffic import Played, Request, Stream, Traffic
 from rooflinekit.step.energy import kernels_j_of
-from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, memory_of
+from rooflinekit.step.memory import CONTEXT_BYTES, memory_of, room_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +187,10 @@ def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemor
         draft = proposing.decoder
         weight_bytes += weight_bytes_of(proposing.graph("prefill"))
         kv_bytes += draft.kv_bytes_per_token(times.kv)
-    usable = USABLE_SHARE * device.dram.capacity - CONTEXT_BYTES
     if engine.memory_share is None:
-        room = usable - engine.left_bytes(times.tp)
+        room = room_of(device.dram.capacity, CONTEXT_BYTES) - engine.left_bytes(times.tp)
     else:
-        room = engine.memory_share * USABLE_SHARE * device.dram.capacity - CONTEXT_BYTES - workspace
+        room = room_of(engine.memory_share * device.dram.capacity, CONTEXT_BYTES) - workspace
     return ServingMemory(
         weight_bytes=weight_bytes,
         workspace_bytes=workspace,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rooflinekit.errors import SizeError
 from rooflinekit.ir.graph import opened
 from rooflinekit.step.entry import issues_for
-from rooflinekit.step.memory import USABLE_SHARE, MemoryUse, memory_of
+from rooflinekit.step.memory import MemoryUse, memory_of
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.device import Device
@@ -43,10 +43,9 @@ def largest_size(p: Prediction, size: str) -> int:
 
     value = p.sizes[size]
     guess = min(guessed(p.memory, value), MOST)
-    room_left = device.dram.capacity * USABLE_SHARE - p.memory.context_bytes
     if guess != value:  # by two points, as memory grows in proportion to most sizes but for what stands
         slope = (memory(guess).peak_bytes - p.memory.peak_bytes) / (guess - value)
-        guess = max(1, int(value + (room_left - p.memory.peak_bytes) / slope)) if slope > 0 else MOST
+        guess = max(1, int(value + (p.memory.room - p.memory.peak_bytes) / slope)) if slope > 0 else MOST
     found = largest(lambda value: memory(value).fits, guess=guess)
     if found >= MOST:
         raise SizeError(f"size {size!r}: memory does not grow with it: even {MOST} fits")
@@ -56,8 +55,7 @@ def largest_size(p: Prediction, size: str) -> int:
 def guessed(memory: MemoryUse, value: int) -> int:
     """About the largest value of a size, by what a step needs at one value: what does not stand grows in proportion."""
     stands = memory.weight_bytes + memory.state_bytes
-    free = memory.capacity * USABLE_SHARE - memory.context_bytes - stands
-    return max(1, int(value * free / max(1, memory.peak_bytes - stands)))
+    return max(1, int(value * (memory.room - stands) / max(1, memory.peak_bytes - stands)))
 
 
 def largest(fits: Callable[[int], bool], most: int = MOST, guess: int = 1) -> int:

@@ -65,6 +65,11 @@ class MemoryUse:
         return self.weight_bytes + self.gradient_bytes + self.state_bytes
 
     @property
+    def room(self) -> float:
+        """Bytes that the allocator may take."""
+        return room_of(self.capacity, self.context_bytes)
+
+    @property
     def needed_share(self) -> float:
         """Of the device's memory: segments and the context."""
         return (self.reserved_bytes + self.context_bytes) / self.capacity
@@ -118,13 +123,14 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     kept: tuple[Sequence[Issue], Blocks, MemoryUse] = graph.memo[key]
     _, blocks, found = kept
     reserved: int | None = found.reserved_bytes
-    limit = room(device, convolves=blocks.convolves)
+    context = context_of(device, convolves=blocks.convolves)
+    limit = room_of(device.dram.capacity, context)
     if on_gpu and found.reserved_bytes > limit:  # there the allocator gives back what it keeps, and tries again
         reserved = reserved_bytes(blocks.program(), blocks.sizes, limit)
     return replace(
         found,
         reserved_bytes=found.peak_bytes if reserved is None else reserved,
-        context_bytes=context_of(device, convolves=blocks.convolves),
+        context_bytes=context,
         capacity=device.dram.capacity,
         fits=reserved is not None and found.peak_bytes <= device.dram.capacity,
     )
@@ -174,9 +180,9 @@ def context_of(device: Device, *, convolves: bool) -> int:
     return CONTEXT_BYTES + cudnn * CUDNN_BYTES if device.kind == "gpu" else 0
 
 
-def room(device: Device, *, convolves: bool) -> float:
-    """Bytes that the allocator may take of a GPU's memory; convolves: whether a step runs convolutions."""
-    return device.dram.capacity * USABLE_SHARE - context_of(device, convolves=convolves)
+def room_of(capacity: float, context_bytes: float) -> float:
+    """Bytes that the allocator may take of a GPU's memory."""
+    return capacity * USABLE_SHARE - context_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +256,7 @@ class PointMemory:
         within: NDArray[np.bool_] = self.peak_bytes <= device.dram.capacity
         if device.kind != "gpu":
             return within
-        limit = room(device, convolves=self._convolves)
+        limit = room_of(device.dram.capacity, context_of(device, convolves=self._convolves))
         found: NDArray[np.bool_] = within & (self._most <= limit)
         unclear = np.flatnonzero(within & ~found & (self.peak_bytes <= limit) & self._points.alike)
         unknown = unclear[self._reserved[unclear] == _UNKNOWN]

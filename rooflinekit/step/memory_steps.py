@@ -11,7 +11,7 @@ from rooflinekit.errors import SizeError
 from rooflinekit.ir.graph import opened
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError
 from rooflinekit.step.entry import issues_for
-from rooflinekit.step.memory import Blocks, blocks_of, room
+from rooflinekit.step.memory import Blocks, blocks_of, context_of, room_of
 
 if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
@@ -42,7 +42,8 @@ def memory_over(p: Prediction, size: str, values: Sequence[int], emptied: int | 
         return blocks_of(graph, issues_for(graph, device, p.execution), device, fused=p.execution.fused)
 
     first = blocks(values[0])
-    allocator = Allocator(room(device, convolves=first.convolves) if device.kind == "gpu" else float("inf"))
+    context = context_of(device, convolves=first.convolves)
+    allocator = Allocator(room_of(device.dram.capacity, context) if device.kind == "gpu" else float("inf"))
     given = {spec.memory for spec in whole.inputs}
     found: list[StepMemory] = []
     left: list[Block | None] = []
