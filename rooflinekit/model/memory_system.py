@@ -58,9 +58,8 @@ def _passed_and_waited_s(work: KernelBatch, machine: Machine) -> tuple[Floats, F
 
     Blocks of sums wait for their loads: an SM holds several at once, which wait together. A CPU's system finds pages.
     """
-    again, near = _again_bytes(work, machine)
-    cached = _found(work, machine) + near
-    moved = work.read_bytes + again + work.reread_bytes + work.write_bytes
+    cached = cached_bytes(work, machine)
+    moved = work.read_bytes + _again_bytes(work, machine) + work.reread_bytes + work.write_bytes
     beyond = moved - cached
     if machine.code_bytes:  # in what is written of the traffic that the cache does not hold
         beyond = beyond * (1 + machine.code_bytes * work.write_bytes / np.maximum(moved, 1.0))
@@ -79,7 +78,7 @@ def _passed_and_waited_s(work: KernelBatch, machine: Machine) -> tuple[Floats, F
 
 def cached_bytes(work: KernelBatch, machine: Machine) -> Floats:
     """Bytes that a kernel reads and finds in the L2: left there by kernels before it, or by itself."""
-    return _found(work, machine) + _again_bytes(work, machine)[1]
+    return _found(work, machine) + _again_bytes(work, machine) * _kept(_rows_bytes(work, machine), 0.0, machine)
 
 
 def _found(work: KernelBatch, machine: Machine) -> Floats:
@@ -144,10 +143,10 @@ def _kept(filled: Floats, passing: Floats | float, machine: Machine) -> Floats:
     return np.clip((machine.cache_bytes + edge - filled) / (passing + 2 * edge), 0.0, 1.0)
 
 
-def _again_bytes(work: KernelBatch, machine: Machine) -> tuple[Floats, Floats]:
-    """Bytes of rows that their blocks read again and do not find in the L1, and of these what they find in the L2."""
-    again = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
-    return again, again * _kept(_rows_bytes(work, machine), 0.0, machine)
+def _again_bytes(work: KernelBatch, machine: Machine) -> Floats:
+    """Bytes of rows that their blocks read again and do not find in the L1."""
+    found: Floats = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
+    return found
 
 
 def _missed(work: KernelBatch, machine: Machine) -> Floats:
