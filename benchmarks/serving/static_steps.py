@@ -95,23 +95,18 @@ class Place:
         return Batch(first=first, further=further, whole=whole)  # type: ignore[arg-type]
 
     def _bounded(self, engine: rk.Engine, gpu_s: float, sequences: int, step: str, **sizes: int) -> Bounded:
-        """With the CPU, which may hide its work better or worse than it is said to, as `rk.serve` has it, and launches
-        layers faster or more slowly, as hosts differ.
-        """
+        """With the CPU, which launches layers faster or more slowly, as hosts differ."""
         low, high = self._spread(step, **sizes)
         reads, layers = step == "prefill", self.decoder.layers
         faster = math.exp(-_NINETY * self._host.spread)
         launch_s = engine.launch_s(reads, sequences, layers)
-        likely, least, most = (
-            (share * gpu_s, launch_s * pace) for share, pace in ((1.0, 1.0), (low, faster), (high, 1 / faster))
-        )
         held = sequences * sizes.get("context", sizes.get("seq", 0))
-        host_s, serial = engine.host_s(sequences, held, self.tp), engine.host == "serial"
-        return (
-            engine.step_s(likely[0], host_s, likely[1]),
-            max(least) if serial else engine.step_s(least[0], host_s, least[1]),
-            engine.step_s(most[0], host_s, most[1]) + (0.0 if serial else min(host_s, max(likely) / 2)),
+        host_s = engine.host_s(sequences, held, self.tp)
+        likely, least, most = (
+            engine.step_s(share * gpu_s, host_s, launch_s * pace)
+            for share, pace in ((1.0, 1.0), (low, faster), (high, 1 / faster))
         )
+        return likely, least, most
 
     def _spread(self, step: str, **sizes: int) -> tuple[float, float]:
         """Bounds over the time: of the GPU's kernels, and of the sums over GPUs by their share of the step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 
 from rooflinekit.ir.graph import Graph
@@ -71,22 +71,17 @@ class Installed:
 
     def play(
         self, requests: Sequence[Request] | Stream, *, factors: tuple[float, float] = (1.0, 1.0),
-        hidden: bool | None = None, joules: bool = False, firsts_s: Sequence[float] | None = None,
+        joules: bool = False, firsts_s: Sequence[float] | None = None,
     ) -> Played:  # fmt: skip
-        """The requests, with steps so many times as long: those that read prompts, and the others. hidden: whether the
-        CPU's work is, instead of what the engine's settings say: requests are then received at once, or else in
-        twice the time. joules: also those of the kernels, where power is stated. firsts_s: as of `replay`.
+        """The requests, with steps so many times as long: those that read prompts, and the others.
+
+        joules: also those of the kernels, where power is stated. firsts_s: as of `replay`.
         """
-        engine = works = self.engine
-        if hidden is not None:
-            times = 0 if hidden else 2
-            works = replace(engine, host="overlapped" if hidden else "serial")
-            engine = replace(engine, request_s=times * engine.request_s, input_s=times * engine.input_s)
         step_j = None
         if joules and PowerLaw.of(self.times.machine) is not None:  # of the same steps, without the CPU
             step_j = partial(self._with_draft, StepJoules.of(self.times), self.draft and StepJoules.of(self.draft))
         return replay(
-            requests, partial(replace(self, engine=works).step_s, factors=factors), engine, self.cache_tokens,
+            requests, partial(self.step_s, factors=factors), self.engine, self.cache_tokens,
             groups=self.times.dp, firsts_s=firsts_s, step_j=step_j,
         )  # fmt: skip
 
@@ -255,13 +250,10 @@ class EnginePool:
         return cls(going_on=going_on, reading=reading, apart=setup.apart)
 
     def play(
-        self, requests: Sequence[Request], factors: tuple[float, float] = (1.0, 1.0), hidden: bool | None = None,
-        joules: bool = False,
-    ) -> Played:  # fmt: skip
+        self, requests: Sequence[Request], factors: tuple[float, float] = (1.0, 1.0), *, joules: bool = False
+    ) -> Played:
         """The requests; all else as of `Installed.play`."""
-        read, go_on = (
-            partial(one.play, factors=factors, hidden=hidden, joules=joules) for one in (self.reading, self.going_on)
-        )
+        read, go_on = (partial(one.play, factors=factors, joules=joules) for one in (self.reading, self.going_on))
         if self.apart is None:
             return go_on(requests)
         return play_apart(

@@ -174,16 +174,11 @@ class Serving(Served):
         that reads prompts less or more, and no less than a prompt alone. The request is received at once, or in twice
         the time. A prompt that is not cut may have to wait until an answer ends: engines leave no more room than they
         are told to, TensorRT-LLM seems to hold one sequence less than there are clients. A thread in front that is
-        nearly busy all the time may keep answers waiting, or not (`THREAD_SPREAD`). The CPU hides its work better or
-        worse: where it is said to be overlapped, it may stand between the steps, and the other way round. Other
-        settings of the engine and other clients are not in it.
+        nearly busy all the time may keep answers waiting, or not (`THREAD_SPREAD`). What the CPU does beside is part of
+        how engines differ. Other settings of the engine and other clients are not in it.
         Raises ValueError for a level outside (0, 1).
         """
         step_s = self.played.readings_s / self.played.readings * (1 - 1 / self.stream.clients)
-        running = min(self.played.running, self.running)
-        held = running * (self.stream.input + self.stream.output / 2)
-        cpu_s = min(self.engine.host_s(running, held, self.memory.tp), self.tpot_s / 2)
-        serial = self.engine.host == "serial"
         alone_s = min(self.prefill_s, self.ttft_s)
         low, high = (bound / self.prefill.total_s for bound in self.prefill.interval(level))
         waits = self.stream.clients > 1 and not self.engine.chunks
@@ -196,7 +191,7 @@ class Serving(Served):
             low * max(self.ttft_s - step_s - held_s, alone_s), high * (self.ttft_s + step_s + held_s) + ends_s
         )  # fmt: skip
         low, high = (bound / self.decode.total_s for bound in self.decode.interval(level))
-        further = (low * (self.tpot_s - serial * cpu_s), high * (self.tpot_s + (not serial) * cpu_s))
+        further = (low * self.tpot_s, high * self.tpot_s)
         width = deviations(level)
         return {
             "ttft_s": widened(first, self.ttft_s, "first token", width),
@@ -467,14 +462,10 @@ def _bounds(
 ) -> dict[str, tuple[float, float]]:  # fmt: skip
     """The means, with 90 %: the same requests with kernels as fast and as slow as theirs, and engines as they differ.
 
-    Waiting follows from these. As in a closed loop (`Serving.interval`), the CPU hides its work better or worse than
-    it is said to: the fast end is played with all of it hidden, the slow one with none.
+    Waiting follows from these.
     """
-    fast, slow = (
-        _means(pool.play(requests, (prefill.interval()[end] / prefill.total_s, decode.interval()[end] / decode.total_s),
-                         hidden=not end), traffic)
-        for end in (0, 1)
-    )  # fmt: skip
+    factors = zip(*([bound / step.total_s for bound in step.interval()] for step in (prefill, decode)), strict=True)
+    fast, slow = (_means(pool.play(requests, pair), traffic) for pair in factors)
     width = deviations(0.9)
     return {
         measure: widened((fast[measure], slow[measure]), means[measure][0], source, width)
