@@ -16,12 +16,11 @@ from rooflinekit.distributed.pipeline import orders
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
 from rooflinekit.distributed.queues import DeviceRun, Message, copied_s, is_issued_anew, program_of, run_devices
 from rooflinekit.distributed.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
-from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, replicated, sharded, with_threads
+from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, rewritten, sharded
 from rooflinekit.distributed.saving import check_savers, host_bytes, saving
 from rooflinekit.distributed.staged import Chunk, Plan, crossing_bytes, run_stages, stage_of_blocks, stages_of, tasks_of
 from rooflinekit.distributed.tensor import cut, cut_by_tokens
 from rooflinekit.errors import InputError
-from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph, resized
 from rooflinekit.ir.sizes import whole
 from rooflinekit.model.machine import Machine
@@ -200,17 +199,6 @@ def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, 
         )
     p = setting.predict(resized(graph, **{BATCH: samples}), setting.machine(setting.numbers[0]))
     return seconds / p.total_s
-
-
-def rewritten(graph: Graph, strategy: Strategy, ranks: int, host: Host, *, first: bool = True) -> Graph:
-    """What one of so many devices runs."""
-    if isinstance(strategy, DataParallel):
-        return with_threads(graph, strategy, ranks, host, first=first)
-    if isinstance(strategy, DDP):
-        return replicated(graph, strategy, ranks)
-    if isinstance(strategy, FSDP):
-        return sharded(graph, strategy, ranks)
-    raise InputError(f"{type(strategy).__name__} is not supported here")
 
 
 # A step on a mesh: tensor and context groups in pipeline stages, and copies of all that.
