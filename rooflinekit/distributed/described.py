@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from rooflinekit.distributed.accounts import Accounts, Offload, Standing, workspace
+from rooflinekit.distributed.accounts import Accounts, Offload, at_update
 from rooflinekit.distributed.groups import Groups, Setting, groups_of
 from rooflinekit.distributed.pieces import Pieces, pieces_at, update_j, update_s
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
@@ -26,6 +26,7 @@ from rooflinekit.units import format_bytes, format_quantity
 
 #: Megatron's buckets hold max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
 _BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
+_BOTH = (Phase.FORWARD, Phase.BACKWARD)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,14 +125,13 @@ class Planner:
             count = math.ceil(sum(numbers) / max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * self.replicas))
         groups = list(zip(("data", "expert data"), numbers, strict=True))
         bucket = Layer(
-            stage=(beside if lay.overlap else Stage()).part(count),
+            stage=Stage(*(s / count for s in beside)) if lay.overlap else Stage(),
             gather=self.groups.sent("all-gather", [(group, 2.0 * n / count) for group, n in groups if shared]),
             reduce=self.groups.sent(
                 "reduce-scatter" if shared else "all-reduce", [(group, gradient * n / count) for group, n in groups]
             ),
         )
-        run = sent_beside([bucket] * count, self._pace(), ahead=count)
-        return run.exposed_s + run.contention_s
+        return sum(sent_beside([bucket] * count, self._pace(), ahead=count).waits.values())
 
     def _pace(self) -> Pace:
         """Of a GPU whose CPU is part of what its layers take."""
@@ -177,17 +177,14 @@ class Planner:
 
     def stages(self) -> list[Stage]:
         """What each stage takes for a micro-batch."""
-        forward, backward = (self.layer(phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
-        found = []
-        counts = self.layers_of()
-        for k, count in enumerate(counts):
-            f, b = (count * s + self._offload_s(way, k) for way, s in zip(Phase, (forward, backward), strict=False))
-            if k == 0:
-                f, b = f + self.embedding(Phase.FORWARD), b + self.embedding(Phase.BACKWARD)
-            if k == len(counts) - 1:
-                f, b = f + self.head(Phase.FORWARD), b + self.head(Phase.BACKWARD)
-            found.append(Stage(forward_s=f, backward_s=b))
-        return found
+        counts, layer = self.layers_of(), {phase: self.layer(phase) for phase in _BOTH}
+
+        def seconds(k: int, phase: Phase) -> float:
+            own = counts[k] * layer[phase] + self._offload_s(phase, k)
+            own += self.embedding(phase) if k == 0 else 0.0
+            return own + (self.head(phase) if k == len(counts) - 1 else 0.0)
+
+        return [Stage(*(seconds(k, phase) for phase in _BOTH)) for k in range(len(counts))]
 
     def hop_s(self) -> float:
         """An activation to the next stage; tensor groups send a part each."""
@@ -227,12 +224,12 @@ class Planner:
     def step(self) -> TrainingStep:
         """All of it."""
         place, machine = self.place, self.place.machines[0]
-        run, waits, away_s = self._gathered() if self.layout.gathers else self._in_stages()
+        run, away_s = self._gathered() if self.layout.gathers else self._in_stages()
         sums = self._sums(self.decoder.layers / self.layout.pipeline * self.count)
         if self.offload.layers:
             sums["offload"] = self.count * away_s
         optimizer_s = update_s(self.updated, self.recipe, machine, place.host)
-        terms = {**sums, **waits, "optimizer": optimizer_s, "overhead": run.busy_s - sum(sums.values())}
+        terms = {**sums, **run.waits, "optimizer": optimizer_s, "overhead": run.busy_s - sum(sums.values())}
         return TrainingStep(
             decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, device=machine.device,
             gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
@@ -241,53 +238,46 @@ class Planner:
             courses=self.courses(run.under_way), energy=self._energy(sum(terms.values())),
         )  # fmt: skip
 
-    def _in_stages(self) -> tuple[Scheduled, dict[str, float], float]:
-        """How the stages run, what is waited for beside kernels, and in a micro-batch for activations' copies."""
+    def _in_stages(self) -> tuple[Scheduled, float]:
+        """How the stages run, and what is waited for activations' copies in a micro-batch."""
         stages, pipeline = self.stages(), self.layout.pipeline
         run = pipelined(stages, self.count, self.layout.chunks, self.hop_s())
-        away_s = sum(
-            self._offload_s(way, k) for way in (Phase.FORWARD, Phase.BACKWARD) for k in range(0, len(stages), pipeline)
-        )
+        away_s = sum(self._offload_s(way, k) for way in _BOTH for k in range(0, len(stages), pipeline))
         copies_s = self.copies_s(whole(stages, pipeline)[0])
-        return run, {"bubble": run.total_s - run.busy_s, "copies": copies_s}, away_s
+        return replace(run, waits={**run.waits, "copies": copies_s}), away_s
 
-    def _gathered(self) -> tuple[Scheduled, dict[str, float], float]:
+    def _gathered(self) -> tuple[Scheduled, float]:
         """The same of layers that gather their weights, one after another."""
         lay, w, groups, hybrid = self.layout, self.pieces.weights, self.groups, self.layout.sharding == "hybrid"
         inside, away, node = "node" if hybrid else "data", self.offload.layers, len(groups.members["node"])
 
-        def layer(numbers: int, forward_s: float, backward_s: float) -> Layer:
+        def layer(numbers: int, *seconds: float) -> Layer:
             size = 2.0 * numbers
             across = groups.sent("all-reduce", [("across", size / node)]) if hybrid else ()
             return Layer(
-                stage=Stage(forward_s=forward_s, backward_s=backward_s),
+                stage=Stage(*seconds),
                 gather=groups.sent("all-gather", [(inside, size)]),
                 reduce=(*groups.sent("reduce-scatter", [(inside, size)]), *across),
             )
 
-        both = (Phase.FORWARD, Phase.BACKWARD)
-        seconds = [self.layer(phase) for phase in both]
+        seconds = [self.layer(phase) for phase in _BOTH]
         waits = [self.offload.wait_s(one) for one in seconds]
         numbers = w["layer"] + w["experts"]
-        ends = layer(w.get("embedding", 0) + w.get("head", 0), *(self.embedding(way) + self.head(way) for way in both))
+        ends = layer(w.get("embedding", 0) + w.get("head", 0), *(self.embedding(way) + self.head(way) for way in _BOTH))
         waiting = layer(numbers, *(s + wait for s, wait in zip(seconds, waits, strict=True)))
         layers = [ends, *[waiting] * away, *[layer(numbers, *seconds)] * (self.decoder.layers - away)]
         run = sent_beside(layers, self._pace(), pieces=self.count, again=lay.sharding != "grad-op")
-        busy_s = run.total_s - run.exposed_s - run.contention_s
-        terms = {"copies": run.exposed_s, "contention": run.contention_s}
-        return Scheduled(total_s=run.total_s, busy_s=busy_s), terms, away * sum(waits)
+        return run, away * sum(waits)
 
     def _sums(self, layers: float) -> dict[str, float]:
         """Seconds by cause: kernels by their terms, then groups. The ends' time is kernels' too."""
-        forward, backward = (self.pieces.part("layer", phase).gpu_s for phase in (Phase.FORWARD, Phase.BACKWARD))
-        ends = self.count * sum(
-            self.pieces.part(name, phase).gpu_s for name in ("embedding", "head")
-            for phase in (Phase.FORWARD, Phase.BACKWARD)
-        ) / (1 if self.layout.pipeline == 1 else 2)  # fmt: skip
-        whole = forward + backward
-        scale = (layers * whole + ends) / whole if whole else 0.0
+        whole, *ends = (
+            sum(self.pieces.part(name, phase).gpu_s for phase in _BOTH) for name in ("layer", "embedding", "head")
+        )
+        own = self.count * sum(ends) / (1 if self.layout.pipeline == 1 else 2)
+        scale = (layers * whole + own) / whole if whole else 0.0
         found = {name: scale * seconds for name, seconds in self.pieces.terms.items()}
-        for phase in (Phase.FORWARD, Phase.BACKWARD):
+        for phase in _BOTH:
             for group, seconds in self.sent_s(phase).items():
                 found[group] = found.get(group, 0.0) + layers * seconds
         return found
@@ -327,14 +317,13 @@ class Planner:
 
     def _course(self, k: int, under_way: int) -> tuple[Accounts, ...]:
         """Of stage k. under_way: micro-batches that it keeps, by its chunks."""
-        device, (dense, experts, ends, layers) = self.place.machines[0].device, self._held(k)
-        parts, few = self.sharers
-        stands = Standing.of(
-            self.layout, self.recipe, dense=dense, experts=experts, copies=self.replicas, parts=parts, few=few,
-            gathered=max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends),
-            node=len(self.groups.members["node"]),
-        )  # fmt: skip
+        (dense, experts, ends, layers), (parts, few) = self._held(k), self.sharers
         saved, micro_batches = self.pieces.saved_bytes, max(under_way, self.layout.chunks) / self.layout.chunks
+        stands, passing = at_update(
+            self.layout, self.recipe, self.place.machines[0].device, dense=dense, experts=experts,
+            gathered=max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends), copies=self.replicas,
+            node=len(self.groups.members["node"]), parts=parts, few=few, host=self.offload.host_bytes(micro_batches),
+        )  # fmt: skip
         kept = saved["layer"] * self.offload.kept(layers, micro_batches)
         first, last = k == 0, k == self.layout.pipeline - 1
         kept += saved.get("embedding", 0) * first * -(-under_way // self.layout.chunks)
@@ -342,20 +331,16 @@ class Planner:
         own = saved.get("head", 0) * last
         needs, left = self.pieces.working_bytes, self.pieces.left_bytes * last
         new = stands.gradients if self.count == 1 and not self.recipe.main_gradients else 0.0
-        moments = {
-            "backward begins": (kept + own, max(needs["head"] * last - own, needs["layer"]), stands.gradients - new),
-            "backward ends": (
-                other, max(needs["layer"], needs["embedding"] * first) + left, stands.gradients + stands.passing
+        return (
+            replace(
+                stands, moment="backward begins", activations=kept + own, gradients=stands.gradients - new,
+                working=max(needs["head"] * last - own, needs["layer"]),
             ),
-            "update": (0.0, stands.updating + left, stands.gradients),
-        }  # fmt: skip
-        return tuple(
-            Accounts(
-                moment=moment, weights=stands.weights, gradients=gradients, optimizer=stands.optimizer,
-                activations=activations, working=working, buffers=stands.buffers + workspace(device, self.recipe),
-                capacity=device.dram.capacity, host=self.offload.host_bytes(micro_batches),
-            )
-            for moment, (activations, working, gradients) in moments.items()
+            replace(
+                stands, moment="backward ends", activations=other, gradients=stands.gradients + passing,
+                working=max(needs["layer"], needs["embedding"] * first) + left,
+            ),
+            replace(stands, working=stands.working + left),
         )  # fmt: skip
 
 
