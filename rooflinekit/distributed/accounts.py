@@ -87,10 +87,8 @@ class Accounts:
 
     def to_dict(self) -> dict[str, float | bool]:
         """Every account, and the sums."""
-        sums = {
-            "allocated": self.allocated, "reserved": self.reserved, "context": self.context, "host": self.host,
-        }  # fmt: skip
-        return {**self.parts(), **sums, "probability": self.probability, "fits": self.fits}
+        sums = ("allocated", "reserved", "context", "host", "probability", "fits")
+        return self.parts() | {name: getattr(self, name) for name in sums}
 
 
 def at_update(

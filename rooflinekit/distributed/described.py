@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Any
 
 from rooflinekit.distributed.accounts import Accounts, Offload, at_update
 from rooflinekit.distributed.groups import Groups, Setting, groups_of
-from rooflinekit.distributed.pieces import Pieces, pieces_at, update_j, update_s
+from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
 from rooflinekit.distributed.prediction import TrainingStep, dense_peak
 from rooflinekit.distributed.products import Part
@@ -202,8 +202,8 @@ class Planner:
         """What a GPU of stage k has: numbers of weights, of experts, of the ends among the weights; and layers."""
         w, last = self.pieces.weights, k == self.layout.pipeline - 1
         layers = sum(self.layers_of()[k :: self.layout.pipeline])
-        ends = w.get("embedding", 0) * (k == 0 or (last and self.pieces.tied)) + w.get("head", 0) * last
-        return layers * w["layer"] + ends, layers * self.pieces.weights["experts"], ends, layers
+        ends = w["embedding"] * (k == 0 or (last and self.pieces.tied)) + w["head"] * last
+        return layers * w["layer"] + ends, layers * w["experts"], ends, layers
 
     @property
     def replicas(self) -> int:
@@ -228,14 +228,14 @@ class Planner:
         sums = self._sums(self.decoder.layers / self.layout.pipeline * self.count)
         if self.offload.layers:
             sums["offload"] = self.count * away_s
-        optimizer_s = update_s(self.updated, self.recipe, machine, place.host)
+        optimizer_s, updated_j = update_of(self.updated, self.recipe, machine, place.host)
         terms = {**sums, **run.waits, "optimizer": optimizer_s, "overhead": run.busy_s - sum(sums.values())}
         return TrainingStep(
             decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, device=machine.device,
             gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
             peak_flops=dense_peak(machine, self.recipe), deviation=self.pieces.deviation,
             link_deviation=max([0.0, *self.groups.spreads.values()]), host_deviation=place.host.spread,
-            courses=self.courses(run.under_way), energy=self._energy(sum(terms.values())),
+            courses=self.courses(run.under_way), energy=self._energy(sum(terms.values()), updated_j),
         )  # fmt: skip
 
     def _in_stages(self) -> tuple[Scheduled, float]:
@@ -263,7 +263,7 @@ class Planner:
         seconds = [self.layer(phase) for phase in _BOTH]
         waits = [self.offload.wait_s(one) for one in seconds]
         numbers = w["layer"] + w["experts"]
-        ends = layer(w.get("embedding", 0) + w.get("head", 0), *(self.embedding(way) + self.head(way) for way in _BOTH))
+        ends = layer(w["embedding"] + w["head"], *(self.embedding(way) + self.head(way) for way in _BOTH))
         waiting = layer(numbers, *(s + wait for s, wait in zip(seconds, waits, strict=True)))
         layers = [ends, *[waiting] * away, *[layer(numbers, *seconds)] * (self.decoder.layers - away)]
         run = sent_beside(layers, self._pace(), pieces=self.count, again=lay.sharding != "grad-op")
@@ -289,16 +289,15 @@ class Planner:
         parts, few = self.sharers if self.layout.sharding != "ddp" else (1, 1)
         return dense / parts + experts / few
 
-    def _energy(self, total_s: float) -> Energy | None:
+    def _energy(self, total_s: float, update: Mapping[str, float] | None) -> Energy | None:
         """All GPUs over the step: each has layers / pipeline of the layers, one of `pipeline` GPUs the embedding, one
-        the head; all stand by meanwhile.
+        the head; all stand by meanwhile. update: joules of a GPU's optimizer.
         """
         machine, drawn = self.place.machines[0], self.pieces.drawn_j
-        update = update_j(self.updated, self.recipe, machine)
         if drawn is None or update is None:
             return None
         ends = self.count / self.layout.pipeline
-        runs = {"layer": self.count * self.decoder.layers / self.layout.pipeline, "embedding": ends, "head": ends}
+        runs = {"layer": ends * self.decoder.layers, "embedding": ends, "head": ends}
         each = {
             name: sum(runs[part] * joules[name] for part, joules in drawn.items()) + update[name] for name in PARTS
         }  # fmt: skip

@@ -202,20 +202,16 @@ _Pairs = list[tuple[Op, Item]]
 class Tasks:
     """The items of each task of a stage, and of what follows the last one."""
 
-    first_forward: tuple[Item, ...]
-    forward: tuple[Item, ...]
-    first_backward: tuple[Item, ...]
-    backward: tuple[Item, ...]
-    last_backward: tuple[Item, ...]
+    forward: tuple[Sequence[Item], ...]  # of the first piece, of a later one
+    backward: tuple[Sequence[Item], ...]  # likewise, and of the last one
     finish: tuple[Item, ...]  # waits for what was sent, then the optimizer
 
-    def of(self, task: Task, pieces: int) -> tuple[Item, ...]:
+    def of(self, task: Task, pieces: int) -> Sequence[Item]:
         """Those of a task, of so many pieces."""
+        later = min(task.piece, 1)
         if not task.backward:
-            return self.forward if task.piece else self.first_forward
-        if task.piece == pieces - 1:
-            return self.last_backward
-        return self.backward if task.piece else self.first_backward
+            return self.forward[later]
+        return self.backward[2 if task.piece == pieces - 1 else later]
 
 
 def tasks_of(p: Prediction, groups: Groups, *, first: bool, last: bool) -> Tasks:
@@ -245,12 +241,12 @@ def tasks_of(p: Prediction, groups: Groups, *, first: bool, last: bool) -> Tasks
     waits = (i for i, (op, item) in enumerate(ending) if isinstance(item, Barrier) and of_copies(op))
     cut = next(waits, len(ending))  # from the first wait for copies on, all that was sent has come
     sent = ending[:cut]
+    begun, later = (forward[0], forward[-1]) if forward else ([], [])
     return Tasks(
-        first_forward=forth(item for _, item in forward[0]) if forward else forth(()),
-        forward=forth(_alone(forward[-1] if forward else [])),
-        first_backward=back(_alone(backward[0] if backward else [])),
-        backward=back(_alone(sent)),
-        last_backward=back(item for _, item in sent),
+        forward=(forth(item for _, item in begun), forth(_alone(later))),
+        backward=(
+            back(_alone(backward[0] if backward else [])), back(_alone(sent)), back(item for _, item in sent)
+        ),
         finish=tuple(item for own in (ending[cut:], *steps) for _, item in own),
     )  # fmt: skip
 
@@ -316,16 +312,13 @@ def stages_of(graph: Graph, stages: dict[str, int], parts: int) -> list[Graph]:
     found = []
     for ops, own, size in zip(cut, made, sizes, strict=True):
         share = Fraction(size, max(1, sum(sizes)))
+        back = {spec.memory for p in ops if p.op.phase is Phase.BACKWARD for spec in p.op.outputs}
         found.append(
             replace(
-                graph,
-                priced=(*ops, *_steps(steps, share, split, own)),
+                graph, priced=(*ops, *_steps(steps, share, split, own)),
                 inputs=tuple(spec for spec in graph.inputs if spec.memory in own),
                 weights=tuple(spec for spec in graph.weights if spec.memory in own),
-                gradients=tuple(
-                    spec for spec in graph.gradients
-                    if any(o.memory == spec.memory for p in ops if p.op.phase is Phase.BACKWARD for o in p.op.outputs)
-                ),
+                gradients=tuple(spec for spec in graph.gradients if spec.memory in back),
             )
         )  # fmt: skip
     return found
@@ -361,15 +354,11 @@ def crossing_bytes(stages: Sequence[Graph]) -> list[int]:
     made: dict[str, int] = {}
     used: dict[str, int] = {}
     sizes: dict[str, int] = {}
-    for k, stage in enumerate(stages):
-        for priced in stage.priced:
-            if priced.op.phase is Phase.FORWARD:
-                for spec in priced.op.inputs:
-                    if spec.memory in made:
-                        used[spec.memory] = k
-                for spec in priced.op.outputs:
-                    made.setdefault(spec.memory, k)
-                    sizes[spec.memory] = max(sizes.get(spec.memory, 0), int(spec.bytes))
+    for k, op in ((k, op) for k, stage in enumerate(stages) for op in stage.ops if op.phase is Phase.FORWARD):
+        used |= {spec.memory: k for spec in op.inputs if spec.memory in made}
+        for spec in op.outputs:
+            made.setdefault(spec.memory, k)
+            sizes[spec.memory] = max(sizes.get(spec.memory, 0), int(spec.bytes))
     return [
         sum(sizes[memory] for memory, last in used.items() if made[memory] <= k < last) for k in range(len(stages) - 1)
     ]
