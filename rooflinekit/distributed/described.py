@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 from types import MappingProxyType
 from typing import Any
 
@@ -55,12 +55,6 @@ class Planner:
                 "stages"
             )
         self.pieces = pieces_at(place, self.part, self.recipe.with_changes(offload=0))
-        self.groups = self._groups()
-        held = self.decoder.layers // lay.pipeline
-        self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
-
-    def _groups(self) -> Groups:
-        lay, place = self.layout, self.place
         plane = place.gpus // lay.pipeline
         if lay.expert * lay.expert_tensor > plane:
             raise InputError(f"layout expert {lay.expert}: expected a divisor of {plane} GPUs of a stage")
@@ -68,9 +62,15 @@ class Planner:
             place.numbers, place.cluster.per_node, tensor=lay.tensor, context=lay.context,
             copies=lay.copies(place.gpus), expert=lay.expert, expert_tensor=lay.expert_tensor,
         )  # fmt: skip
-        return Groups(setting=place, members=members, crowded=True)
+        self.groups = Groups(setting=place, members=members, crowded=True)
+        held = self.decoder.layers // lay.pipeline
+        self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
 
     # --- what a micro-batch waits for in its groups -----------------------------------------------------------
+
+    def _in_tensor_group_s(self, *whats: str, share: float = 1.0) -> float:
+        """Collectives of an activation between layers, or of a share of it, one after another."""
+        return sum(self.groups.seconds("tensor", what, share * self.part.boundary_bytes) for what in whats)
 
     def sent_s(self, phase: Phase) -> dict[str, float]:
         """What a layer waits for in its groups: seconds by group."""
@@ -95,12 +95,12 @@ class Planner:
         """Two reductions each way, or a gather and a scatter for each; backward's run beside weights' gradients."""
         groups, layer, size = self.groups, self.pieces.part("layer", phase), self.part.boundary_bytes
         if not self.layout.sequence:
-            each, hidden = groups.seconds("tensor", "all-reduce", size), 0.0
+            each, hidden = self._in_tensor_group_s("all-reduce"), 0.0
             if phase is Phase.BACKWARD:
                 # Megatron reduces the gradient of a column layer's input beside its weight's gradient.
                 hidden = min(2 * each, layer.weight_gradient_s / 2) / groups.slowdown("tensor", "all-reduce", size)
             return rounds * each - hidden
-        each = groups.seconds("tensor", "all-gather", size) + groups.seconds("tensor", "reduce-scatter", size)
+        each = self._in_tensor_group_s("all-gather", "reduce-scatter")
         if self.recipe.tensor_overlap:  # piece by piece beside a product: the first piece, and what is longer than it
             each = max(each / self.layout.tensor, each - (layer.gpu_s - layer.attention_s) / 2)
         if self.decoder.experts:
@@ -153,21 +153,17 @@ class Planner:
 
     def head(self, phase: Phase) -> float:
         """The last norm, the output's product and the loss, with the group's reductions."""
-        own, size = self.pieces.part("head", phase).seconds, self.part.boundary_bytes
-        if self.layout.tensor == 1:
-            return own
+        own = self.pieces.part("head", phase).seconds
         if phase is Phase.BACKWARD:
-            return own + self.groups.seconds("tensor", "all-reduce", size)
-        small = 3 * self.groups.seconds("tensor", "all-reduce", size / self.decoder.hidden * 2)
-        return own + small + (self.groups.seconds("tensor", "all-gather", size) if self.layout.sequence else 0)
+            return own + self._in_tensor_group_s("all-reduce")
+        small = 3 * self._in_tensor_group_s("all-reduce", share=2 / self.decoder.hidden)
+        return own + small + (self._in_tensor_group_s("all-gather") if self.layout.sequence else 0.0)
 
     def embedding(self, phase: Phase) -> float:
         """The embedding, with the sum over its parts."""
-        own = self.pieces.part("embedding", phase).seconds
-        if self.layout.tensor == 1 or phase is Phase.BACKWARD:
-            return own
-        what = "reduce-scatter" if self.layout.sequence else "all-reduce"
-        return own + self.groups.seconds("tensor", what, self.part.boundary_bytes)
+        summed = "reduce-scatter" if self.layout.sequence else "all-reduce"
+        sent_s = 0.0 if phase is Phase.BACKWARD else self._in_tensor_group_s(summed)
+        return self.pieces.part("embedding", phase).seconds + sent_s
 
     def layers_of(self) -> list[int]:
         """Layers of each stage, the first ones the larger."""
@@ -188,8 +184,6 @@ class Planner:
 
     def hop_s(self) -> float:
         """An activation to the next stage; tensor groups send a part each."""
-        if self.layout.pipeline == 1:
-            return 0.0
         return self.groups.seconds("pipe", "send-recv", self.part.boundary_bytes / self.layout.tensor)
 
     # --- weights ---------------------------------------------------------------------------------------------
@@ -303,12 +297,11 @@ class Planner:
         }  # fmt: skip
         return energy_together([Member(count=self.place.gpus, machine=machine, kernels_j=each)], total_s)
 
-    def accounts(self, under_way: Sequence[int] = ()) -> tuple[Accounts, ...]:
-        """Peak memory of a GPU of each stage. under_way: micro-batches that it keeps, by its chunks."""
-        return tuple(max(course, key=lambda one: one.allocated) for course in self.courses(under_way))
-
     def courses(self, under_way: Sequence[int] = ()) -> tuple[tuple[Accounts, ...], ...]:
-        """Memory of a GPU of each stage at the moments that may be its fullest, in their order."""
+        """Memory of a GPU of each stage at the moments that may be its fullest, in their order.
+
+        under_way: micro-batches that each keeps, by its chunks.
+        """
         lay = self.layout
         if not under_way:
             under_way = [min(self.count, lay.pipeline - k) * lay.chunks for k in range(lay.pipeline)]
@@ -407,30 +400,26 @@ def search_layouts(
     InputError where nothing fits.
     """
     plans: list[tuple[float, float, Planner]] = []
-    considered = too_large = 0
+    considered = 0
     for layout, recompute in candidates(decoder, place, batch, seq):
+        own = recipe.with_changes(recompute=recompute)
         try:
-            planner = Planner(
-                decoder=decoder, layout=layout, recipe=recipe.with_changes(recompute=recompute), batch=batch, seq=seq,
-                place=place,
-            )  # fmt: skip
+            planner = Planner(decoder=decoder, layout=layout, recipe=own, batch=batch, seq=seq, place=place)
         except RooflinekitError:
             continue
         considered += 1
         if progress is not None:
             progress(considered)
-        memory = max(planner.accounts(), key=lambda accounts: accounts.allocated)
+        memory = max(chain.from_iterable(planner.courses()), key=lambda one: one.allocated)
         if memory.fits:
             plans.append((planner.bound_s(), memory.allocated, planner))
-        else:
-            too_large += 1
     found = _worked_out(sorted(plans, key=lambda plan: plan[:2]), keep)
     if not found:
         raise InputError(
             f"{decoder.name}: none of {considered} layouts fits {place.gpus} GPUs of {place.cluster.name}; choose more "
             "GPUs or a shorter sequence"
         )
-    return LayoutSearch(steps=tuple(found), considered=considered, too_large=too_large)
+    return LayoutSearch(steps=tuple(found), considered=considered, too_large=considered - len(plans))
 
 
 def _worked_out(plans: Sequence[tuple[float, float, Planner]], keep: int) -> list[TrainingStep]:

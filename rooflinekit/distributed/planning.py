@@ -14,7 +14,7 @@ from rooflinekit.distributed.groups import BATCH, Groups, Setting, batch_of, gro
 from rooflinekit.distributed.mixtures import Spread, agreed, spread
 from rooflinekit.distributed.pipeline import orders
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
-from rooflinekit.distributed.queues import DeviceRun, Message, copied_s, is_issued_anew, program_of, run_devices
+from rooflinekit.distributed.queues import DeviceRun, Message, copied_s, program_of, run_devices, waits_of
 from rooflinekit.distributed.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
 from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, rewritten, sharded
 from rooflinekit.distributed.saving import check_savers, host_bytes, saving
@@ -141,13 +141,7 @@ def share_of(
     """The terms of a device that has run beside others, `stretch` times as slowly as predicted."""
     terms = dict.fromkeys(TERMS, 0.0) | p.terms()
     if run.communicates or run.offload_s:
-        copied = copied_s(p, threads)
-        # Where ops are issued anew, the device has stood idle for the copies; else they come before what has run.
-        idle = run.idle_s - (copied if is_issued_anew(p) else 0.0) - run.offload_s
-        terms |= {
-            "input": copied, "overhead": idle, "contention": run.contention_s, "communication": run.exposed_s,
-            "straggling": run.straggling_s, "offload": run.offload_s,
-        }  # fmt: skip
+        terms |= waits_of(p, run, copied_s(p, threads))
         supply_s = input_pipeline_of(p.graph, p.machine.device, p.host, p.execution).supply_s
         terms["input"] += max(0.0, supply_s - sum(terms.values()))
     if stretch != 1:

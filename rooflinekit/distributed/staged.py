@@ -31,6 +31,7 @@ from rooflinekit.distributed.queues import (
     items_of,
     pace_of,
     run_together,
+    waits_of,
 )
 from rooflinekit.distributed.rewriting import (
     block_of,
@@ -144,10 +145,7 @@ def _share(
     for span in run.spans:
         for name, seconds in span.timing.terms().items():
             terms[name] += seconds
-    terms |= {
-        "input": copied, "contention": run.contention_s, "communication": exposed, "bubble": waits - exposed,
-        "offload": run.offload_s, "overhead": run.idle_s - run.offload_s - (copied if is_issued_anew(p) else 0.0),
-    }  # fmt: skip
+    terms |= waits_of(p, run, copied) | {"communication": exposed, "straggling": 0.0, "bubble": waits - exposed}
     named = tuple(
         (f"{'backward' if one.task.backward else 'forward'} {one.task.piece}, stage {one.task.stage}", one.start_s,
          one.end_s) for one in slots
