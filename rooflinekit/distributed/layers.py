@@ -362,21 +362,20 @@ class Layers(Products):
             wide = self.tape.run(f"aten.{kind}", read, self.tape.like(x, DType.FLOAT32), **attrs)
         return self.tape.run("aten._to_copy", (wide,), self.tape.like(x), dtype=self.recipe.dtype)
 
-    def _softmax(self, scores: TensorSpec) -> TensorSpec:
-        tape = self.tape
-        if self._masks_in_kernel(scores):
-            return tape.run("training.causal_softmax", (scores,), tape.like(scores), reads=1)
+    def _softmax(self, *given: TensorSpec) -> TensorSpec:
+        """Of scores; or backward, of a gradient and the result."""
+        tape, back = self.tape, len(given) > 1
+        kind, masked = ("_softmax_backward_data", 0.0) if back else ("_softmax", -10000.0)
+        if self._masks_in_kernel(given[0]):
+            return tape.run("training.causal_softmax", given, tape.like(given[0]), reads=len(given))
         if self.recipe.fused:
-            return self._wide(scores, (("mul", {}), ("masked_fill", {"value": -10000.0}), ("_softmax", {"dim": -1})))
-        return tape.run("aten._softmax", (scores,), tape.like(scores), dim=-1)
-
-    def _softmax_back(self, g: TensorSpec, p: TensorSpec) -> TensorSpec:
-        tape, kind = self.tape, "_softmax_backward_data"
-        if self._masks_in_kernel(p):
-            return tape.run("training.causal_softmax", (g, p), tape.like(p), reads=2)
-        if self.recipe.fused:
-            return self._wide(g, ((kind, {"dim": -1}), ("masked_fill", {"value": 0.0}), ("mul", {})), p)
-        return tape.run(f"aten.{kind}", (g, p), tape.like(p), dim=-1)
+            kinds: list[tuple[str, dict[str, Any]]] = [
+                ("mul", {}),
+                ("masked_fill", {"value": masked}),
+                (kind, {"dim": -1}),
+            ]
+            return self._wide(given[0], kinds[::-1] if back else kinds, *given[1:])
+        return tape.run(f"aten.{kind}", given, tape.like(given[0]), dim=-1)
 
     def _unfused(self, q: TensorSpec, k: TensorSpec, v: TensorSpec) -> TensorSpec:
         """Scores, masked softmax and weighted sum by kernels of their own; the whole square of them."""
@@ -404,7 +403,7 @@ class Layers(Products):
             gv = product(tape.view(kept, n, total, seq), g)
             if mask:
                 gp = tape.run("aten.native_dropout_backward", (gp, *mask), tape.like(gp), scale=1.0)
-            gs = self._softmax_back(gp, p)
+            gs = self._softmax(gp, p)
             gq, gk = product(gs, keys), product(tape.view(gs, n, total, seq), rows)
             for one, gradient in ((q, gq), (k, gk), (v, gv)):
                 tape.give(one, gradient.seen(*one.shape))

@@ -60,7 +60,7 @@ class Share:
     @property
     def course(self) -> tuple[Moment, ...]:
         """What the device holds over the step, see `held.course_of`."""
-        return held.course_of((self.prediction, *self.further), self.run, self.memory, self.kept)
+        return held.course_of((self.prediction, *self.further), self.run, self.kept)
 
     def to_dict(self) -> dict[str, Any]:
         """Terms and memory, ready for JSON."""

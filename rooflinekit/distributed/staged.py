@@ -150,40 +150,41 @@ def _share(
         (f"{'backward' if one.task.backward else 'forward'} {one.task.piece}, stage {one.task.stage}", one.start_s,
          one.end_s) for one in slots
     )  # fmt: skip
-    kept = _kept(own, slots)
+    kept = _kept(own, slots, plan.pieces)
     return Share(
         numbers=numbers, prediction=p, run=replace(run, spans=(), cpu=(), slots=named), terms=MappingProxyType(terms),
-        batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, kept, plan.pieces),
+        batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, kept),
         further=tuple(chunk.prediction for chunk in own[1:]), kept=kept,
         kernels_j=drawn_by((span.timing for span in run.spans), launched_by(p.execution, p.machine)),
     )  # fmt: skip
 
 
-def _kept(own: Sequence[Chunk], slots: Sequence[Slot]) -> Kept:
+#: What stands throughout, by account: the field of `MemoryUse`.
+_STANDING = {"weights": "weight_bytes", "gradients": "gradient_bytes", "optimizer state": "state_bytes"}
+
+
+def _kept(own: Sequence[Chunk], slots: Sequence[Slot], pieces: int) -> Kept:
     tasks = zip(slots, pieces_under_way(slots), strict=True)
-    phases = (Phase.FORWARD, Phase.BACKWARD)
+    phases, uses = (Phase.FORWARD, Phase.BACKWARD), [chunk.prediction.memory for chunk in own]
+    fullest = max(range(len(own)), key=lambda i: uses[i].peak_bytes - uses[i].standing_bytes)
+    others = [use for i, use in enumerate(uses) if i != fullest]
+    beside = {account: sum(getattr(use, name) for use in others) for account, name in _STANDING.items()}
+    beside["inputs"] = sum((pieces - chunk.parts) * bytes_of(chunk.piece.inputs) for chunk in own)
     return Kept(
-        piece_bytes=max(saved_bytes(chunk.piece) for chunk in own),
+        piece_bytes=max(saved_bytes(chunk.piece) for chunk in own), fullest=fullest, beside=MappingProxyType(beside),
         under_way=tuple((slot.start_s, phases[slot.task.backward], count) for slot, count in tasks),
-    )
-
-
-def _memory(own: Sequence[Chunk], kept: Kept, pieces: int) -> MemoryUse:
-    """All chunks' weights, inputs of all pieces, what each piece under way keeps, and beside them the chunk that needs
-    most while it computes.
-    """
-    uses = [chunk.prediction.memory for chunk in own]
-    inputs = sum((pieces - chunk.parts) * bytes_of(chunk.piece.inputs) for chunk in own)
-    standing = [use.standing_bytes for use in uses]
-    most = max(range(len(uses)), key=lambda i: uses[i].peak_bytes - standing[i])
-    further = sum(standing) - standing[most] + kept.piece_bytes * (kept.most - 1) + inputs
-    peak, reserved = uses[most].peak_bytes + further, uses[most].reserved_bytes + further
-    return replace(
-        uses[most], peak_bytes=peak, reserved_bytes=reserved,
-        weight_bytes=sum(use.weight_bytes for use in uses), gradient_bytes=sum(use.gradient_bytes for use in uses),
-        state_bytes=sum(use.state_bytes for use in uses),
-        fits=reserved <= uses[0].room,
     )  # fmt: skip
+
+
+def _memory(own: Sequence[Chunk], kept: Kept) -> MemoryUse:
+    """The chunk that needs most while it computes; the others' weights beside it, inputs of all pieces, and what each
+    piece under way keeps.
+    """
+    use, further = own[kept.fullest].prediction.memory, sum(kept.beside.values()) + kept.piece_bytes * (kept.most - 1)
+    standing = {name: getattr(use, name) + kept.beside[account] for account, name in _STANDING.items()}
+    peak, reserved = use.peak_bytes + further, use.reserved_bytes + further
+    fits = reserved <= own[0].prediction.memory.room
+    return replace(use, peak_bytes=peak, reserved_bytes=reserved, fits=fits, **standing)
 
 
 # What a device of a pipeline's stage runs: for each piece of the batch forward and backward, once the optimizer.
