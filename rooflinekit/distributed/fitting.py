@@ -7,7 +7,7 @@ import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -74,12 +74,9 @@ class Trial:
     @property
     def changes(self) -> int:
         """How many things differ from plain training in the graph's own formats."""
-        savers = self.prediction.savers
-        chosen = (
-            self.autocast, savers.accumulate > 1, savers.checkpoint, savers.save, savers.eight_bit, savers.offload,
-            savers.offload_activations,
-        )  # fmt: skip
-        return sum(map(bool, (*chosen, isinstance(self.prediction.strategy, FSDP))))
+        p = self.prediction
+        saved = sum(getattr(p.savers, one.name) != one.default for one in fields(Savers))
+        return saved + bool(self.autocast) + isinstance(p.strategy, FSDP)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
