@@ -75,7 +75,7 @@ class Trial:
     def changes(self) -> int:
         """How many things differ from plain training in the graph's own formats."""
         p = self.prediction
-        saved = sum(getattr(p.savers, one.name) != one.default for one in fields(Savers))
+        saved = sum(bool(getattr(p.savers, one.name) != one.default) for one in fields(Savers))
         return saved + bool(self.autocast) + isinstance(p.strategy, FSDP)
 
 
