@@ -59,8 +59,7 @@ def parallel(
     workload: a traced training Graph; or a model, followed by its inputs. The size named `batch` is that of all
         devices together.
     cluster: its name, file or record. gpus: how many from the first, or their numbers; by default all.
-    strategy: `DataParallel`, `DDP` (the default), `FSDP` or `Mesh`, or a name: dp, ddp, ddp-gloo, zero-1, zero-2, fsdp,
-        tensor, expert, pipeline.
+    strategy: a record, such as `DDP` (the default), `FSDP` or `Mesh`; or a name, such as "zero-1" or "tensor".
     split: the batch in even parts, or "proportional" to what each device reaches alone.
     savers: what saves memory, see `Savers`. host: by default the cluster's.
     links: constants of links at hand, from `rooflinekit calibrate`.

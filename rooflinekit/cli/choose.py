@@ -18,6 +18,7 @@ from rooflinekit.cli.options import (
     LISTED,
     MEASURED,
     ONE_OR_MORE,
+    STRATEGIES,
     Carbon,
     Limits,
     Measured,
@@ -103,7 +104,7 @@ def transfer(
         CLUSTERS,
     ] = None,
     gpus: Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
-    strategy: Annotated[str | None, "with --cluster: ddp, dp, zero-1, zero-2, fsdp, …"] = None,
+    strategy: Annotated[str | None, f"with --cluster: {STRATEGIES}"] = None,
     mark: Annotated[str | None, "with a trace: the record_function that marks a step"] = None,
     rank: Rank = None,
 ) -> Answer:
@@ -190,9 +191,7 @@ class Where(Options):
         "predict training steps on several GPUs, instead of --gpu; repeatable",
     ] = None
     gpus: Annotated[str | None, "--gpus COUNTS", "with --cluster: how many GPUs, 1,2,4 or 1:8; by default all"] = None
-    strategy: Annotated[
-        str | None, "with --cluster: a list of dp, ddp, zero-1, zero-2, fsdp, tensor, context, expert, pipeline"
-    ] = None
+    strategy: Annotated[str | None, f"with --cluster: a list of {STRATEGIES}"] = None
     zip: Annotated[
         list[str] | None,
         "--zip NAME,NAME",

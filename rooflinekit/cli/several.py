@@ -16,6 +16,7 @@ from rooflinekit.cli.options import (
     LISTED,
     NONE_OR_MORE,
     ONE_OR_MORE,
+    STRATEGIES,
     Carbon,
     ClusterName,
     Model,
@@ -25,11 +26,11 @@ from rooflinekit.cli.options import (
 )
 from rooflinekit.cli.parse import check_word, quantity_of
 from rooflinekit.cli.workload import Workload, describes_workload
+from rooflinekit.distributed.records import Strategy, recipe_of, strategy_of
 from rooflinekit.errors import InputError
 from rooflinekit.present import text
 
 if TYPE_CHECKING:
-    from rooflinekit.distributed.records import Strategy
     from rooflinekit.model.collectives import CollectiveTiming
     from rooflinekit.study.compare.cost import Costs
     from rooflinekit.study.compare.limits import PowerLimits
@@ -53,8 +54,6 @@ class Meshed(Options):
 
     def strategy(self, word: str, count: int) -> Strategy:
         """A mesh with sizes of its groups, all of them 1 but the one that the word names; or another strategy."""
-        from rooflinekit.distributed.records import strategy_of
-
         groups = ("tensor", "context", "expert", "pipeline")
         if word not in ("mesh", *groups):
             if any(getattr(self, name) != one.default for name, one in fields(Meshed).items()):
@@ -105,8 +104,7 @@ def parallel(
     gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
     strategy: Annotated[
         str,
-        "dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, context, expert, pipeline; or mesh, which combines those "
-        "marked mesh below",
+        f"{STRATEGIES}; or mesh, which combines those marked mesh below",
     ] = "ddp",
     split: Annotated[str, "how the batch is split: even, or proportional to each device's speed"] = "even",
     *,
@@ -252,8 +250,6 @@ def train(
     what a run of --tokens costs, and with --search the best layout.
     Example: rooflinekit train llama-3.1-8b --cluster dgx-h100 --batch 128 --tp 2
     """
-    from rooflinekit.distributed.records import recipe_of
-
     decoder = rk.Decoder.from_config(config, weights="bf16")
     chosen = recipe_of(recipe).with_changes(recompute=recompute, offload=offload, fp8=fp8)
     given: dict[str, Any] = {

@@ -87,57 +87,46 @@ class Accounts:
 
     def to_dict(self) -> dict[str, float | bool]:
         """Every account, and the sums."""
-        sums = {
-            "allocated": self.allocated, "reserved": self.reserved, "context": self.context, "host": self.host,
-        }  # fmt: skip
-        return {**self.parts(), **sums, "probability": self.probability, "fits": self.fits}
+        sums = ("allocated", "reserved", "context", "host", "probability", "fits")
+        return self.parts() | {name: getattr(self, name) for name in sums}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Bytes of a GPU that do not depend on the batch."""
+def at_update(
+    layout: Layout, recipe: Recipe, device: Device, *, dense: float, experts: float, gathered: float, copies: int,
+    node: int, parts: int, few: int, host: float,
+) -> tuple[Accounts, float]:  # fmt: skip
+    """While the optimizer steps; and gradients in 16 bits that are added to those in fp32 when backward ends.
 
-    weights: float
-    gradients: float
-    optimizer: float
-    buffers: float  # of collectives
-    passing: float  # gradients in 16 bits, which are added to those in fp32 when backward ends
-    updating: float  # what the optimizer makes meanwhile
+    dense, experts: numbers of weights. gathered: the most that FSDP gathers at once. copies, node: GPUs with the same
+    weights, and those of a node. parts, few: GPUs that share the optimizer's state of weights, of experts.
 
-    @classmethod
-    def of(
-        cls, layout: Layout, recipe: Recipe, *, dense: float, experts: float, gathered: float, copies: int, node: int,
-        parts: int, few: int,
-    ) -> Standing:  # fmt: skip
-        """dense, experts: numbers of weights. gathered: the most that FSDP gathers at once. copies, node: GPUs with the
-        same weights, and those of a node. parts, few: GPUs that share the optimizer's state of weights, of experts.
-
-        Beside the gradients themselves DistributedDataParallel keeps buckets of as many bytes (torch's documentation of
-        `gradient_as_bucket_view`); Megatron's gradients are views of its buffers. Where gradients are summed in fp32
-        and no product adds to the sums, as in nanotron's FP32GradientAccumulator, backward leaves those of all weights
-        in 16 bits first. PyTorch's multi-tensor Adam makes the roots of all second moments at once.
-        """
-        stated, wide, whole = recipe.dtype.itemsize, 4 if recipe.master else recipe.dtype.itemsize, dense + experts
-        state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
-        if layout.gathers:
-            own = dense / (node if layout.sharding == "hybrid" else copies) + experts / few
-            unsharded = whole if layout.sharding == "grad-op" else 2 * gathered
-            weights = stated * (unsharded + (0 if recipe.master else own))  # shards in fp32 are the optimizer's
-            gradients, buffers, passing = wide * own, stated * gathered, 0.0
-        else:
-            own = whole if layout.sharding == "ddp" else dense / parts + experts / few
-            weights, gradients = stated * whole, (4 if recipe.main_gradients else stated) * whole
-            apart = recipe.main_gradients and not recipe.fused
-            buckets = copies > 1 and not recipe.fused and not (apart and layout.sharding == "zero-1")
-            buffers, passing = buckets * stated * whole, apart * stated * whole
-        roots = wide * own if recipe.optimizer == "foreach" else 0.0
-        return cls(
-            weights=weights, gradients=gradients, optimizer=state * own, buffers=buffers, passing=passing,
-            updating=roots,
-        )  # fmt: skip
+    Beside the gradients themselves DistributedDataParallel keeps buckets of as many bytes (torch's documentation of
+    `gradient_as_bucket_view`); Megatron's gradients are views of its buffers. Where gradients are summed in fp32
+    and no product adds to the sums, as in nanotron's FP32GradientAccumulator, backward leaves those of all weights
+    in 16 bits first. PyTorch's multi-tensor Adam makes the roots of all second moments at once.
+    """
+    stated, wide, whole = recipe.dtype.itemsize, 4 if recipe.master else recipe.dtype.itemsize, dense + experts
+    state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
+    if layout.gathers:
+        own = dense / (node if layout.sharding == "hybrid" else copies) + experts / few
+        unsharded = whole if layout.sharding == "grad-op" else 2 * gathered
+        weights = stated * (unsharded + (0 if recipe.master else own))  # shards in fp32 are the optimizer's
+        gradients, buffers, passing = wide * own, stated * gathered, 0.0
+    else:
+        own = whole if layout.sharding == "ddp" else dense / parts + experts / few
+        weights, gradients = stated * whole, (4 if recipe.main_gradients else stated) * whole
+        apart = recipe.main_gradients and not recipe.fused
+        buckets = copies > 1 and not recipe.fused and not (apart and layout.sharding == "zero-1")
+        buffers, passing = buckets * stated * whole, apart * stated * whole
+    found = Accounts(
+        moment="update", weights=weights, gradients=gradients, optimizer=state * own, activations=0.0,
+        working=wide * own if recipe.optimizer == "foreach" else 0.0, buffers=buffers + _workspace(device, recipe),
+        capacity=device.dram.capacity, host=host,
+    )  # fmt: skip
+    return found, passing
 
 
-def workspace(device: Device, recipe: Recipe) -> int:
+def _workspace(device: Device, recipe: Recipe) -> int:
     """Of cuBLAS, of the threads of forward and of backward."""
     hopper = (capability_of(device) or (0,))[0] >= 9
     return 2 * (_DETERMINISTIC if recipe.deterministic else product_workspace(device)) + recipe.fused * _FUSED[hopper]

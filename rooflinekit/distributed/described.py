@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, product
 from types import MappingProxyType
 from typing import Any
 
-from rooflinekit.distributed.accounts import Accounts, Offload, Standing, workspace
+from rooflinekit.distributed.accounts import Accounts, Offload, at_update
 from rooflinekit.distributed.groups import Groups, Setting, groups_of
-from rooflinekit.distributed.pieces import Pieces, pieces_at, update_j, update_s
+from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
 from rooflinekit.distributed.prediction import TrainingStep, dense_peak
 from rooflinekit.distributed.products import Part
@@ -26,6 +26,7 @@ from rooflinekit.units import format_bytes, format_quantity
 
 #: Megatron's buckets hold max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
 _BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
+_BOTH = (Phase.FORWARD, Phase.BACKWARD)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,12 +55,6 @@ class Planner:
                 "stages"
             )
         self.pieces = pieces_at(place, self.part, self.recipe.with_changes(offload=0))
-        self.groups = self._groups()
-        held = self.decoder.layers // lay.pipeline
-        self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
-
-    def _groups(self) -> Groups:
-        lay, place = self.layout, self.place
         plane = place.gpus // lay.pipeline
         if lay.expert * lay.expert_tensor > plane:
             raise InputError(f"layout expert {lay.expert}: expected a divisor of {plane} GPUs of a stage")
@@ -67,9 +62,15 @@ class Planner:
             place.numbers, place.cluster.per_node, tensor=lay.tensor, context=lay.context,
             copies=lay.copies(place.gpus), expert=lay.expert, expert_tensor=lay.expert_tensor,
         )  # fmt: skip
-        return Groups(setting=place, members=members, crowded=True)
+        self.groups = Groups(setting=place, members=members, crowded=True)
+        held = self.decoder.layers // lay.pipeline
+        self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
 
     # --- what a micro-batch waits for in its groups -----------------------------------------------------------
+
+    def _in_tensor_group_s(self, *whats: str, share: float = 1.0) -> float:
+        """Collectives of an activation between layers, or of a share of it, one after another."""
+        return sum(self.groups.seconds("tensor", what, share * self.part.boundary_bytes) for what in whats)
 
     def sent_s(self, phase: Phase) -> dict[str, float]:
         """What a layer waits for in its groups: seconds by group."""
@@ -94,12 +95,12 @@ class Planner:
         """Two reductions each way, or a gather and a scatter for each; backward's run beside weights' gradients."""
         groups, layer, size = self.groups, self.pieces.part("layer", phase), self.part.boundary_bytes
         if not self.layout.sequence:
-            each, hidden = groups.seconds("tensor", "all-reduce", size), 0.0
+            each, hidden = self._in_tensor_group_s("all-reduce"), 0.0
             if phase is Phase.BACKWARD:
                 # Megatron reduces the gradient of a column layer's input beside its weight's gradient.
                 hidden = min(2 * each, layer.weight_gradient_s / 2) / groups.slowdown("tensor", "all-reduce", size)
             return rounds * each - hidden
-        each = groups.seconds("tensor", "all-gather", size) + groups.seconds("tensor", "reduce-scatter", size)
+        each = self._in_tensor_group_s("all-gather", "reduce-scatter")
         if self.recipe.tensor_overlap:  # piece by piece beside a product: the first piece, and what is longer than it
             each = max(each / self.layout.tensor, each - (layer.gpu_s - layer.attention_s) / 2)
         if self.decoder.experts:
@@ -124,14 +125,13 @@ class Planner:
             count = math.ceil(sum(numbers) / max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * self.replicas))
         groups = list(zip(("data", "expert data"), numbers, strict=True))
         bucket = Layer(
-            stage=(beside if lay.overlap else Stage()).part(count),
+            stage=Stage(*(s / count for s in beside)) if lay.overlap else Stage(),
             gather=self.groups.sent("all-gather", [(group, 2.0 * n / count) for group, n in groups if shared]),
             reduce=self.groups.sent(
                 "reduce-scatter" if shared else "all-reduce", [(group, gradient * n / count) for group, n in groups]
             ),
         )
-        run = sent_beside([bucket] * count, self._pace(), ahead=count)
-        return run.exposed_s + run.contention_s
+        return sum(sent_beside([bucket] * count, self._pace(), ahead=count).waits.values())
 
     def _pace(self) -> Pace:
         """Of a GPU whose CPU is part of what its layers take."""
@@ -153,21 +153,17 @@ class Planner:
 
     def head(self, phase: Phase) -> float:
         """The last norm, the output's product and the loss, with the group's reductions."""
-        own, size = self.pieces.part("head", phase).seconds, self.part.boundary_bytes
-        if self.layout.tensor == 1:
-            return own
+        own = self.pieces.part("head", phase).seconds
         if phase is Phase.BACKWARD:
-            return own + self.groups.seconds("tensor", "all-reduce", size)
-        small = 3 * self.groups.seconds("tensor", "all-reduce", size / self.decoder.hidden * 2)
-        return own + small + (self.groups.seconds("tensor", "all-gather", size) if self.layout.sequence else 0)
+            return own + self._in_tensor_group_s("all-reduce")
+        small = 3 * self._in_tensor_group_s("all-reduce", share=2 / self.decoder.hidden)
+        return own + small + (self._in_tensor_group_s("all-gather") if self.layout.sequence else 0.0)
 
     def embedding(self, phase: Phase) -> float:
         """The embedding, with the sum over its parts."""
-        own = self.pieces.part("embedding", phase).seconds
-        if self.layout.tensor == 1 or phase is Phase.BACKWARD:
-            return own
-        what = "reduce-scatter" if self.layout.sequence else "all-reduce"
-        return own + self.groups.seconds("tensor", what, self.part.boundary_bytes)
+        summed = "reduce-scatter" if self.layout.sequence else "all-reduce"
+        sent_s = 0.0 if phase is Phase.BACKWARD else self._in_tensor_group_s(summed)
+        return self.pieces.part("embedding", phase).seconds + sent_s
 
     def layers_of(self) -> list[int]:
         """Layers of each stage, the first ones the larger."""
@@ -177,22 +173,17 @@ class Planner:
 
     def stages(self) -> list[Stage]:
         """What each stage takes for a micro-batch."""
-        forward, backward = (self.layer(phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
-        found = []
-        counts = self.layers_of()
-        for k, count in enumerate(counts):
-            f, b = (count * s + self._offload_s(way, k) for way, s in zip(Phase, (forward, backward), strict=False))
-            if k == 0:
-                f, b = f + self.embedding(Phase.FORWARD), b + self.embedding(Phase.BACKWARD)
-            if k == len(counts) - 1:
-                f, b = f + self.head(Phase.FORWARD), b + self.head(Phase.BACKWARD)
-            found.append(Stage(forward_s=f, backward_s=b))
-        return found
+        counts, layer = self.layers_of(), {phase: self.layer(phase) for phase in _BOTH}
+
+        def seconds(k: int, phase: Phase) -> float:
+            own = counts[k] * layer[phase] + self._offload_s(phase, k)
+            own += self.embedding(phase) if k == 0 else 0.0
+            return own + (self.head(phase) if k == len(counts) - 1 else 0.0)
+
+        return [Stage(*(seconds(k, phase) for phase in _BOTH)) for k in range(len(counts))]
 
     def hop_s(self) -> float:
         """An activation to the next stage; tensor groups send a part each."""
-        if self.layout.pipeline == 1:
-            return 0.0
         return self.groups.seconds("pipe", "send-recv", self.part.boundary_bytes / self.layout.tensor)
 
     # --- weights ---------------------------------------------------------------------------------------------
@@ -205,8 +196,8 @@ class Planner:
         """What a GPU of stage k has: numbers of weights, of experts, of the ends among the weights; and layers."""
         w, last = self.pieces.weights, k == self.layout.pipeline - 1
         layers = sum(self.layers_of()[k :: self.layout.pipeline])
-        ends = w.get("embedding", 0) * (k == 0 or (last and self.pieces.tied)) + w.get("head", 0) * last
-        return layers * w["layer"] + ends, layers * self.pieces.weights["experts"], ends, layers
+        ends = w["embedding"] * (k == 0 or (last and self.pieces.tied)) + w["head"] * last
+        return layers * w["layer"] + ends, layers * w["experts"], ends, layers
 
     @property
     def replicas(self) -> int:
@@ -227,67 +218,60 @@ class Planner:
     def step(self) -> TrainingStep:
         """All of it."""
         place, machine = self.place, self.place.machines[0]
-        run, waits, away_s = self._gathered() if self.layout.gathers else self._in_stages()
+        run, away_s = self._gathered() if self.layout.gathers else self._in_stages()
         sums = self._sums(self.decoder.layers / self.layout.pipeline * self.count)
         if self.offload.layers:
             sums["offload"] = self.count * away_s
-        optimizer_s = update_s(self.updated, self.recipe, machine, place.host)
-        terms = {**sums, **waits, "optimizer": optimizer_s, "overhead": run.busy_s - sum(sums.values())}
+        optimizer_s, updated_j = update_of(self.updated, self.recipe, machine, place.host)
+        terms = {**sums, **run.waits, "optimizer": optimizer_s, "overhead": run.busy_s - sum(sums.values())}
         return TrainingStep(
             decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, device=machine.device,
             gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
             peak_flops=dense_peak(machine, self.recipe), deviation=self.pieces.deviation,
             link_deviation=max([0.0, *self.groups.spreads.values()]), host_deviation=place.host.spread,
-            courses=self.courses(run.under_way), energy=self._energy(sum(terms.values())),
+            courses=self.courses(run.under_way), energy=self._energy(sum(terms.values()), updated_j),
         )  # fmt: skip
 
-    def _in_stages(self) -> tuple[Scheduled, dict[str, float], float]:
-        """How the stages run, what is waited for beside kernels, and in a micro-batch for activations' copies."""
+    def _in_stages(self) -> tuple[Scheduled, float]:
+        """How the stages run, and what is waited for activations' copies in a micro-batch."""
         stages, pipeline = self.stages(), self.layout.pipeline
         run = pipelined(stages, self.count, self.layout.chunks, self.hop_s())
-        away_s = sum(
-            self._offload_s(way, k) for way in (Phase.FORWARD, Phase.BACKWARD) for k in range(0, len(stages), pipeline)
-        )
+        away_s = sum(self._offload_s(way, k) for way in _BOTH for k in range(0, len(stages), pipeline))
         copies_s = self.copies_s(whole(stages, pipeline)[0])
-        return run, {"bubble": run.total_s - run.busy_s, "copies": copies_s}, away_s
+        return replace(run, waits={**run.waits, "copies": copies_s}), away_s
 
-    def _gathered(self) -> tuple[Scheduled, dict[str, float], float]:
+    def _gathered(self) -> tuple[Scheduled, float]:
         """The same of layers that gather their weights, one after another."""
         lay, w, groups, hybrid = self.layout, self.pieces.weights, self.groups, self.layout.sharding == "hybrid"
         inside, away, node = "node" if hybrid else "data", self.offload.layers, len(groups.members["node"])
 
-        def layer(numbers: int, forward_s: float, backward_s: float) -> Layer:
+        def layer(numbers: int, *seconds: float) -> Layer:
             size = 2.0 * numbers
             across = groups.sent("all-reduce", [("across", size / node)]) if hybrid else ()
             return Layer(
-                stage=Stage(forward_s=forward_s, backward_s=backward_s),
+                stage=Stage(*seconds),
                 gather=groups.sent("all-gather", [(inside, size)]),
                 reduce=(*groups.sent("reduce-scatter", [(inside, size)]), *across),
             )
 
-        both = (Phase.FORWARD, Phase.BACKWARD)
-        seconds = [self.layer(phase) for phase in both]
+        seconds = [self.layer(phase) for phase in _BOTH]
         waits = [self.offload.wait_s(one) for one in seconds]
         numbers = w["layer"] + w["experts"]
-        ends = layer(w.get("embedding", 0) + w.get("head", 0), *(self.embedding(way) + self.head(way) for way in both))
+        ends = layer(w["embedding"] + w["head"], *(self.embedding(way) + self.head(way) for way in _BOTH))
         waiting = layer(numbers, *(s + wait for s, wait in zip(seconds, waits, strict=True)))
         layers = [ends, *[waiting] * away, *[layer(numbers, *seconds)] * (self.decoder.layers - away)]
         run = sent_beside(layers, self._pace(), pieces=self.count, again=lay.sharding != "grad-op")
-        busy_s = run.total_s - run.exposed_s - run.contention_s
-        terms = {"copies": run.exposed_s, "contention": run.contention_s}
-        return Scheduled(total_s=run.total_s, busy_s=busy_s), terms, away * sum(waits)
+        return run, away * sum(waits)
 
     def _sums(self, layers: float) -> dict[str, float]:
         """Seconds by cause: kernels by their terms, then groups. The ends' time is kernels' too."""
-        forward, backward = (self.pieces.part("layer", phase).gpu_s for phase in (Phase.FORWARD, Phase.BACKWARD))
-        ends = self.count * sum(
-            self.pieces.part(name, phase).gpu_s for name in ("embedding", "head")
-            for phase in (Phase.FORWARD, Phase.BACKWARD)
-        ) / (1 if self.layout.pipeline == 1 else 2)  # fmt: skip
-        whole = forward + backward
-        scale = (layers * whole + ends) / whole if whole else 0.0
+        whole, *ends = (
+            sum(self.pieces.part(name, phase).gpu_s for phase in _BOTH) for name in ("layer", "embedding", "head")
+        )
+        own = self.count * sum(ends) / (1 if self.layout.pipeline == 1 else 2)
+        scale = (layers * whole + own) / whole if whole else 0.0
         found = {name: scale * seconds for name, seconds in self.pieces.terms.items()}
-        for phase in (Phase.FORWARD, Phase.BACKWARD):
+        for phase in _BOTH:
             for group, seconds in self.sent_s(phase).items():
                 found[group] = found.get(group, 0.0) + layers * seconds
         return found
@@ -299,27 +283,25 @@ class Planner:
         parts, few = self.sharers if self.layout.sharding != "ddp" else (1, 1)
         return dense / parts + experts / few
 
-    def _energy(self, total_s: float) -> Energy | None:
+    def _energy(self, total_s: float, update: Mapping[str, float] | None) -> Energy | None:
         """All GPUs over the step: each has layers / pipeline of the layers, one of `pipeline` GPUs the embedding, one
-        the head; all stand by meanwhile.
+        the head; all stand by meanwhile. update: joules of a GPU's optimizer.
         """
         machine, drawn = self.place.machines[0], self.pieces.drawn_j
-        update = update_j(self.updated, self.recipe, machine)
         if drawn is None or update is None:
             return None
         ends = self.count / self.layout.pipeline
-        runs = {"layer": self.count * self.decoder.layers / self.layout.pipeline, "embedding": ends, "head": ends}
+        runs = {"layer": ends * self.decoder.layers, "embedding": ends, "head": ends}
         each = {
             name: sum(runs[part] * joules[name] for part, joules in drawn.items()) + update[name] for name in PARTS
         }  # fmt: skip
         return energy_together([Member(count=self.place.gpus, machine=machine, kernels_j=each)], total_s)
 
-    def accounts(self, under_way: Sequence[int] = ()) -> tuple[Accounts, ...]:
-        """Peak memory of a GPU of each stage. under_way: micro-batches that it keeps, by its chunks."""
-        return tuple(max(course, key=lambda one: one.allocated) for course in self.courses(under_way))
-
     def courses(self, under_way: Sequence[int] = ()) -> tuple[tuple[Accounts, ...], ...]:
-        """Memory of a GPU of each stage at the moments that may be its fullest, in their order."""
+        """Memory of a GPU of each stage at the moments that may be its fullest, in their order.
+
+        under_way: micro-batches that each keeps, by its chunks.
+        """
         lay = self.layout
         if not under_way:
             under_way = [min(self.count, lay.pipeline - k) * lay.chunks for k in range(lay.pipeline)]
@@ -327,14 +309,13 @@ class Planner:
 
     def _course(self, k: int, under_way: int) -> tuple[Accounts, ...]:
         """Of stage k. under_way: micro-batches that it keeps, by its chunks."""
-        device, (dense, experts, ends, layers) = self.place.machines[0].device, self._held(k)
-        parts, few = self.sharers
-        stands = Standing.of(
-            self.layout, self.recipe, dense=dense, experts=experts, copies=self.replicas, parts=parts, few=few,
-            gathered=max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends),
-            node=len(self.groups.members["node"]),
-        )  # fmt: skip
+        (dense, experts, ends, layers), (parts, few) = self._held(k), self.sharers
         saved, micro_batches = self.pieces.saved_bytes, max(under_way, self.layout.chunks) / self.layout.chunks
+        stands, passing = at_update(
+            self.layout, self.recipe, self.place.machines[0].device, dense=dense, experts=experts,
+            gathered=max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends), copies=self.replicas,
+            node=len(self.groups.members["node"]), parts=parts, few=few, host=self.offload.host_bytes(micro_batches),
+        )  # fmt: skip
         kept = saved["layer"] * self.offload.kept(layers, micro_batches)
         first, last = k == 0, k == self.layout.pipeline - 1
         kept += saved.get("embedding", 0) * first * -(-under_way // self.layout.chunks)
@@ -342,20 +323,16 @@ class Planner:
         own = saved.get("head", 0) * last
         needs, left = self.pieces.working_bytes, self.pieces.left_bytes * last
         new = stands.gradients if self.count == 1 and not self.recipe.main_gradients else 0.0
-        moments = {
-            "backward begins": (kept + own, max(needs["head"] * last - own, needs["layer"]), stands.gradients - new),
-            "backward ends": (
-                other, max(needs["layer"], needs["embedding"] * first) + left, stands.gradients + stands.passing
+        return (
+            replace(
+                stands, moment="backward begins", activations=kept + own, gradients=stands.gradients - new,
+                working=max(needs["head"] * last - own, needs["layer"]),
             ),
-            "update": (0.0, stands.updating + left, stands.gradients),
-        }  # fmt: skip
-        return tuple(
-            Accounts(
-                moment=moment, weights=stands.weights, gradients=gradients, optimizer=stands.optimizer,
-                activations=activations, working=working, buffers=stands.buffers + workspace(device, self.recipe),
-                capacity=device.dram.capacity, host=self.offload.host_bytes(micro_batches),
-            )
-            for moment, (activations, working, gradients) in moments.items()
+            replace(
+                stands, moment="backward ends", activations=other, gradients=stands.gradients + passing,
+                working=max(needs["layer"], needs["embedding"] * first) + left,
+            ),
+            replace(stands, working=stands.working + left),
         )  # fmt: skip
 
 
@@ -423,30 +400,26 @@ def search_layouts(
     InputError where nothing fits.
     """
     plans: list[tuple[float, float, Planner]] = []
-    considered = too_large = 0
+    considered = 0
     for layout, recompute in candidates(decoder, place, batch, seq):
+        own = recipe.with_changes(recompute=recompute)
         try:
-            planner = Planner(
-                decoder=decoder, layout=layout, recipe=recipe.with_changes(recompute=recompute), batch=batch, seq=seq,
-                place=place,
-            )  # fmt: skip
+            planner = Planner(decoder=decoder, layout=layout, recipe=own, batch=batch, seq=seq, place=place)
         except RooflinekitError:
             continue
         considered += 1
         if progress is not None:
             progress(considered)
-        memory = max(planner.accounts(), key=lambda accounts: accounts.allocated)
+        memory = max(chain.from_iterable(planner.courses()), key=lambda one: one.allocated)
         if memory.fits:
             plans.append((planner.bound_s(), memory.allocated, planner))
-        else:
-            too_large += 1
     found = _worked_out(sorted(plans, key=lambda plan: plan[:2]), keep)
     if not found:
         raise InputError(
             f"{decoder.name}: none of {considered} layouts fits {place.gpus} GPUs of {place.cluster.name}; choose more "
             "GPUs or a shorter sequence"
         )
-    return LayoutSearch(steps=tuple(found), considered=considered, too_large=too_large)
+    return LayoutSearch(steps=tuple(found), considered=considered, too_large=considered - len(plans))
 
 
 def _worked_out(plans: Sequence[tuple[float, float, Planner]], keep: int) -> list[TrainingStep]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -73,12 +74,9 @@ class Trial:
     @property
     def changes(self) -> int:
         """How many things differ from plain training in the graph's own formats."""
-        savers = self.prediction.savers
-        chosen = (
-            self.autocast, savers.accumulate > 1, savers.checkpoint, savers.save, savers.eight_bit, savers.offload,
-            savers.offload_activations,
-        )  # fmt: skip
-        return sum(map(bool, (*chosen, isinstance(self.prediction.strategy, FSDP))))
+        p = self.prediction
+        saved = sum(bool(getattr(p.savers, one.name) != one.default) for one in fields(Savers))
+        return saved + bool(self.autocast) + isinstance(p.strategy, FSDP)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -88,18 +86,20 @@ class Fitting(FirstLine):
     trials: tuple[Trial, ...]
 
     @cached_property
+    def _fitting(self) -> list[Trial]:
+        """Those that fit, the fastest first."""
+        return sorted((t for t in self.trials if t.prediction.fits), key=lambda trial: trial.prediction.total_s)
+
+    @property
     def fastest(self) -> Trial | None:
         """The fastest that fits, however much it changes; None where none does."""
-        fitting = [trial for trial in self.trials if trial.prediction.fits]
-        return min(fitting, key=lambda trial: trial.prediction.total_s, default=None)
+        return next(iter(self._fitting), None)
 
     @cached_property
     def best(self) -> Trial | None:
         """The fastest that fits, or one within 2 % of it that changes less; None where none does."""
-        fitting = [trial for trial in self.trials if trial.prediction.fits]
-        least = 0.0 if self.fastest is None else self.fastest.prediction.total_s
-        near = [trial for trial in fitting if trial.prediction.total_s <= _AS_FAST * least]
-        return min(near, key=lambda trial: (trial.changes, trial.prediction.total_s), default=None)
+        near = [t for t in self._fitting if t.prediction.total_s <= _AS_FAST * self._fitting[0].prediction.total_s]
+        return min(near, key=lambda trial: trial.changes, default=None)
 
     @property
     def policy(self) -> str:
@@ -175,11 +175,11 @@ class Fitting(FirstLine):
         """Name, time, memory, whether it fits, and the largest sizes at which it does; the fastest first."""
         return [
             [
-                row["combination"], format_quantity(row["total_s"], "s"),
-                format_bytes(row["peak_bytes"]), "fits" if row["fits"] else "does not fit",
-                *(f"{name} ≤ {row[f'largest_{name}']}" for name in self.trials[0].largest),
+                one.name, format_quantity(one.prediction.total_s, "s"), format_bytes(one.peak_bytes),
+                "fits" if one.prediction.fits else "does not fit",
+                *(f"{name} ≤ {value}" for name, value in one.largest.items()),
             ]
-            for row in self.table.to_dict("records")
+            for one in sorted(self.trials, key=lambda trial: trial.prediction.total_s)
         ]  # fmt: skip
 
 
@@ -323,30 +323,15 @@ def choices(base: Savers, plain: ParallelPrediction, predict: Predict) -> Iterat
     blocks = [path[0] for path in segments_of(plain.slowest.prediction.graph)]
     full = replace(base, checkpoint=True)
 
-    def saving(count: int) -> Savers:
-        return replace(full, save=tuple(units[:count]))
-
-    def again(count: int) -> Savers:
-        return replace(base, checkpoint=tuple(blocks[: len(blocks) - count]))
-
-    def away(count: int) -> Savers:
-        return replace(base, offload_activations=tuple(blocks[: len(blocks) - 1 - count]))
-
-    for ways, least, most in ((saving, 1, len(units)), (again, 1, len(blocks) - 1), (away, 0, len(blocks) - 2)):
-        if found := _most(ways, least, most, predict):
-            yield found
+    fewer = [tuple(blocks[:count]) for count in range(len(blocks) - 1, 0, -1)]
+    saving = [replace(full, save=tuple(units[: count + 1])) for count in range(len(units))]
+    again = [replace(base, checkpoint=first) for first in fewer]
+    away = [replace(base, offload_activations=first) for first in fewer]
+    for ways in (saving, again, away):
+        if count := bisect_left(ways, True, key=lambda savers: not predict(savers).fits):
+            yield predict(ways[count - 1])
     if not predict(full).fits:
         yield predict(replace(full, offload_activations=True))
-
-
-def _most(savers: Callable[[int], Savers], least: int, most: int, predict: Predict) -> ParallelPrediction | None:
-    """The prediction with the largest number from one to the other that fits, by halving; None where none does."""
-    low, high, found = least - 1, most + 1, None
-    while high - low > 1:
-        middle = (low + high) // 2
-        p = predict(savers(middle))
-        low, high, found = (middle, high, p) if p.fits else (low, middle, found)
-    return found
 
 
 def _worth(plain: ParallelPrediction) -> list[str]:
@@ -440,37 +425,28 @@ def pasted(p: ParallelPrediction, autocast: DType | None) -> str:
 
     Raises InputError where a checkpoint would span several modules, which no single call can wrap.
     """
-    graph = _once(p.slowest.prediction.graph)
-    found = [*_checkpoints(graph, p.savers), *_away(graph, p.savers), *_shards(graph, p), *_step(p.savers, autocast)]
+    found = [*_wrapping(_once(p.slowest.prediction.graph), p), *_step(p.savers, autocast)]
     imports = dict.fromkeys(sorted(line for wanted, _ in found for line in wanted))
     return "\n".join([_head(p, autocast), *imports, "", *(text for _, text in found)])
 
 
-def _checkpoints(graph: Graph, savers: Savers) -> Iterator[_Part]:
-    if not savers.checkpoint:
-        return
-    blocks = _paths(graph, savers.checkpoint)
-    names, extra = ["checkpoint"], ""
+def _wrapping(graph: Graph, p: ParallelPrediction) -> Iterator[_Part]:
+    """What is called before training: for checkpoints, for activations on the host, for units of FSDP."""
+    savers, names, extra = p.savers, ["checkpoint"], ""
+    blocks = _paths(graph, savers.checkpoint) if savers.checkpoint else []
     if savers.save:
         names = ["CheckpointPolicy", "checkpoint", "create_selective_checkpoint_contexts"]
         extra = ", context_fn=functools.partial(contexts, BLOCKS[path])"
-        yield (
-            ["from collections import Counter"],
-            f"BLOCKS = {_literal(_saved(graph, blocks, savers.save))}\n{_SELECTIVE}",
-        )
-    else:
+        saved = _literal(_saved(graph, blocks, savers.save))
+        yield ["from collections import Counter"], f"BLOCKS = {saved}\n{_SELECTIVE}"
+    elif savers.checkpoint:
         yield [], f"BLOCKS = {json.dumps(blocks)}"
-    imports = ["import functools", "import torch", f"from torch.utils.checkpoint import {', '.join(names)}"]
-    yield imports, _CHECKPOINT.replace("{context}", extra)
-
-
-def _away(graph: Graph, savers: Savers) -> Iterator[_Part]:
+    if savers.checkpoint:
+        imports = ["import functools", "import torch", f"from torch.utils.checkpoint import {', '.join(names)}"]
+        yield imports, _CHECKPOINT.replace("{context}", extra)
     if chosen := savers.offload_activations:
         away = [path[0] for path in segments_of(graph)][:-1] if chosen is True else chosen
         yield ["import functools", "import torch"], f"AWAY = {json.dumps(away)}\n{_AWAY}"
-
-
-def _shards(graph: Graph, p: ParallelPrediction) -> Iterator[_Part]:
     if isinstance(p.strategy, FSDP) and p.gpus > 1:
         text = f"UNITS = {json.dumps(repeated_blocks(graph))}\n{_SHARD}".replace("{again}", str(p.strategy.stage == 3))
         yield ["import torch", "from torch.distributed.fsdp import fully_shard"], text

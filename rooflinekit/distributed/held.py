@@ -10,7 +10,7 @@ from typing import Any
 
 from rooflinekit.distributed.queues import DeviceRun
 from rooflinekit.ir.op import Phase
-from rooflinekit.step.memory import STANDING, MemoryUse
+from rooflinekit.step.memory import STANDING
 from rooflinekit.step.memory_course import Moment, memory_course
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_bytes, format_quantity
@@ -22,6 +22,8 @@ class Kept:
 
     piece_bytes: int  # from a piece's forward to its backward
     under_way: tuple[tuple[float, Phase, int], ...]  # of each task: when it begins, its phase, pieces then under way
+    fullest: int  # of its chunks the one that needs most while it computes
+    beside: Mapping[str, int]  # by account: what the other chunks have standing, and the inputs of further pieces
 
     @property
     def most(self) -> int:
@@ -29,8 +31,8 @@ class Kept:
         return max(count for _, _, count in self.under_way)
 
 
-def course_of(chunks: Sequence[Prediction], run: DeviceRun, memory: MemoryUse, kept: Kept | None) -> tuple[Moment, ...]:
-    """Moments in their order, on the clock of all devices; the largest sum is the peak of `memory`, or less
+def course_of(chunks: Sequence[Prediction], run: DeviceRun, kept: Kept | None) -> tuple[Moment, ...]:
+    """Moments in their order, on the clock of all devices; the largest sum is the peak of the device's memory, or less
     where a stage's optimizer is fullest, beside which no piece is under way.
 
     A stage has one for each task: the fullest that its chunk comes to in this phase, with what the other chunks have
@@ -38,18 +40,10 @@ def course_of(chunks: Sequence[Prediction], run: DeviceRun, memory: MemoryUse, k
     """
     if kept is None:
         return memory_course(chunks[0], [span.start_s for span in run.spans])
-    p = max(chunks, key=lambda one: one.memory.peak_bytes - one.memory.standing_bytes)
-    fullest = fullest_of(memory_course(p))
-    own, others = p.memory, memory.standing_bytes - p.memory.standing_bytes
-    waiting = memory.peak_bytes - own.peak_bytes - others - (kept.most - 1) * kept.piece_bytes
-    beside = {
-        "weights": memory.weight_bytes - own.weight_bytes, "gradients": memory.gradient_bytes - own.gradient_bytes,
-        "optimizer state": memory.state_bytes - own.state_bytes, "inputs": waiting,
-    }  # fmt: skip
+    fullest = fullest_of(memory_course(chunks[kept.fullest]))
 
     def moment(start_s: float, phase: Phase, count: int) -> Moment:
-        alive = fullest[phase].alive
-        more = {**beside, "activations": (count - 1) * kept.piece_bytes}
+        alive, more = fullest[phase].alive, {**kept.beside, "activations": (count - 1) * kept.piece_bytes}
         held = {name: size + more.get(name, 0) for name, size in alive.bytes_of.items()}
         return Moment(start_s=start_s, alive=replace(alive, bytes_of=MappingProxyType(held)))
 

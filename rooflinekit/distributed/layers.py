@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rooflinekit.distributed.products import Products
@@ -35,7 +35,7 @@ class Layers(Products):
             x = self.layer(f"layers.{i}", x)
         tape.module = "norm"
         x = self.norm(x, d.hidden)
-        loss = self._loss(x, ids)
+        loss = self._loss(x)
         tape.backward()
         return ids, loss
 
@@ -61,31 +61,20 @@ class Layers(Products):
 
         return self.dropped(x) if self.recipe.dropout else x
 
-    def _loss(self, x: TensorSpec, ids: TensorSpec) -> TensorSpec:
-        d, part, tape = self.part.decoder, self.part, self.tape
+    def _loss(self, x: TensorSpec) -> TensorSpec:
+        part, tape = self.part, self.tape
         tape.module = "head"
-        self.part = replace(part, decoder=replace(d, bias=False))
-        logits = self._tied(x) if d.tied else self.linear(x, "out", part.vocab)
-        self.part = part
-        labels = TensorSpec(name="labels", shape=(part.tokens,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
-        if self.recipe.loss == "kernel":
-            return self._loss_kernel(logits)
-        shared = self.recipe.fused or self.recipe.loss == "shared"
-        return self._shared_loss(logits, labels) if shared else self._plain_loss(logits, labels)
-
-    def _tied(self, x: TensorSpec) -> TensorSpec:
-        """The product with the embedding's own table."""
-        tape = self.tape
-        shared, own = tape.weights["embedding.weight"], tape.main["embedding.weight"]
-        tape.weights["head.out.weight"], tape.main["head.out.weight"] = shared, own
-        y = self.linear(x, "out", self.part.vocab)
-        del tape.weights["head.out.weight"], tape.main["head.out.weight"]
-        return y
-
-    def _plain_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
-        tape, recipe, (n, v) = self.tape, self.recipe, logits.shape
+        table = tape.weights["embedding.weight"] if part.decoder.tied else None
+        logits = self.linear(x, "out", part.vocab, biased=False, shared=table)
         tape.module = "loss"
+        if self.recipe.loss == "shared" or (self.recipe.fused and self.recipe.loss == "plain"):
+            return self._shared_loss(logits)
         self.held.append(logits.memory)
+        return self._loss_kernel(logits) if self.recipe.loss == "kernel" else self._plain_loss(logits)
+
+    def _plain_loss(self, logits: TensorSpec) -> TensorSpec:
+        tape, recipe, (n, v) = self.tape, self.recipe, logits.shape
+        labels = TensorSpec(name="labels", shape=(n,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
         wide = DType.FLOAT32 if recipe.autocast else recipe.dtype
         x = logits
         if recipe.autocast:
@@ -109,11 +98,8 @@ class Layers(Products):
     def _loss_kernel(self, logits: TensorSpec) -> TensorSpec:
         """One kernel each way: forward reads the logits, backward writes their gradient beside them."""
         tape, wide = self.tape, DType.FLOAT32
-        tape.module = "loss"
-        self.held.append(logits.memory)
         sums = tape.pointwise((logits,), tape.new(logits.shape[0], 1, dtype=wide), vector=3, special=1)
-        loss = TensorSpec(name="loss", shape=(), dtype=wide)
-        tape.run("aten.mean", (sums,), loss, dim=None)
+        loss = tape.run("aten.mean", (sums,), TensorSpec(name="loss", shape=(), dtype=wide), dim=None)
 
         @tape.later
         def back() -> None:
@@ -121,14 +107,12 @@ class Layers(Products):
 
         return loss
 
-    def _shared_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
+    def _shared_loss(self, logits: TensorSpec) -> TensorSpec:
         """In fp32 over the parts of the vocabulary: largest, difference, exp and sum, quotient; in place backward.
 
         Megatron's difference takes the place of the logits, nanotron's is another tensor.
         """
-        tape, (n, v) = self.tape, logits.shape
-        tape.module = "loss"
-        wide = DType.FLOAT32
+        tape, (n, v), wide = self.tape, logits.shape, DType.FLOAT32
         x = tape.run("aten._to_copy", (logits,), tape.new(n, v, dtype=wide), dtype=wide)
         top = tape.run("aten.amax", (x,), tape.new(n, 1, dtype=wide), dim=[-1], keepdim=False)
         if self.recipe.fused:
@@ -138,8 +122,7 @@ class Layers(Products):
         tape.run("aten.exp", (x,), x)
         sums = tape.run("aten.sum", (x,), tape.new(n, 1, dtype=wide), dim=[-1], keepdim=False)
         tape.run("aten.div_", (x, sums), x)
-        loss = TensorSpec(name="loss", shape=(), dtype=wide)
-        tape.run("aten.mean", (sums,), loss, dim=None)
+        loss = tape.run("aten.mean", (sums,), TensorSpec(name="loss", shape=(), dtype=wide), dim=None)
 
         @tape.later
         def back() -> None:
@@ -379,21 +362,20 @@ class Layers(Products):
             wide = self.tape.run(f"aten.{kind}", read, self.tape.like(x, DType.FLOAT32), **attrs)
         return self.tape.run("aten._to_copy", (wide,), self.tape.like(x), dtype=self.recipe.dtype)
 
-    def _softmax(self, scores: TensorSpec) -> TensorSpec:
-        tape = self.tape
-        if self._masks_in_kernel(scores):
-            return tape.run("training.causal_softmax", (scores,), tape.like(scores), reads=1)
+    def _softmax(self, *given: TensorSpec) -> TensorSpec:
+        """Of scores; or backward, of a gradient and the result."""
+        tape, back = self.tape, len(given) > 1
+        kind, masked = ("_softmax_backward_data", 0.0) if back else ("_softmax", -10000.0)
+        if self._masks_in_kernel(given[0]):
+            return tape.run("training.causal_softmax", given, tape.like(given[0]), reads=len(given))
         if self.recipe.fused:
-            return self._wide(scores, (("mul", {}), ("masked_fill", {"value": -10000.0}), ("_softmax", {"dim": -1})))
-        return tape.run("aten._softmax", (scores,), tape.like(scores), dim=-1)
-
-    def _softmax_back(self, g: TensorSpec, p: TensorSpec) -> TensorSpec:
-        tape, kind = self.tape, "_softmax_backward_data"
-        if self._masks_in_kernel(p):
-            return tape.run("training.causal_softmax", (g, p), tape.like(p), reads=2)
-        if self.recipe.fused:
-            return self._wide(g, ((kind, {"dim": -1}), ("masked_fill", {"value": 0.0}), ("mul", {})), p)
-        return tape.run(f"aten.{kind}", (g, p), tape.like(p), dim=-1)
+            kinds: list[tuple[str, dict[str, Any]]] = [
+                ("mul", {}),
+                ("masked_fill", {"value": masked}),
+                (kind, {"dim": -1}),
+            ]
+            return self._wide(given[0], kinds[::-1] if back else kinds, *given[1:])
+        return tape.run(f"aten.{kind}", given, tape.like(given[0]), dim=-1)
 
     def _unfused(self, q: TensorSpec, k: TensorSpec, v: TensorSpec) -> TensorSpec:
         """Scores, masked softmax and weighted sum by kernels of their own; the whole square of them."""
@@ -421,7 +403,7 @@ class Layers(Products):
             gv = product(tape.view(kept, n, total, seq), g)
             if mask:
                 gp = tape.run("aten.native_dropout_backward", (gp, *mask), tape.like(gp), scale=1.0)
-            gs = self._softmax_back(gp, p)
+            gs = self._softmax(gp, p)
             gq, gk = product(gs, keys), product(tape.view(gs, n, total, seq), rows)
             for one, gradient in ((q, gq), (k, gk), (v, gv)):
                 tape.give(one, gradient.seen(*one.shape))

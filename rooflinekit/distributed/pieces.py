@@ -103,21 +103,15 @@ def optimizer_ops(weights: tuple[TensorSpec, ...], gradients: tuple[TensorSpec, 
 _TIMED = 2**26
 
 
-def update_s(numbers: float, recipe: Recipe, machine: Machine, host: Host) -> float:
-    """Seconds for so many weights: the gradients' norm, their clipping, and Adam."""
-    issues = _issues(recipe)
-    gpu_s, cpu_s = sum(t.total_s for t in _timings(issues, machine)), sum(issue_cost_s(i, host) for i in issues)
-    return max(gpu_s * numbers / _TIMED, cpu_s + host.step)
-
-
-def update_j(numbers: float, recipe: Recipe, machine: Machine) -> Mapping[str, float] | None:
-    """Joules by part, beside idling, of the same; None where no power is stated."""
-    drawn = drawn_by(_timings(_issues(recipe), machine), machine)
-    return None if drawn is None else {name: j * numbers / _TIMED for name, j in drawn.items()}
-
-
-def _timings(issues: Sequence[Issue], machine: Machine) -> tuple[Timing, ...]:
-    return time_kernels([kernel for issue in issues for kernel in issue.kernels], machine)
+def update_of(numbers: float, recipe: Recipe, machine: Machine, host: Host) -> tuple[float, Mapping[str, float] | None]:
+    """Seconds for so many weights: the gradients' norm, their clipping, and Adam; and joules by part, beside idling,
+    None where no power is stated.
+    """
+    issues, share = _issues(recipe), numbers / _TIMED
+    timings = time_kernels([kernel for issue in issues for kernel in issue.kernels], machine)
+    gpu_s, cpu_s = share * sum(t.total_s for t in timings), sum(issue_cost_s(i, host) for i in issues)
+    drawn = drawn_by(timings, machine)
+    return max(gpu_s, cpu_s + host.step), drawn and {name: share * j for name, j in drawn.items()}
 
 
 @lru_cache(maxsize=64)
@@ -242,11 +236,11 @@ def _part_of(module: str) -> str:
 
 
 def _weights(graph: Graph) -> dict[str, int]:
-    found = dict.fromkeys(("layer", "experts"), 0)
+    found: dict[str, int] = defaultdict(int)
     for spec in graph.weights:
         part = "experts" if ".experts." in spec.name else _part_of(spec.name)
-        found[part] = found.get(part, 0) + int(spec.numel)
-    return {part: numbers // _COUNTS.get(part, 1) for part, numbers in found.items()}
+        found[part] += int(spec.numel)
+    return {part: found[part] // _COUNTS.get(part, 1) for part in ("embedding", "layer", "experts", "head")}
 
 
 def _saved(graph: Graph) -> dict[str, int]:
@@ -292,18 +286,16 @@ def _working(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bo
     }, left
 
 
-#: Joules by part of the board (`model.energy.PARTS`), beside idling, of each part of the step.
-DrawnParts = Mapping[str, Mapping[str, float]]
-
-
-def _drawn(timings: Sequence[Timing], machine: Machine) -> DrawnParts | None:
-    """Joules of one micro-batch on one GPU by part, forward and backward together; None where no power is stated."""
+def _drawn(timings: Sequence[Timing], machine: Machine) -> Mapping[str, Mapping[str, float]] | None:
+    """Joules of each part of a micro-batch by the board's parts (`model.energy.PARTS`), beside idling, forward and
+    backward together; None where no power is stated.
+    """
     found: dict[str, list[Timing]] = defaultdict(list)
     for timing in timings:
         found[_part_of(timing.kernel.module)].append(timing)
-    drawn = {part: drawn_by(own, machine) for part, own in found.items()}
-    if any(joules is None for joules in drawn.values()):
-        return None
-    return {
-        part: {name: j / _COUNTS.get(part, 1) for name, j in (joules or {}).items()} for part, joules in drawn.items()
-    }
+    drawn = {}
+    for part, own in found.items():
+        if (joules := drawn_by(own, machine)) is None:
+            return None
+        drawn[part] = {name: j / _COUNTS.get(part, 1) for name, j in joules.items()}
+    return drawn

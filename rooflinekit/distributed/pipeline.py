@@ -7,9 +7,10 @@ the model on each device, as Megatron-LM does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from rooflinekit.distributed.queues import Barrier, Item, Pace, Transmission, Work, run_devices
 from rooflinekit.errors import InputError
@@ -150,25 +151,25 @@ def balanced(weights: Sequence[Sequence[float]]) -> list[int]:
 # When a pipeline of equal stages is done, and what layers wait for that gather their weights.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What a chunk of layers takes for a micro-batch."""
+class Stage(NamedTuple):
+    """What a chunk of layers takes for a micro-batch; their sum is both ways."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
 
-    def part(self, count: int) -> Stage:
-        """One of so many equal parts."""
-        return Stage(forward_s=self.forward_s / count, backward_s=self.backward_s / count)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
-    """A step before what copies send at its end."""
+    """How a step runs before its optimizer."""
 
-    total_s: float
     busy_s: float  # of the GPU that computes most
+    waits: Mapping[str, float]  # beside that, by cause
     under_way: tuple[int, ...] = (1,)  # micro-batches, each through a chunk, that a GPU keeps at once
+
+    @property
+    def total_s(self) -> float:
+        """Until all is done."""
+        return self.busy_s + sum(self.waits.values())
 
 
 def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -> Scheduled:
@@ -179,8 +180,7 @@ def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -
     """
     gpus = len(stages) // chunks
     if gpus == 1:
-        busy = pieces * (stages[0].forward_s + stages[0].backward_s)
-        return Scheduled(total_s=busy, busy_s=busy)
+        return Scheduled(busy_s=pieces * sum(stages[0]), waits={"bubble": 0.0})
     interleaved = chunks > 1 and pieces % gpus == 0
     queues = orders("interleaved" if interleaved else "1f1b", gpus, pieces, chunks if interleaved else 1)
     own = stages if interleaved else whole(stages, gpus)
@@ -189,8 +189,7 @@ def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -
     worked = [0.0] * gpus
 
     def perform(gpu: int, task: Task, ready_s: float) -> Slot:
-        stage = own[task.stage]
-        seconds = stage.backward_s if task.backward else stage.forward_s
+        seconds = own[task.stage][task.backward]
         sends = task.stage > 0 if task.backward else task.stage < last
         start = max(ready[gpu], ready_s)
         ready[gpu] = start + seconds + (hop_s if sends else 0.0)
@@ -199,27 +198,21 @@ def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -
 
     slots, _ = run_pipeline([hop_s] * last, queues, perform)
     return Scheduled(
-        total_s=max(ready), busy_s=max(worked), under_way=tuple(max(pieces_under_way(own)) for own in slots)
-    )
+        busy_s=max(worked), waits={"bubble": max(ready) - max(worked)},
+        under_way=tuple(max(pieces_under_way(own)) for own in slots),
+    )  # fmt: skip
 
 
 def whole(stages: Sequence[Stage], gpus: int) -> list[Stage]:
     """All chunks of a GPU in one stage."""
-    return [
-        Stage(
-            forward_s=sum(stage.forward_s for stage in stages[k::gpus]),
-            backward_s=sum(stage.backward_s for stage in stages[k::gpus]),
-        )
-        for k in range(gpus)
-    ]  # fmt: skip
+    return [Stage(*map(sum, zip(*stages[k::gpus], strict=True))) for k in range(gpus)]
 
 
 def least_s(stages: Sequence[Stage], pieces: int, chunks: int) -> float:
     """A time below which no schedule of these stages is done: the slowest GPU's work and the way there and back."""
     gpus = len(stages) // chunks
-    own = whole(stages, gpus)
-    way = sum(stage.forward_s + stage.backward_s for stage in stages[:gpus])
-    return max(pieces * (s.forward_s + s.backward_s) + way * (1 - 1 / gpus) * (gpus > 1) for s in own)
+    way = sum(map(sum, stages[:gpus])) * (1 - 1 / gpus)
+    return pieces * max(map(sum, whole(stages, gpus))) + way
 
 
 # What a device waits for that sends beside what it computes, layer by layer or in buckets.
@@ -234,19 +227,12 @@ class Layer:
     reduce: tuple[CollectiveTiming, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waited:
-    """Seconds until a device is done, and of them waits for the links, and what kernels beside them lose."""
-
-    total_s: float
-    exposed_s: float
-    contention_s: float
-
-
 _ALIKE = 3  # micro-batches from which on each adds as much as the one before it
 
 
-def sent_beside(layers: Sequence[Layer], pace: Pace, *, pieces: int = 1, again: bool = False, ahead: int = 1) -> Waited:
+def sent_beside(
+    layers: Sequence[Layer], pace: Pace, *, pieces: int = 1, again: bool = False, ahead: int = 1
+) -> Scheduled:
     """Micro-batches whose weights are gathered so many layers ahead, and whose gradients are reduced behind.
 
     again: weights are gathered once more for backward (FSDP's FULL_SHARD), but for the last layer's, which are kept.
@@ -260,7 +246,10 @@ def sent_beside(layers: Sequence[Layer], pace: Pace, *, pieces: int = 1, again: 
     seconds = run(min(pieces, _ALIKE))
     if pieces > _ALIKE:
         seconds = tuple(a + (pieces - _ALIKE) * (a - b) for a, b in zip(seconds, run(_ALIKE - 1), strict=True))
-    return Waited(**dict(zip(("total_s", "exposed_s", "contention_s"), seconds, strict=True)))
+    total_s, exposed_s, contention_s = seconds
+    return Scheduled(
+        busy_s=total_s - exposed_s - contention_s, waits={"copies": exposed_s, "contention": contention_s}
+    )  # fmt: skip
 
 
 def _piece(layers: Sequence[Layer], name: str, *, again: bool, ahead: int) -> Iterator[Item]:
@@ -277,7 +266,7 @@ def _piece(layers: Sequence[Layer], name: str, *, again: bool, ahead: int) -> It
                     yield from map(_sent, keys[i], order[i].gather)
             if keys[k]:
                 yield Barrier(keys=keys[k])
-            yield Work(what="layer", block_s=one.stage.backward_s if backward else one.stage.forward_s)
+            yield Work(what="layer", block_s=one.stage[backward])
             if backward:
                 yield from (_sent(f"reduce {k} {name} {n}", timing) for n, timing in enumerate(one.reduce))
 

@@ -14,14 +14,13 @@ from rooflinekit.distributed.groups import BATCH, Groups, Setting, batch_of, gro
 from rooflinekit.distributed.mixtures import Spread, agreed, spread
 from rooflinekit.distributed.pipeline import orders
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
-from rooflinekit.distributed.queues import DeviceRun, Message, copied_s, is_issued_anew, program_of, run_devices
+from rooflinekit.distributed.queues import DeviceRun, Message, copied_s, program_of, run_devices, waits_of
 from rooflinekit.distributed.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
-from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, replicated, sharded, with_threads
+from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, rewritten, sharded
 from rooflinekit.distributed.saving import check_savers, host_bytes, saving
 from rooflinekit.distributed.staged import Chunk, Plan, crossing_bytes, run_stages, stage_of_blocks, stages_of, tasks_of
 from rooflinekit.distributed.tensor import cut, cut_by_tokens
 from rooflinekit.errors import InputError
-from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph, resized
 from rooflinekit.ir.sizes import whole
 from rooflinekit.model.machine import Machine
@@ -142,13 +141,7 @@ def share_of(
     """The terms of a device that has run beside others, `stretch` times as slowly as predicted."""
     terms = dict.fromkeys(TERMS, 0.0) | p.terms()
     if run.communicates or run.offload_s:
-        copied = copied_s(p, threads)
-        # Where ops are issued anew, the device has stood idle for the copies; else they come before what has run.
-        idle = run.idle_s - (copied if is_issued_anew(p) else 0.0) - run.offload_s
-        terms |= {
-            "input": copied, "overhead": idle, "contention": run.contention_s, "communication": run.exposed_s,
-            "straggling": run.straggling_s, "offload": run.offload_s,
-        }  # fmt: skip
+        terms |= waits_of(p, run, copied_s(p, threads))
         supply_s = input_pipeline_of(p.graph, p.machine.device, p.host, p.execution).supply_s
         terms["input"] += max(0.0, supply_s - sum(terms.values()))
     if stretch != 1:
@@ -200,17 +193,6 @@ def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, 
         )
     p = setting.predict(resized(graph, **{BATCH: samples}), setting.machine(setting.numbers[0]))
     return seconds / p.total_s
-
-
-def rewritten(graph: Graph, strategy: Strategy, ranks: int, host: Host, *, first: bool = True) -> Graph:
-    """What one of so many devices runs."""
-    if isinstance(strategy, DataParallel):
-        return with_threads(graph, strategy, ranks, host, first=first)
-    if isinstance(strategy, DDP):
-        return replicated(graph, strategy, ranks)
-    if isinstance(strategy, FSDP):
-        return sharded(graph, strategy, ranks)
-    raise InputError(f"{type(strategy).__name__} is not supported here")
 
 
 # A step on a mesh: tensor and context groups in pipeline stages, and copies of all that.

@@ -60,7 +60,7 @@ class Share:
     @property
     def course(self) -> tuple[Moment, ...]:
         """What the device holds over the step, see `held.course_of`."""
-        return held.course_of((self.prediction, *self.further), self.run, self.memory, self.kept)
+        return held.course_of((self.prediction, *self.further), self.run, self.kept)
 
     def to_dict(self) -> dict[str, Any]:
         """Terms and memory, ready for JSON."""
@@ -282,17 +282,14 @@ class ParallelPrediction(Draws):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but kernels and messages, ready for JSON."""
-        low, high = self.interval(0.9)
-        return {
-            "model": self.graph_name, "cluster": self.cluster.name, "gpus": self.gpus,
-            "strategy": {"name": type(self.strategy).__name__, **asdict(self.strategy)},
-            "savers": asdict(self.savers), "batch": self.batch, "total_s": self.total_s, "low_s": low, "high_s": high,
-            "terms": self.terms(), "communication_s": self.communication_s, "exposed_s": self.exposed_s,
-            "hidden_s": self.hidden_s, "collectives_s": dict(self.message_terms), "throughput": self.throughput,
-            "energy": None if self.energy is None else self.energy.to_dict((low, high)),
-            "one_gpu_s": self.one_gpu_s, "speedup": self.speedup, "efficiency": self.efficiency, "mfu": self.mfu,
-            "hfu": self.hfu, "fits": self.fits, "fullest": list(self.fullest.numbers),
-            "devices": [share.to_dict() for share in self.shares],
+        low, high = self.interval()
+        names = (
+            "communication_s", "exposed_s", "hidden_s", "throughput", "one_gpu_s", "speedup", "efficiency", "fits"
+        )  # fmt: skip
+        return common_document(self, self.terms()) | {name: getattr(self, name) for name in names} | {
+            "model": self.graph_name, "strategy": {"name": type(self.strategy).__name__, **asdict(self.strategy)},
+            "savers": asdict(self.savers), "low_s": low, "high_s": high, "collectives_s": dict(self.message_terms),
+            "fullest": list(self.fullest.numbers), "devices": [share.to_dict() for share in self.shares],
             "accuracy": [one.to_dict() for one in self.accuracy], "notes": list(self.notes),
         }  # fmt: skip
 
@@ -354,6 +351,15 @@ class ParallelPrediction(Draws):
 
 
 _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")
+
+
+def common_document(step: ParallelPrediction | TrainingStep, terms: Mapping[str, float]) -> dict[str, Any]:
+    """What all such steps tell, ready for JSON."""
+    return {
+        **{name: getattr(step, name) for name in ("gpus", "batch", "total_s", "mfu", "hfu")},
+        "cluster": step.cluster.name, "terms": dict(terms),
+        "energy": None if step.energy is None else step.energy.to_dict(step.interval()),
+    }  # fmt: skip
 
 
 def took(step: ParallelPrediction | TrainingStep) -> str:
@@ -467,11 +473,9 @@ class TrainingStep(Draws):
     @property
     def hfu(self) -> float:
         """Hardware FLOP utilization: with what is computed again (Korthikanti et al. 2022, section 6.3)."""
-        d, again = self.decoder, {"none": 0.0, "full": 1 / 3}.get(self.recipe.recompute)
-        if again is None:
-            attention = 12 * d.layers * d.heads * d.head_dim * self.seq / 2 * self.batch * self.seq
-            return self._utilization(self.model_flop + attention / 3)
-        return self._utilization(self.model_flop * (1 + again))
+        attention = self.batch * self.seq * _attention_flop(self.decoder, self.seq)
+        again = {"none": 0.0, "selective": attention, "full": self.model_flop}[self.recipe.recompute]
+        return self._utilization(self.model_flop + again / 3)
 
     def _utilization(self, flop: float) -> float:
         return flop / (self.total_s * self.gpus * self.peak_flops) if self.peak_flops else 0.0
@@ -500,22 +504,15 @@ class TrainingStep(Draws):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
-        return {
-            "model": self.decoder.name, "parameters": self.decoder.parameters, "cluster": self.cluster.name,
-            "gpus": self.gpus, "layout": str(self.layout), "recipe": self.recipe.name,
-            "recompute": self.recipe.recompute,
-            "offload_layers": self.recipe.offload, "batch": self.batch, "seq": self.seq, "micro_batches": self.pieces,
-            "total_s": self.total_s, "interval_s": list(self.interval()), "terms": dict(self.terms),
-            "tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "hfu": self.hfu, "memory": self.memory.to_dict(),
-            "fullest": {"stage": self.fullest, "first_gpu": self.fullest_gpus[0], "last_gpu": self.fullest_gpus[-1]},
-            "stages": [
-                {
-                    "first_gpu": self._gpus_of(k)[0], "last_gpu": self._gpus_of(k)[-1],
-                    "moments": {one.moment: one.to_dict() for one in course},
-                }
-                for k, course in enumerate(self.courses)
-            ],
-            "energy": None if self.energy is None else self.energy.to_dict(self.interval()),
+        courses = [{one.moment: one.to_dict() for one in course} for course in self.courses]
+        ends = [{"first_gpu": gpus[0], "last_gpu": gpus[-1]} for gpus in map(self._gpus_of, range(len(courses)))]
+        return common_document(self, self.terms) | {
+            "model": self.decoder.name, "parameters": self.decoder.parameters, "layout": str(self.layout),
+            "recipe": self.recipe.name, "recompute": self.recipe.recompute, "offload_layers": self.recipe.offload,
+            "seq": self.seq, "micro_batches": self.pieces, "interval_s": list(self.interval()),
+            "tokens_per_s": self.tokens_per_s, "memory": self.memory.to_dict(),
+            "fullest": {"stage": self.fullest, **ends[self.fullest]},
+            "stages": [{**own, "moments": moments} for own, moments in zip(ends, courses, strict=True)],
             "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
         }  # fmt: skip
 
@@ -573,7 +570,12 @@ def _flop_per_token(d: Decoder, seq: int) -> float:
     attention = d.hidden * d.head_dim * (2 * d.heads + 2 * d.kv_heads)
     network = matrices * d.hidden * (d.ffn * max(1, d.experts_per_token) + d.shared_ffn) + d.hidden * d.experts
     numbers = d.layers * (attention + network) + d.vocab * d.hidden
-    return 6.0 * numbers + 12.0 * d.layers * d.heads * d.head_dim * seq / 2
+    return 6.0 * numbers + _attention_flop(d, seq)
+
+
+def _attention_flop(d: Decoder, seq: int) -> float:
+    """Of a token, by scores and the sums that they weigh, forward and backward."""
+    return 12.0 * d.layers * d.heads * d.head_dim * seq / 2
 
 
 def dense_peak(machine: Machine, recipe: Recipe) -> float:

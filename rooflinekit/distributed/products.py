@@ -81,17 +81,19 @@ class Products:
     _written_so: set[str] = field(default_factory=set)  # memory whose kernel writes 8 bits beside or in its place
 
     def linear(
-        self, x: TensorSpec, name: str, n: int, *, bias_in_kernel: bool = True, after_reduce: bool = False
-    ) -> TensorSpec:
+        self, x: TensorSpec, name: str, n: int, *, bias_in_kernel: bool = True, after_reduce: bool = False,
+        biased: bool = True, shared: TensorSpec | None = None,
+    ) -> TensorSpec:  # fmt: skip
         """[tokens, k] → [tokens, n]. A bias is added by the product, or left to the kernel behind it.
 
         after_reduce: the bias belongs behind a tensor group's reduction, where Megatron adds it with the residual.
+        biased: whether it has one, if the decoder's products do. shared: a weight of another module.
         """
         tape, k = self.tape, int(x.shape[-1])
         tokens = self.part.tokens if int(x.shape[0]) == self.part.rows else int(x.shape[0])
         fused = self.recipe.fused
-        weight = tape.weight(f"{name}.weight", n, k)
-        bias = (tape.weight(f"{name}.bias", n),) if self.part.decoder.bias else ()
+        weight = shared or tape.weight(f"{name}.weight", n, k)
+        bias = (tape.weight(f"{name}.bias", n),) if biased and self.part.decoder.bias else ()
         inside = bool(bias) and bias_in_kernel and not (fused and after_reduce)
         flat = x.seen(tokens, k, mark="flat")
         if not fused:

@@ -390,6 +390,18 @@ def is_issued_anew(p: Prediction) -> bool:
     return not whole and p.machine.device.kind != "cpu"
 
 
+def waits_of(p: Prediction, run: DeviceRun, copied_s: float) -> dict[str, float]:
+    """Seconds by cause that a device did not compute in; `copied_s` of its inputs.
+
+    Where ops are issued anew, it has stood idle for the copies; else they come before what has run.
+    """
+    return {
+        "input": copied_s, "overhead": run.idle_s - run.offload_s - (copied_s if is_issued_anew(p) else 0.0),
+        "contention": run.contention_s, "communication": run.exposed_s, "straggling": run.straggling_s,
+        "offload": run.offload_s,
+    }  # fmt: skip
+
+
 def copied_s(p: Prediction, threads: int = 1) -> float:
     """How long the step's inputs are on their way, those of all threads together."""
     return threads * sum(one.transfer.seconds for one in p.timeline.copies)

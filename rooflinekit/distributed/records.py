@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -164,30 +164,28 @@ class Savers:
         return ", ".join(text for given, text in words if given) or "none"
 
 
+#: By name, of so many devices. Help and messages list these.
+STRATEGIES: Mapping[str, Callable[[int], Strategy]] = {
+    "dp": lambda gpus: DataParallel(),
+    "ddp": lambda gpus: DDP(),
+    "ddp-gloo": lambda gpus: DDP(backend="gloo"),
+    "zero-1": lambda gpus: FSDP(stage=1),
+    "zero-2": lambda gpus: FSDP(stage=2),
+    "fsdp": lambda gpus: FSDP(),
+    "tensor": lambda gpus: Mesh(tensor=gpus),
+    "context": lambda gpus: Mesh(context=gpus),
+    "expert": lambda gpus: Mesh(expert=gpus),
+    "pipeline": lambda gpus: Mesh(pipeline=gpus),
+}
+
+
 def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
-    """The strategy of this name: dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, context, expert, pipeline.
-
-    A strategy comes back as it was given.
-
-    Raises InputError for another name.
-    """
+    """The strategy of this name; or as it was given. Raises InputError for another name."""
     if not isinstance(word, str):
         return word
-    known: dict[str, Strategy] = {
-        "dp": DataParallel(),
-        "ddp": DDP(),
-        "ddp-gloo": DDP(backend="gloo"),
-        "zero-1": FSDP(stage=1),
-        "zero-2": FSDP(stage=2),
-        "fsdp": FSDP(),
-        "tensor": Mesh(tensor=gpus),
-        "context": Mesh(context=gpus),
-        "expert": Mesh(expert=gpus),
-        "pipeline": Mesh(pipeline=gpus),
-    }
-    if word.lower() not in known:  # not `check_word`: the nearest to a word in capitals
-        raise InputError(f"strategy: expected {', '.join(known)}; got {word!r}{nearest(word.lower(), known)}")
-    return known[word.lower()]
+    if word.lower() not in STRATEGIES:  # not `check_word`: the nearest to a word in capitals
+        raise InputError(f"strategy: expected {', '.join(STRATEGIES)}; got {word!r}{nearest(word.lower(), STRATEGIES)}")
+    return STRATEGIES[word.lower()](gpus)
 
 
 def _blocks(chosen: bool | tuple[str, ...]) -> str:

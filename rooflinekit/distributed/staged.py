@@ -31,6 +31,7 @@ from rooflinekit.distributed.queues import (
     items_of,
     pace_of,
     run_together,
+    waits_of,
 )
 from rooflinekit.distributed.rewriting import (
     block_of,
@@ -144,48 +145,46 @@ def _share(
     for span in run.spans:
         for name, seconds in span.timing.terms().items():
             terms[name] += seconds
-    terms |= {
-        "input": copied, "contention": run.contention_s, "communication": exposed, "bubble": waits - exposed,
-        "offload": run.offload_s, "overhead": run.idle_s - run.offload_s - (copied if is_issued_anew(p) else 0.0),
-    }  # fmt: skip
+    terms |= waits_of(p, run, copied) | {"communication": exposed, "straggling": 0.0, "bubble": waits - exposed}
     named = tuple(
         (f"{'backward' if one.task.backward else 'forward'} {one.task.piece}, stage {one.task.stage}", one.start_s,
          one.end_s) for one in slots
     )  # fmt: skip
-    kept = _kept(own, slots)
+    kept = _kept(own, slots, plan.pieces)
     return Share(
         numbers=numbers, prediction=p, run=replace(run, spans=(), cpu=(), slots=named), terms=MappingProxyType(terms),
-        batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, kept, plan.pieces),
+        batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, kept),
         further=tuple(chunk.prediction for chunk in own[1:]), kept=kept,
         kernels_j=drawn_by((span.timing for span in run.spans), launched_by(p.execution, p.machine)),
     )  # fmt: skip
 
 
-def _kept(own: Sequence[Chunk], slots: Sequence[Slot]) -> Kept:
+#: What stands throughout, by account: the field of `MemoryUse`.
+_STANDING = {"weights": "weight_bytes", "gradients": "gradient_bytes", "optimizer state": "state_bytes"}
+
+
+def _kept(own: Sequence[Chunk], slots: Sequence[Slot], pieces: int) -> Kept:
     tasks = zip(slots, pieces_under_way(slots), strict=True)
-    phases = (Phase.FORWARD, Phase.BACKWARD)
+    phases, uses = (Phase.FORWARD, Phase.BACKWARD), [chunk.prediction.memory for chunk in own]
+    fullest = max(range(len(own)), key=lambda i: uses[i].peak_bytes - uses[i].standing_bytes)
+    others = [use for i, use in enumerate(uses) if i != fullest]
+    beside = {account: sum(getattr(use, name) for use in others) for account, name in _STANDING.items()}
+    beside["inputs"] = sum((pieces - chunk.parts) * bytes_of(chunk.piece.inputs) for chunk in own)
     return Kept(
-        piece_bytes=max(saved_bytes(chunk.piece) for chunk in own),
+        piece_bytes=max(saved_bytes(chunk.piece) for chunk in own), fullest=fullest, beside=MappingProxyType(beside),
         under_way=tuple((slot.start_s, phases[slot.task.backward], count) for slot, count in tasks),
-    )
-
-
-def _memory(own: Sequence[Chunk], kept: Kept, pieces: int) -> MemoryUse:
-    """All chunks' weights, inputs of all pieces, what each piece under way keeps, and beside them the chunk that needs
-    most while it computes.
-    """
-    uses = [chunk.prediction.memory for chunk in own]
-    inputs = sum((pieces - chunk.parts) * bytes_of(chunk.piece.inputs) for chunk in own)
-    standing = [use.standing_bytes for use in uses]
-    most = max(range(len(uses)), key=lambda i: uses[i].peak_bytes - standing[i])
-    further = sum(standing) - standing[most] + kept.piece_bytes * (kept.most - 1) + inputs
-    peak, reserved = uses[most].peak_bytes + further, uses[most].reserved_bytes + further
-    return replace(
-        uses[most], peak_bytes=peak, reserved_bytes=reserved,
-        weight_bytes=sum(use.weight_bytes for use in uses), gradient_bytes=sum(use.gradient_bytes for use in uses),
-        state_bytes=sum(use.state_bytes for use in uses),
-        fits=reserved <= uses[0].room,
     )  # fmt: skip
+
+
+def _memory(own: Sequence[Chunk], kept: Kept) -> MemoryUse:
+    """The chunk that needs most while it computes; the others' weights beside it, inputs of all pieces, and what each
+    piece under way keeps.
+    """
+    use, further = own[kept.fullest].prediction.memory, sum(kept.beside.values()) + kept.piece_bytes * (kept.most - 1)
+    standing = {name: getattr(use, name) + kept.beside[account] for account, name in _STANDING.items()}
+    peak, reserved = use.peak_bytes + further, use.reserved_bytes + further
+    fits = reserved <= own[0].prediction.memory.room
+    return replace(use, peak_bytes=peak, reserved_bytes=reserved, fits=fits, **standing)
 
 
 # What a device of a pipeline's stage runs: for each piece of the batch forward and backward, once the optimizer.
@@ -202,20 +201,16 @@ _Pairs = list[tuple[Op, Item]]
 class Tasks:
     """The items of each task of a stage, and of what follows the last one."""
 
-    first_forward: tuple[Item, ...]
-    forward: tuple[Item, ...]
-    first_backward: tuple[Item, ...]
-    backward: tuple[Item, ...]
-    last_backward: tuple[Item, ...]
+    forward: tuple[Sequence[Item], ...]  # of the first piece, of a later one
+    backward: tuple[Sequence[Item], ...]  # likewise, and of the last one
     finish: tuple[Item, ...]  # waits for what was sent, then the optimizer
 
-    def of(self, task: Task, pieces: int) -> tuple[Item, ...]:
+    def of(self, task: Task, pieces: int) -> Sequence[Item]:
         """Those of a task, of so many pieces."""
+        later = min(task.piece, 1)
         if not task.backward:
-            return self.forward if task.piece else self.first_forward
-        if task.piece == pieces - 1:
-            return self.last_backward
-        return self.backward if task.piece else self.first_backward
+            return self.forward[later]
+        return self.backward[2 if task.piece == pieces - 1 else later]
 
 
 def tasks_of(p: Prediction, groups: Groups, *, first: bool, last: bool) -> Tasks:
@@ -245,12 +240,12 @@ def tasks_of(p: Prediction, groups: Groups, *, first: bool, last: bool) -> Tasks
     waits = (i for i, (op, item) in enumerate(ending) if isinstance(item, Barrier) and of_copies(op))
     cut = next(waits, len(ending))  # from the first wait for copies on, all that was sent has come
     sent = ending[:cut]
+    begun, later = (forward[0], forward[-1]) if forward else ([], [])
     return Tasks(
-        first_forward=forth(item for _, item in forward[0]) if forward else forth(()),
-        forward=forth(_alone(forward[-1] if forward else [])),
-        first_backward=back(_alone(backward[0] if backward else [])),
-        backward=back(_alone(sent)),
-        last_backward=back(item for _, item in sent),
+        forward=(forth(item for _, item in begun), forth(_alone(later))),
+        backward=(
+            back(_alone(backward[0] if backward else [])), back(_alone(sent)), back(item for _, item in sent)
+        ),
         finish=tuple(item for own in (ending[cut:], *steps) for _, item in own),
     )  # fmt: skip
 
@@ -316,16 +311,13 @@ def stages_of(graph: Graph, stages: dict[str, int], parts: int) -> list[Graph]:
     found = []
     for ops, own, size in zip(cut, made, sizes, strict=True):
         share = Fraction(size, max(1, sum(sizes)))
+        back = {spec.memory for p in ops if p.op.phase is Phase.BACKWARD for spec in p.op.outputs}
         found.append(
             replace(
-                graph,
-                priced=(*ops, *_steps(steps, share, split, own)),
+                graph, priced=(*ops, *_steps(steps, share, split, own)),
                 inputs=tuple(spec for spec in graph.inputs if spec.memory in own),
                 weights=tuple(spec for spec in graph.weights if spec.memory in own),
-                gradients=tuple(
-                    spec for spec in graph.gradients
-                    if any(o.memory == spec.memory for p in ops if p.op.phase is Phase.BACKWARD for o in p.op.outputs)
-                ),
+                gradients=tuple(spec for spec in graph.gradients if spec.memory in back),
             )
         )  # fmt: skip
     return found
@@ -361,15 +353,11 @@ def crossing_bytes(stages: Sequence[Graph]) -> list[int]:
     made: dict[str, int] = {}
     used: dict[str, int] = {}
     sizes: dict[str, int] = {}
-    for k, stage in enumerate(stages):
-        for priced in stage.priced:
-            if priced.op.phase is Phase.FORWARD:
-                for spec in priced.op.inputs:
-                    if spec.memory in made:
-                        used[spec.memory] = k
-                for spec in priced.op.outputs:
-                    made.setdefault(spec.memory, k)
-                    sizes[spec.memory] = max(sizes.get(spec.memory, 0), int(spec.bytes))
+    for k, op in ((k, op) for k, stage in enumerate(stages) for op in stage.ops if op.phase is Phase.FORWARD):
+        used |= {spec.memory: k for spec in op.inputs if spec.memory in made}
+        for spec in op.outputs:
+            made.setdefault(spec.memory, k)
+            sizes[spec.memory] = max(sizes.get(spec.memory, 0), int(spec.bytes))
     return [
         sum(sizes[memory] for memory, last in used.items() if made[memory] <= k < last) for k in range(len(stages) - 1)
     ]

@@ -203,14 +203,16 @@ def test_gathers_that_hide_cost_the_first_one_and_the_last_reduction() -> None:
     layers = [layer(gather=1.0, reduce=2.0)] * 3
     run = sent_beside(layers, pace(1.0), again=True)
     assert run.total_s == pytest.approx(3 * 12 + 1 + 2)
-    assert (run.exposed_s, run.contention_s) == (pytest.approx(3), pytest.approx(0))
+    assert (run.waits["copies"], run.waits["contention"]) == (pytest.approx(3), pytest.approx(0))
     # kernels that stand still: all collectives after one another, 3 + 2 gathers of 1 s and 3 reductions of 2 s
     still = sent_beside(layers, pace(0.0), again=True)
     assert still.total_s == pytest.approx(3 * 12 + 5 * 1 + 3 * 2)
-    assert still.exposed_s + still.contention_s == pytest.approx(5 + 6)
+    assert still.waits["copies"] + still.waits["contention"] == pytest.approx(5 + 6)
     # at half the pace 1 s beside a collective does half a second of work
     half = sent_beside(layers, pace(0.5), again=True)
-    assert half.contention_s == pytest.approx((2 + 2 + 2 * 2) / 2)  # 2 gathers each way, and 2 reductions, are hidden
+    assert half.waits["contention"] == pytest.approx(
+        (2 + 2 + 2 * 2) / 2
+    )  # 2 gathers each way, and 2 reductions, are hidden
 
 
 def test_micro_batches_that_are_alike_take_as_long_as_each_by_itself() -> None:
