@@ -18,7 +18,6 @@ from rooflinekit.cli.options import (
     LISTED,
     MEASURED,
     ONE_OR_MORE,
-    STRATEGIES,
     Carbon,
     Limits,
     Measured,
@@ -32,6 +31,7 @@ from rooflinekit.cli.options import (
 )
 from rooflinekit.cli.parse import integers, quantity_of
 from rooflinekit.cli.workload import NO_GPU, Workload, describes_workload
+from rooflinekit.distributed.records import NAMED
 from rooflinekit.errors import InputError, SweepError, printable
 from rooflinekit.present import text
 from rooflinekit.present.text.progress import counting
@@ -104,7 +104,7 @@ def transfer(
         CLUSTERS,
     ] = None,
     gpus: Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
-    strategy: Annotated[str | None, f"with --cluster: {STRATEGIES}"] = None,
+    strategy: Annotated[str | None, f"with --cluster: {NAMED}"] = None,
     mark: Annotated[str | None, "with a trace: the record_function that marks a step"] = None,
     rank: Rank = None,
 ) -> Answer:
@@ -191,7 +191,7 @@ class Where(Options):
         "predict training steps on several GPUs, instead of --gpu; repeatable",
     ] = None
     gpus: Annotated[str | None, "--gpus COUNTS", "with --cluster: how many GPUs, 1,2,4 or 1:8; by default all"] = None
-    strategy: Annotated[str | None, f"with --cluster: a list of {STRATEGIES}"] = None
+    strategy: Annotated[str | None, f"with --cluster: a list of {NAMED}"] = None
     zip: Annotated[
         list[str] | None,
         "--zip NAME,NAME",

@@ -13,7 +13,6 @@ import typer
 import rooflinekit as rk
 from rooflinekit.cli.command import Options, tell
 from rooflinekit.cli.parse import quantity_of, variants_of
-from rooflinekit.distributed import records
 from rooflinekit.errors import InputError
 from rooflinekit.present.text.progress import bar
 
@@ -36,7 +35,6 @@ GPUS, HOSTS = _names("hardware.specs", "device_names"), _names("hardware.specs",
 CLUSTERS = _names("hardware.specs", "cluster_names")
 ONE_OR_MORE, NONE_OR_MORE = {"min": 1}, {"min": 0}
 
-STRATEGIES = ", ".join(records.STRATEGIES)
 LISTED = "a cluster, as `rooflinekit clusters` lists them"
 TARGET_HELP = (
     "timm:NAME, transformers:NAME or transformers:config.json, a language model such as llama-3.1-8b, FILE.py:NAME, "

@@ -12,9 +12,10 @@ from typing import Annotated, Any, get_args
 
 import rooflinekit as rk
 from rooflinekit.cli.command import progress_line, say, typed
-from rooflinekit.cli.options import CLUSTERS, ONE_OR_MORE, STRATEGIES, Hourly, Measured, Target
+from rooflinekit.cli.options import CLUSTERS, ONE_OR_MORE, Hourly, Measured, Target
 from rooflinekit.cli.parse import check_word, variants_of
 from rooflinekit.cli.workload import NO_GPU, Workload, describes_workload
+from rooflinekit.distributed.records import NAMED
 from rooflinekit.errors import InputError
 
 _WHATS = ("roofline", "timeline", "memory", "sweep", "waterfall")
@@ -52,7 +53,7 @@ def plot(
         CLUSTERS,
     ] = None,
     gpus: Annotated[list[int] | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
-    strategy: Annotated[list[str] | None, f"with --cluster: {STRATEGIES}; by default ddp"] = None,
+    strategy: Annotated[list[str] | None, f"with --cluster: {NAMED}; by default ddp"] = None,
 ) -> None:
     """Draw a figure: roofline, time line, memory, sweep or waterfall.
 

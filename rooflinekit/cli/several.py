@@ -16,7 +16,6 @@ from rooflinekit.cli.options import (
     LISTED,
     NONE_OR_MORE,
     ONE_OR_MORE,
-    STRATEGIES,
     Carbon,
     ClusterName,
     Model,
@@ -26,7 +25,7 @@ from rooflinekit.cli.options import (
 )
 from rooflinekit.cli.parse import check_word, quantity_of
 from rooflinekit.cli.workload import Workload, describes_workload
-from rooflinekit.distributed.records import Strategy, recipe_of, strategy_of
+from rooflinekit.distributed.records import NAMED, Strategy, recipe_of, strategy_of
 from rooflinekit.errors import InputError
 from rooflinekit.present import text
 
@@ -104,7 +103,7 @@ def parallel(
     gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
     strategy: Annotated[
         str,
-        f"{STRATEGIES}; or mesh, which combines those marked mesh below",
+        f"{NAMED}; or mesh, which combines those marked mesh below",
     ] = "ddp",
     split: Annotated[str, "how the batch is split: even, or proportional to each device's speed"] = "even",
     *,

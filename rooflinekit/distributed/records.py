@@ -177,6 +177,7 @@ STRATEGIES: Mapping[str, Callable[[int], Strategy]] = {
     "expert": lambda gpus: Mesh(expert=gpus),
     "pipeline": lambda gpus: Mesh(pipeline=gpus),
 }
+NAMED = ", ".join(STRATEGIES)
 
 
 def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
@@ -184,7 +185,7 @@ def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
     if not isinstance(word, str):
         return word
     if word.lower() not in STRATEGIES:  # not `check_word`: the nearest to a word in capitals
-        raise InputError(f"strategy: expected {', '.join(STRATEGIES)}; got {word!r}{nearest(word.lower(), STRATEGIES)}")
+        raise InputError(f"strategy: expected {NAMED}; got {word!r}{nearest(word.lower(), STRATEGIES)}")
     return STRATEGIES[word.lower()](gpus)
 
 
