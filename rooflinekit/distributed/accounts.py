@@ -107,10 +107,11 @@ class Standing:
     @classmethod
     def of(
         cls, layout: Layout, recipe: Recipe, *, dense: float, experts: float, gathered: float, copies: int, node: int,
-        parts: int, few: int,
+        parts: int, few: int, ends: int, kept_itemsize: int,
     ) -> Standing:  # fmt: skip
         """dense, experts: numbers of weights. gathered: the most that FSDP gathers at once. copies, node: GPUs with the
         same weights, and those of a node. parts, few: GPUs that share the optimizer's state of weights, of experts.
+        ends: of the weights, those of the embedding and the head. kept_itemsize: of a layer's, see `weight_itemsize`.
 
         Beside the gradients themselves DistributedDataParallel keeps buckets of as many bytes (torch's documentation of
         `gradient_as_bucket_view`); Megatron's gradients are views of its buffers. Where gradients are summed in fp32
@@ -126,7 +127,8 @@ class Standing:
             gradients, buffers, passing = wide * own, stated * gathered, 0.0
         else:
             own = whole if layout.sharding == "ddp" else dense / parts + experts / few
-            weights, gradients = stated * whole, (4 if recipe.main_gradients else stated) * whole
+            weights = kept_itemsize * (whole - ends) + stated * ends
+            gradients = (4 if recipe.main_gradients else stated) * whole
             apart = recipe.main_gradients and not recipe.fused
             buckets = copies > 1 and not recipe.fused and not (apart and layout.sharding == "zero-1")
             buffers, passing = buckets * stated * whole, apart * stated * whole
@@ -135,6 +137,18 @@ class Standing:
             weights=weights, gradients=gradients, optimizer=state * own, buffers=buffers, passing=passing,
             updating=roots,
         )  # fmt: skip
+
+
+def weight_itemsize(device: Device, recipe: Recipe) -> int:
+    """Bytes for each weight of a layer.
+
+    Those that are kept in 8 bits, with a scale for each tensor, lie there in both orders where the GPU's products of 8
+    bits take but one: on all but compute capability 10 and 11 (transformer_engine/pytorch/utils.py,
+    is_non_tn_fp8_gemm_supported).
+    """
+    if not (recipe.fp8 and recipe.eight_bit_weights):
+        return recipe.dtype.itemsize
+    return 1 if (capability_of(device) or (0,))[0] in (10, 11) else 2
 
 
 def workspace(device: Device, recipe: Recipe) -> int:

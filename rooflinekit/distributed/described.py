@@ -9,7 +9,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from rooflinekit.distributed.accounts import Accounts, Offload, Standing, workspace
+from rooflinekit.distributed.accounts import Accounts, Offload, Standing, weight_itemsize, workspace
 from rooflinekit.distributed.groups import Groups, Setting, groups_of
 from rooflinekit.distributed.pieces import Pieces, pieces_at, update_j, update_s
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
@@ -170,10 +170,14 @@ class Planner:
         return own + self.groups.seconds("tensor", what, self.part.boundary_bytes)
 
     def layers_of(self) -> list[int]:
-        """Layers of each stage, the first ones the larger."""
-        parts = self.layout.pipeline * self.layout.chunks
-        whole, rest = divmod(self.decoder.layers, parts)
-        return [whole + (k < rest) for k in range(parts)]
+        """Layers of each stage: as many each; where there cannot be, with the embedding and the head as one layer each,
+        the first stages the larger (Megatron's `account_for_embedding_in_pipeline_split` and `account_for_loss_…`).
+        """
+        parts, layers = self.layout.pipeline * self.layout.chunks, self.decoder.layers
+        if layers % parts == 0:
+            return [layers // parts] * parts
+        whole, rest = divmod(layers + 2, parts)
+        return [whole + (k < rest) - (k == 0) - (k == parts - 1) for k in range(parts)]
 
     def stages(self) -> list[Stage]:
         """What each stage takes for a micro-batch."""
@@ -332,7 +336,7 @@ class Planner:
         stands = Standing.of(
             self.layout, self.recipe, dense=dense, experts=experts, copies=self.replicas, parts=parts, few=few,
             gathered=max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends),
-            node=len(self.groups.members["node"]),
+            node=len(self.groups.members["node"]), ends=ends, kept_itemsize=weight_itemsize(device, self.recipe),
         )  # fmt: skip
         saved, micro_batches = self.pieces.saved_bytes, max(under_way, self.layout.chunks) / self.layout.chunks
         kept = saved["layer"] * self.offload.kept(layers, micro_batches)
