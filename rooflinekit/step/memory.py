@@ -27,8 +27,9 @@ from rooflinekit.units import format_bytes
 #: libraries as far as they are loaded. Stated default; 300 to 800 MiB are commonly seen.
 CONTEXT_BYTES = 500 * 2**20
 
-#: What cuDNN's kernels take beside that where it runs convolutions. Fitted on the batches at which timm's benchmark ran
-#: and did not run, families of one half by a hash (benchmarks/memory/context.py; docs/execution.md has the figures).
+#: What is taken beside that where cuDNN runs convolutions: kernels of the algorithms that it tries are taken to stay
+#: loaded. Fitted on the batches at which timm's benchmark ran and did not run, families of one half by a hash
+#: (benchmarks/memory/context.py; docs/execution.md has the figures, and the range that single rows tell).
 CUDNN_BYTES = 600 * 2**20
 
 #: What is left of the memory that a datasheet states: a driver keeps some for itself, 308 MiB of the 24 GiB of an
