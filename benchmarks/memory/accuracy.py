@@ -3,11 +3,12 @@
     python -m benchmarks.memory.accuracy DATA [--most 300] [--share 0.01] [--worst 10] [--page]
 
 Sources are laid side by side. What is allocated is `torch.cuda.max_memory_allocated`: ranks of Megatron (the last
-one's), the encoder of Segment Anything, the modules of Liger's benchmarks, and Llama 3.1 405B in NVIDIA's logs of
-MLPerf, the fullest rank's. Fine-tuning by PEFT logs what is allocated and reserved after each step; it needs the
-package `peft`, and of 25 rows asked for one method is followed, which takes half a minute. GPUMemNet's perceptrons were
-watched with nvidia-smi, on a GPU that their repository does not name: an A100 of 40 GB is assumed, and what stands
-beside the allocator's segments is shown as a difference. That source has no licence, so nothing is fitted on it.
+one's), the encoder of Segment Anything, the modules of Liger's benchmarks, torchtune's ladder, and Llama 3.1 405B in
+NVIDIA's logs of MLPerf, the fullest rank's. Fine-tuning by PEFT logs what is allocated and reserved after each step; it
+needs the package `peft`, and of 25 rows asked for one method is followed, which takes half a minute. GPUMemNet's
+perceptrons were watched with nvidia-smi, on a GPU that their repository does not name: an A100 of 40 GB is assumed, and
+what stands beside the allocator's segments is shown as a difference. That source has no licence, so nothing is fitted
+on it.
 
 Verdicts: every run that was measured fitted. timm's benchmark also says what did not: it tries the next smaller batch
 where memory does not suffice, so the one before did not fit. --share is of timm's models, by a hash of their names.
@@ -37,6 +38,8 @@ from benchmarks.memory.liger import judged as liger_rows
 from benchmarks.memory.peft import judged as peft_rows
 from benchmarks.memory.sam import GPU as SAM_GPU
 from benchmarks.memory.sam import judged as sam_rows
+from benchmarks.memory.torchtune import GPU as TORCHTUNE_GPU
+from benchmarks.memory.torchtune import judged as torchtune_rows
 from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
 from benchmarks.sources.tables import read_table
 from rooflinekit.errors import RooflinekitError
@@ -83,6 +86,14 @@ def fine_tuning(data: Path, most: int) -> Iterator[dict[str, Any]]:
         yield {"kind": row.kind, "gpu": "nvidia-l40s", "run": row.method, "ratio": row.ratio, "right": row.fits}
 
 
+def torchtune(data: Path, most: int) -> Iterator[dict[str, Any]]:
+    """Its ladder of optimizations."""
+    rows = [row for row in torchtune_rows(data) if not row["stating"]]
+    for row in rows[: most or None]:
+        run = {"run": row["step"], "ratio": row["ratio"], "right": row["fits"]}
+        yield {"kind": "allocated", "gpu": TORCHTUNE_GPU, **run}
+
+
 class Perceptron(nn.Sequential):
     """A network of GPUMemNet by its list of layers: kind, width, parameters."""
 
@@ -122,6 +133,7 @@ SOURCES: dict[str, Callable[[Path, int], Iterator[dict[str, Any]]]] = {
     **{name: partial(clusters, name) for name in ("megatron_lm", "mlperf_training", "llm_foundry", "vtrain",
                                                   "megatron_bridge")},
     "segment_anything_fast": segment_anything, "gpumemnet": perceptrons, "liger": liger, "peft": fine_tuning,
+    "finetune_tables": torchtune,
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from benchmarks.memory.largest_batch import asked, made_smaller
 from benchmarks.sources.halves import in_first_half
 from rooflinekit.step.allocator import reserved_bytes
 from rooflinekit.step.entry import issues_for
-from rooflinekit.step.memory import blocks_of, room_of
+from rooflinekit.step.memory import STEPS, blocks_of, room_of
 
 _MIB = 2**20
 _TRIED = (500, 700, 850, 950, 1000, 1050, 1100, 1150, 1250, 1400)  # MiB
@@ -33,8 +33,10 @@ def judged(data: Path, share: float) -> pd.DataFrame:
         for batch, ran in ((tried[place], True), (tried[place - 1], False)):
             at = graph.at(batch=batch)
             blocks = blocks_of(at, issues_for(at, device, execution), device, fused=execution.fused)
-            program, sizes = blocks.program(), blocks.sizes
-            right = {mib: (reserved_bytes(program, sizes, room) is not None) is ran for mib, room in rooms.items()}
+            program, sizes, spared = blocks.program(STEPS), blocks.sizes, blocks.optional
+            right = {
+                mib: (reserved_bytes(program, sizes, room, spared) is not None) is ran for mib, room in rooms.items()
+            }
             half = "first half" if in_first_half(step.columns["family"]) else "second half"
             rows.append({"gpu": step.gpu, "half": half, "all": "all", **right})
     return pd.DataFrame(rows)

@@ -93,12 +93,13 @@ class Accounts:
 
 def at_update(
     layout: Layout, recipe: Recipe, device: Device, *, dense: float, experts: float, gathered: float, copies: int,
-    node: int, parts: int, few: int, host: float,
+    node: int, parts: int, few: int, ends: float, host: float,
 ) -> tuple[Accounts, float]:  # fmt: skip
     """While the optimizer steps; and gradients in 16 bits that are added to those in fp32 when backward ends.
 
     dense, experts: numbers of weights. gathered: the most that FSDP gathers at once. copies, node: GPUs with the same
-    weights, and those of a node. parts, few: GPUs that share the optimizer's state of weights, of experts.
+    weights, and those of a node. parts, few: GPUs that share the optimizer's state of weights, of experts. ends: of the
+    weights, those of the embedding and the head.
 
     Beside the gradients themselves DistributedDataParallel keeps buckets of as many bytes (torch's documentation of
     `gradient_as_bucket_view`); Megatron's gradients are views of its buffers. Where gradients are summed in fp32
@@ -114,7 +115,8 @@ def at_update(
         gradients, buffers, passing = wide * own, stated * gathered, 0.0
     else:
         own = whole if layout.sharding == "ddp" else dense / parts + experts / few
-        weights, gradients = stated * whole, (4 if recipe.main_gradients else stated) * whole
+        weights = weight_itemsize(device, recipe) * (whole - ends) + stated * ends
+        gradients = (4 if recipe.main_gradients else stated) * whole
         apart = recipe.main_gradients and not recipe.fused
         buckets = copies > 1 and not recipe.fused and not (apart and layout.sharding == "zero-1")
         buffers, passing = buckets * stated * whole, apart * stated * whole
@@ -124,6 +126,18 @@ def at_update(
         capacity=device.dram.capacity, host=host,
     )  # fmt: skip
     return found, passing
+
+
+def weight_itemsize(device: Device, recipe: Recipe) -> int:
+    """Bytes for each weight of a layer.
+
+    Those that are kept in 8 bits, with a scale for each tensor, lie there in both orders where the GPU's products of 8
+    bits take but one: on all but compute capability 10 and 11 (transformer_engine/pytorch/utils.py,
+    is_non_tn_fp8_gemm_supported).
+    """
+    if not (recipe.fp8 and recipe.eight_bit_weights):
+        return recipe.dtype.itemsize
+    return 1 if (capability_of(device) or (0,))[0] in (10, 11) else 2
 
 
 def _workspace(device: Device, recipe: Recipe) -> int:

@@ -166,10 +166,14 @@ class Planner:
         return self.pieces.part("embedding", phase).seconds + sent_s
 
     def layers_of(self) -> list[int]:
-        """Layers of each stage, the first ones the larger."""
-        parts = self.layout.pipeline * self.layout.chunks
-        whole, rest = divmod(self.decoder.layers, parts)
-        return [whole + (k < rest) for k in range(parts)]
+        """Layers of each stage: as many each; where there cannot be, with the embedding and the head as one layer each,
+        the first stages the larger (Megatron's `account_for_embedding_in_pipeline_split` and `account_for_loss_…`).
+        """
+        parts, layers = self.layout.pipeline * self.layout.chunks, self.decoder.layers
+        if layers % parts == 0:
+            return [layers // parts] * parts
+        whole, rest = divmod(layers + 2, parts)
+        return [whole + (k < rest) - (k == 0) - (k == parts - 1) for k in range(parts)]
 
     def stages(self) -> list[Stage]:
         """What each stage takes for a micro-batch."""
@@ -314,7 +318,8 @@ class Planner:
         stands, passing = at_update(
             self.layout, self.recipe, self.place.machines[0].device, dense=dense, experts=experts,
             gathered=max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends), copies=self.replicas,
-            node=len(self.groups.members["node"]), parts=parts, few=few, host=self.offload.host_bytes(micro_batches),
+            node=len(self.groups.members["node"]), parts=parts, few=few, ends=ends,
+            host=self.offload.host_bytes(micro_batches),
         )  # fmt: skip
         kept = saved["layer"] * self.offload.kept(layers, micro_batches)
         first, last = k == 0, k == self.layout.pipeline - 1

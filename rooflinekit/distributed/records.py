@@ -344,12 +344,13 @@ class Recipe:
     keys and values are three products. `turned`: one kernel of the framework's own rotates queries or keys by position,
     not PyTorch's five. `dtype` of products and activations; `fp8`: products of 8 bits. `main_gradients`: gradients are
     summed up in fp32. `master`: the optimizer has fp32 weights beside those that are multiplied; without it these are
-    the only ones. `autocast`: the loss is computed in fp32 as autocast does it. `loss`: "plain" is PyTorch's cross
-    entropy, "shared" one over the parts of a vocabulary, Megatron's where kernels are fused, else nanotron's, "kernel"
-    one kernel each way that keeps nothing but the logits, such as flash-attn's. On many GPUs it tells the memory; the
-    time is the plain one's. `dropout`: there is some. `recompute`:
-    "full" computes each layer's forward again in backward, "selective" its attention alone. `optimizer`: Adam as
-    PyTorch's multi-tensor kernels, or as one.
+    the only ones. `eight_bit_weights`: with `fp8`, those of layers are kept in 8 bits alone (NeMo's `fp8_params`,
+    Megatron's `--fp8-param-gather`). `autocast`: the loss is computed in fp32 as autocast does it. `loss`: "plain" is
+    PyTorch's cross entropy, "shared" one over the parts of a vocabulary, Megatron's where kernels are fused, else
+    nanotron's, "kernel" one kernel each way that keeps nothing but the logits, such as flash-attn's. On many GPUs it
+    tells the memory; the time is the plain one's. `dropout`: there is some. `recompute`: "full" computes each layer's
+    forward again in backward, "selective" its attention alone. `optimizer`: Adam as PyTorch's multi-tensor kernels, or
+    as one.
 
     `issue`: CPU time of a layer's ops, the framework's own Python between them included, over that of the ops alone.
     `progress`: how fast kernels go beside the collectives of copies, over what they do alone, from 0 to 1; None for
@@ -372,6 +373,7 @@ class Recipe:
     fp8: bool = False
     main_gradients: bool = False
     master: bool = False
+    eight_bit_weights: bool = False
     autocast: bool = False
     loss: str = "plain"
     dropout: bool = False
@@ -455,7 +457,7 @@ RECIPES = {
     ),
     "nemo": Recipe(
         name="nemo", kernels="fused", turned=True, main_gradients=False, master=True, optimizer="fused",
-        issue=MEGATRON_ISSUE, tensor_overlap=True,
+        eight_bit_weights=True, issue=MEGATRON_ISSUE, tensor_overlap=True,
     ),
     "megatron-2023": Recipe(
         name="megatron-2023", kernels="fused", turned=True, attention="unfused", dtype=DType.FLOAT16,

@@ -10,7 +10,7 @@ room for another.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -86,12 +86,19 @@ class Allocator:
         self._top = 0  # where the next segment begins
         self._free: dict[bool, list[tuple[int, int, Block]]] = {True: [], False: []}  # by size, then address
 
-    def take(self, size: int) -> Block | None:
-        """A block for so many bytes; None for none. Raises OutOfMemoryError where the limit leaves no room."""
+    def take(self, size: int, optional: bool = False) -> Block | None:
+        """A block for so many bytes; None for none. Raises OutOfMemoryError where the limit leaves no room, which of
+        an optional block is caught: None.
+        """
         size = rounded(size)
         if not size:
             return None
-        block = self._fitting(size, size <= SMALL) or self._segment(size)
+        try:
+            block = self._fitting(size, size <= SMALL) or self._segment(size)
+        except OutOfMemoryError:
+            if optional:
+                return None
+            raise
         left = block.size - size
         if left >= (MIN_BLOCK if block.small else SMALL + 1):
             rest = Block(block.address + size, left, block.small, before=block, after=block.after, used=False)
@@ -155,14 +162,19 @@ class Allocator:
         del free[bisect_left(free, (block.size, block.address))]
 
 
-def reserved_bytes(program: Iterable[int], sizes: Sequence[int] | Mapping[int, int], limit: float) -> int | None:
-    """The most bytes in segments at once, see `Blocks.program`; None where the limit leaves no room for them."""
+def reserved_bytes(
+    program: Iterable[int], sizes: Sequence[int] | Mapping[int, int], limit: float, optional: Set[int] = frozenset()
+) -> int | None:
+    """The most bytes in segments at once, see `Blocks.program`; None where the limit leaves no room for them.
+
+    optional: blocks that are done without where there is no room for them.
+    """
     allocator = Allocator(limit)
     blocks: dict[int, Block | None] = {}
     try:
         for i in program:
             if i >= 0:
-                blocks[i] = allocator.take(sizes[i])
+                blocks[i] = allocator.take(sizes[i], i in optional)
             else:
                 allocator.give_back(blocks.pop(-1 - i))
     except OutOfMemoryError:
@@ -185,15 +197,16 @@ _TOGETHER = 2048  # points whose columns stay in a core's cache
 
 
 def reserved_at(
-    program: Iterable[int], sizes: Mapping[int, Ints], limits: NDArray[np.float64]
+    program: Iterable[int], sizes: Mapping[int, Ints], limits: NDArray[np.float64], optional: Set[int] = frozenset()
 ) -> tuple[Ints, NDArray[np.bool_]]:
     """The most bytes in segments at once at each point, and where the limit left no room for them.
 
     program: see `Blocks.program`. sizes: of its blocks, a number for each point or one for all. limits: one a point.
+    optional: blocks that are done without where there is no room for them.
     """
     order, count = list(program), len(limits)
     if count == 1:
-        found = reserved_bytes(order, {i: int(size[0]) for i, size in sizes.items()}, limits[0])
+        found = reserved_bytes(order, {i: int(size[0]) for i, size in sizes.items()}, limits[0], optional)
         return np.array([found or 0]), np.array([found is None])
     same = next((n for n, i in enumerate(order) if i < 0 or len(sizes[i]) > 1), len(order))
     most, failed = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
@@ -206,7 +219,7 @@ def reserved_at(
             if n == alike:
                 state = state.spread(len(limits[some])) if alike else state
             if i >= 0:
-                blocks[i] = state.take(sizes[i][some] if len(sizes[i]) > 1 else sizes[i])
+                blocks[i] = state.take(sizes[i][some] if len(sizes[i]) > 1 else sizes[i], i in optional)
             else:
                 state.give_back(blocks.pop(-1 - i))
         most[some], failed[some] = state.peak_reserved, state.failed
@@ -232,7 +245,7 @@ class _Allocators:
             setattr(found, name, np.repeat(getattr(self, name), count, axis=-1))
         return found
 
-    def take(self, sizes: Ints) -> Ints:
+    def take(self, sizes: Ints, optional: bool) -> Ints:
         """A block of so many bytes at each point."""
         asked = np.broadcast_to((sizes + MIN_BLOCK - 1) & -MIN_BLOCK, self._every.shape)
         asked = np.where(self.failed, 0, asked)
@@ -247,7 +260,7 @@ class _Allocators:
         address, _, segment = self._free[:, place, self._every]
         if new.any():
             wanted = segments_of(asked)
-            new = self._reserve(wanted, new)
+            new = self._reserve(wanted, new, optional)
             address, segment = np.where(new, self._top, address), np.where(new, wanted, segment)
             least = np.where(new, wanted, least)
             self._top += np.where(new, wanted + GAP, 0)
@@ -273,7 +286,7 @@ class _Allocators:
             self._forget(place[some], some)
         self._keep(np.flatnonzero(used), np.stack((address, size, segment)))
 
-    def _reserve(self, wanted: Ints, new: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _reserve(self, wanted: Ints, new: NDArray[np.bool_], optional: bool) -> NDArray[np.bool_]:
         """Where there is room for a segment, with what is free given back where there is none otherwise."""
         short = np.flatnonzero(new & (self.reserved + wanted > self.limits))
         if short.size:
@@ -282,8 +295,9 @@ class _Allocators:
             self.reserved[short] -= np.where(whole, size, 0).sum(axis=0)
             place, point = np.nonzero(whole)
             self._forget(place, short[point])
-            self.failed |= new & (self.reserved + wanted > self.limits)
-        new = new & ~self.failed
+            lacking = new & (self.reserved + wanted > self.limits)
+            self.failed |= lacking & (not optional)
+            new = new & ~lacking
         self.reserved += np.where(new, wanted, 0)
         np.maximum(self.peak_reserved, self.reserved, out=self.peak_reserved)
         return new

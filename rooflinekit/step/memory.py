@@ -27,13 +27,18 @@ from rooflinekit.units import format_bytes
 #: libraries as far as they are loaded. Stated default; 300 to 800 MiB are commonly seen.
 CONTEXT_BYTES = 500 * 2**20
 
-#: What cuDNN's kernels take beside that where it runs convolutions. Fitted on the batches at which timm's benchmark ran
-#: and did not run, families of one half by a hash (benchmarks/memory/context.py; docs/execution.md has the figures).
+#: What is taken beside that where cuDNN runs convolutions: kernels of the algorithms that it tries are taken to stay
+#: loaded. Fitted on the batches at which timm's benchmark ran and did not run, families of one half by a hash
+#: (benchmarks/memory/context.py; docs/execution.md has the figures, and the range that single rows tell).
 CUDNN_BYTES = 600 * 2**20
 
 #: What is left of the memory that a datasheet states: a driver keeps some for itself, 308 MiB of the 24 GiB of an
 #: RTX 3090 (24268 MiB are reported), 359 MiB of those of an RTX 4090 (24217 MiB).
 USABLE_SHARE = 24217 / 24576
+
+#: Steps in a row that have to find room: what the first one leaves of segments in pieces is in the way of the second.
+#: Verdicts on timm's batches (benchmarks/memory/context.py) are the same with ten.
+STEPS = 2
 
 _MOST_BYTES = 2**62  # that columns hold
 _UNKNOWN = -1
@@ -58,6 +63,7 @@ class MemoryUse:
     context_bytes: int  # that CUDA and PyTorch take before the first tensor
     capacity: float  # the device's
     fits: bool  # whether the allocator finds room for every block
+    workspaces_fit: bool = True  # also for those that convolutions can do without, as slower algorithms
 
     @property
     def standing_bytes(self) -> int:
@@ -75,9 +81,11 @@ class MemoryUse:
         return (self.reserved_bytes + self.context_bytes) / self.capacity
 
     def note(self, name: str) -> str:
-        """What to tell of a step that the device of this name has no room for; else ""."""
-        if self.fits:
+        """What to tell of a step that the device of this name has no room for, or not for all of it; else ""."""
+        if self.fits and self.workspaces_fit:
             return ""
+        if self.fits:
+            return f"{name}: fits with smaller workspaces of convolutions: by slower algorithms than are timed here"
         sizes = (self.reserved_bytes, self.context_bytes, self.capacity)
         need, context, have = (format_bytes(size) for size in sizes)
         return f"{name}: needs {need}, and {context} for CUDA, of {have}: does not fit"
@@ -124,15 +132,20 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     _, blocks, found = kept
     reserved: int | None = found.reserved_bytes
     context = context_of(device, convolves=blocks.convolves)
-    limit = room_of(device.dram.capacity, context)
+    limit, whole = room_of(device.dram.capacity, context), True
     if on_gpu and found.reserved_bytes > limit:  # there the allocator gives back what it keeps, and tries again
-        reserved = reserved_bytes(blocks.program(), blocks.sizes, limit)
+        program = blocks.program(STEPS)
+        reserved = reserved_bytes(program, blocks.sizes, limit)
+        whole = reserved is not None
+        if not whole and blocks.optional:
+            reserved = reserved_bytes(program, blocks.sizes, limit, blocks.optional)
     return replace(
         found,
         reserved_bytes=found.peak_bytes if reserved is None else reserved,
         context_bytes=context,
         capacity=device.dram.capacity,
-        fits=reserved is not None and found.peak_bytes <= device.dram.capacity,
+        fits=reserved is not None if on_gpu else found.peak_bytes <= device.dram.capacity,
+        workspaces_fit=whole,
     )
 
 
@@ -193,12 +206,19 @@ class Blocks:
     fixed: Sequence[int]  # blocks that are: those of `standing`, and cuBLAS's
     lives: Sequence[Life]
     temporary: Sequence[int]  # of each op, given back when it ends
+    spared: Sequence[bool]  # whether the op runs without it where there is no room: by another algorithm
     convolves: bool = False  # whether it runs convolutions
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of every block: fixed, of lives, temporary."""
         return (*self.fixed, *(life.size for life in self.lives), *self.temporary)
+
+    @property
+    def optional(self) -> frozenset[int]:
+        """Blocks that are done without where there is no room."""
+        start = len(self.fixed) + len(self.lives)
+        return frozenset(start + i for i, spared in enumerate(self.spared) if spared)
 
     def events(self) -> Iterator[tuple[list[Life], list[Life], int]]:
         """For each op the lives that begin with it, those that end after it, and its temporary bytes."""
@@ -209,25 +229,29 @@ class Blocks:
             end[life.last].append(life)
         return zip(begin, end, self.temporary, strict=False)
 
-    def levels(self) -> Iterator[int]:
-        """Bytes in blocks before the step, and at the fullest moment of each op."""
+    def levels(self, *, least: bool = False) -> Iterator[int]:
+        """Bytes in blocks before the step, and at the fullest moment of each op; the least, without optional ones."""
         alive = sum(map(rounded, self.fixed))
         yield alive
-        for begin, end, temporary in self.events():
+        for (begin, end, temporary), spared in zip(self.events(), self.spared, strict=True):
             alive += sum(rounded(life.size) for life in begin)
-            yield alive + rounded(temporary)
+            yield alive if least and spared else alive + rounded(temporary)
             alive -= sum(rounded(life.size) for life in end)
 
-    def program(self) -> list[int]:
-        """What the allocator is asked for in order: i for block i of `sizes`, -1 - i where it is given back."""
+    def program(self, steps: int = 1) -> list[int]:
+        """What the allocator is asked for in order: i for block i of `sizes`, -1 - i where it is given back.
+
+        What is left of a step, gradients and results, is given back before the next one.
+        """
         lives = {life: len(self.fixed) + i for i, life in enumerate(self.lives)}
         temporaries = len(self.fixed) + len(self.lives)
-        found = list(range(len(self.fixed)))
+        found = list[int]()
         for i, (begin, end, _) in enumerate(self.events()):
             found += [lives[life] for life in begin]
             found += [temporaries + i, -1 - temporaries - i]
             found += [-1 - lives[life] for life in end]
-        return found
+        left = [-1 - lives[life] for life in self.lives if life.last >= len(self.temporary)]
+        return [*range(len(self.fixed)), *(found + left) * (steps - 1), *found]
 
 
 class PointMemory:
@@ -237,6 +261,10 @@ class PointMemory:
         self._points = points
         self._convolves = blocks.convolves
         self.peak_bytes = self._column(functools.reduce(larger, blocks.levels()))
+        self._optional = blocks.optional
+        self._least = (
+            self._column(functools.reduce(larger, blocks.levels(least=True))) if self._optional else self.peak_bytes
+        )
         numbers: list[tuple[int, Number]] = list(enumerate(blocks.sizes))
         self._sizes = {
             i: np.atleast_1d(np.asarray(values_of(size), dtype=np.int64))
@@ -244,21 +272,20 @@ class PointMemory:
             if isinstance(size, Column) or size
         }
         self._most = sum(map(segments_of, self._sizes.values()), np.zeros(points.count))
-        self._program = [i for i in blocks.program() if max(i, -1 - i) in self._sizes]
+        self._programs = [[i for i in blocks.program(n) if max(i, -1 - i) in self._sizes] for n in (1, STEPS)]
         self._reserved = np.full(points.count, _UNKNOWN)  # bytes of segments where there is no limit
 
     def fits(self, device: Device) -> NDArray[np.bool_]:
         """Whether the allocator finds room for every block, at each point.
 
         Where all blocks together fit, or the fullest moment alone does not, that is known at once; at the points in
-        between the allocator is followed block by block, first as if there were no limit.
+        between the allocator is followed block by block, first as if there were no limit, in one step.
         """
-        within: NDArray[np.bool_] = self.peak_bytes <= device.dram.capacity
         if device.kind != "gpu":
-            return within
+            return np.asarray(self.peak_bytes <= device.dram.capacity)
         limit = room_of(device.dram.capacity, context_of(device, convolves=self._convolves))
-        found: NDArray[np.bool_] = within & (self._most <= limit)
-        unclear = np.flatnonzero(within & ~found & (self.peak_bytes <= limit) & self._points.alike)
+        found: NDArray[np.bool_] = self._most <= limit
+        unclear = np.flatnonzero(~found & (self._least <= limit) & self._points.alike)
         unknown = unclear[self._reserved[unclear] == _UNKNOWN]
         self._reserved[unknown], _ = self._followed(unknown, np.inf)
         found[unclear] = self._reserved[unclear] <= limit
@@ -269,7 +296,8 @@ class PointMemory:
 
     def _followed(self, index: NDArray[np.int64], limit: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         sizes = {i: size[index] if len(size) > 1 else size for i, size in self._sizes.items()}
-        return reserved_at(self._program, sizes, np.full(len(index), limit))
+        program = self._programs[bool(limit < np.inf)]
+        return reserved_at(program, sizes, np.full(len(index), limit), self._optional)
 
     def _column(self, number: Number) -> NDArray[np.int64]:
         if bound_of(number) > _MOST_BYTES:
@@ -290,6 +318,7 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
         fixed=[*(integer(spec.bytes) for spec in standing.values()), product],
         lives=_lives(graph, ops, standing, {} if fused else _held(graph, ops)),
         temporary=[workspace_of(issue, device, fused=fused) for issue in issues],
+        spared=[_is_spared(issue, device) for issue in issues],
         convolves=any(map(is_convolution, ops)),
     )
 
@@ -375,6 +404,7 @@ _LOSSES = {
 _BETWEEN = {**_LOSSES, "aten.logsumexp": 1, "aten.dist": 1, "aten.isinf": 1, "aten.roll": 1}
 
 _SOFTMAX_BACKWARD = "aten._softmax_backward_data"
+_BEFORE, _AFTER = "to channels last", "from channels last"
 
 
 def workspace_of(issue: Issue, device: Device, *, fused: bool) -> int:
@@ -390,11 +420,20 @@ def workspace_of(issue: Issue, device: Device, *, fused: bool) -> int:
         return between * integer(x.numel) * x.dtype.itemsize
     if issue.op.kind == _SOFTMAX_BACKWARD:
         return 0 if fused or device.kind != "gpu" else integer(issue.op.outputs[0].bytes)
-    copied = sum(integer(k.cost.write_bytes) for k in issue.kernels if k.cost.label == "to channels last") + max(
-        (integer(t.bytes) for k in issue.kernels if k.cost.label == "from channels last" for t in issue.op.outputs[:1]),
-        default=0,
+    copied = sum(integer(k.cost.write_bytes) for k in issue.kernels if k.cost.label == _BEFORE) + max(
+        (integer(t.bytes) for k in issue.kernels if k.cost.label == _AFTER for t in issue.op.outputs[:1]), default=0
     )
     return copied + max((_windows(kernel, device) for kernel in issue.kernels), default=0)
+
+
+def _is_spared(issue: Issue, device: Device) -> bool:
+    """Whether an op's workspace holds only a convolution's tensors in another order.
+
+    Where there is no room for a workspace, PyTorch catches the error and tries the next algorithm, of which the last
+    ones have none (aten/src/ATen/native/cudnn/Conv_v8.cpp, try_plans; Conv_v7.cpp, AlgoIterator::try_all).
+    """
+    copied = any(k.cost.label in (_BEFORE, _AFTER) for k in issue.kernels)
+    return copied and all(bound_of(_windows(kernel, device)) == 0 for kernel in issue.kernels)
 
 
 def _windows(kernel: Kernel, device: Device) -> int:

@@ -12,7 +12,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.step.allocator import reserved_bytes
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.memory import USABLE_SHARE, MemoryUse, blocks_of
+from rooflinekit.step.memory import STEPS, USABLE_SHARE, Blocks, MemoryUse, blocks_of
 from rooflinekit.units import format_bytes
 
 #: Stated standard deviations, as shares: of blocks (peaks of single GPUs are within 3.4 % of measured ones in
@@ -69,7 +69,7 @@ def verdict_of(m: MemoryUse, graph: Graph, device: Device, execution: Execution,
     """The verdict on a step with this memory; bounds are so many standard deviations to either side.
 
     Near the end of memory the allocator gives back what it keeps, so a step may fit whose segments would otherwise be
-    too large: what counts is the least room in which it runs.
+    too large, and convolutions do with smaller workspaces: what counts is the least room in which it runs.
     """
     gpu = device.kind == "gpu"
     usable = m.capacity * (USABLE_SHARE if gpu else 1.0)
@@ -81,8 +81,11 @@ def verdict_of(m: MemoryUse, graph: Graph, device: Device, execution: Execution,
 
     if gpu and deviations_left(m.reserved_bytes) > _SURE:
         least = float(m.reserved_bytes)
-    elif gpu and deviations_left(least) > -_SURE:
-        least = float(_least_room(m, graph, device, execution))
+    elif gpu:
+        blocks = blocks_of(graph, issues_for(graph, device, execution), device, fused=execution.fused)
+        least = float(max(blocks.levels(least=True)))
+        if deviations_left(least) > -_SURE:
+            least = float(_least_room(blocks, round(least)))
     return Verdict(
         allocated=Level.of(m.peak_bytes, _ALLOCATED * m.peak_bytes, deviations),
         reserved=Level.of(m.reserved_bytes, (_RESERVED if gpu else _ALLOCATED) * m.reserved_bytes, deviations),
@@ -97,12 +100,11 @@ def _spread(size: float, share: float, context: float) -> float:
     return math.hypot(share * size, CONTEXT_SPREAD * context) or 1.0
 
 
-def _least_room(m: MemoryUse, graph: Graph, device: Device, execution: Execution) -> int:
-    blocks = blocks_of(graph, issues_for(graph, device, execution), device, fused=execution.fused)
-    program, sizes = blocks.program(), blocks.sizes
-    too_little, enough = m.peak_bytes - 1, reserved_bytes(program, sizes, math.inf) or 0
+def _least_room(blocks: Blocks, least: int) -> int:
+    program, sizes, optional = blocks.program(STEPS), blocks.sizes, blocks.optional
+    too_little, enough = least - 1, reserved_bytes(program, sizes, math.inf) or 0
     while enough - too_little > _NEAR:
         middle = (enough + too_little) // 2
-        found = reserved_bytes(program, sizes, middle)
+        found = reserved_bytes(program, sizes, middle, optional)
         too_little, enough = (middle, enough) if found is None else (too_little, found)
     return enough

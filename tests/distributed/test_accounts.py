@@ -4,7 +4,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.api.parallel import place_of
-from rooflinekit.distributed.accounts import Accounts
+from rooflinekit.distributed.accounts import Accounts, weight_itemsize
 from rooflinekit.distributed.described import Planner
 from rooflinekit.distributed.records import RECIPES
 
@@ -72,3 +72,42 @@ def test_shards_without_fp32_copies_are_weights_too() -> None:
 def test_adam_of_many_tensors_makes_all_roots_at_once() -> None:
     assert moments("llm-foundry", sharding="ddp")["update"].working >= 4 * NUMBERS  # of moments in fp32
     assert moments("torchtitan", sharding="ddp")["update"].working < 4 * NUMBERS  # fused: none
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "chunks", "found"),
+    [
+        (4, 4, 1, [1, 1, 1, 1]),
+        (6, 4, 1, [1, 2, 2, 1]),  # with the ends, two each
+        (7, 4, 1, [2, 2, 2, 1]),  # nine: the first stage has the ninth
+        (5, 2, 2, [1, 2, 2, 0]),  # seven in four: the last chunk has the head alone
+        (126, 8, 8, [1, *[2] * 62, 1]),
+    ],
+)
+def test_the_ends_count_as_a_layer_each_where_layers_cannot_be_shared_out_evenly(
+    layers: int, stages: int, chunks: int, found: list[int]
+) -> None:
+    planner = Planner(
+        decoder=LLAMA.with_changes(layers=layers), layout=rk.Layout(pipeline=stages, chunks=chunks),
+        recipe=RECIPES["megatron"], batch=64, seq=1024, place=place_of("h100-x8-cluster").at(8),
+    )  # fmt: skip
+    assert planner.layers_of() == found
+    assert sum(found) == layers
+
+
+def test_weights_of_8_bits_lie_in_both_orders_where_products_take_one() -> None:
+    hopper, blackwell = rk.load_device("nvidia-h100-sxm5-80gb"), rk.load_device("nvidia-b200-sxm-180gb")
+    nemo = RECIPES["nemo"]
+    assert [weight_itemsize(gpu, nemo.with_changes(fp8=True)) for gpu in (hopper, blackwell)] == [2, 1]
+    assert [weight_itemsize(blackwell, recipe) for recipe in (nemo, RECIPES["megatron"].with_changes(fp8=True))] == [
+        2,
+        2,
+    ]
+    one, two = (
+        Planner(
+            decoder=LLAMA, layout=rk.Layout(), recipe=nemo.with_changes(fp8=fp8), batch=8, seq=1024,
+            place=place_of("b200-x8-cluster").at(8),
+        ).courses()[0][0] for fp8 in (True, False)
+    )  # fmt: skip
+    ends = 2 * 32000 * 1024 + 1024
+    assert two.weights - one.weights == NUMBERS - ends

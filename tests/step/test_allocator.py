@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.step.allocator import Allocator, OutOfMemoryError
+from rooflinekit.step.allocator import Allocator, OutOfMemoryError, reserved_bytes
 
 KIB, MIB = 2**10, 2**20
 
@@ -60,6 +60,15 @@ def test_cached_segments_are_given_back_before_there_is_no_room() -> None:
     allocator.give_back(held)
     allocator.take(100 * MIB)
     assert allocator.peak_reserved == 100 * MIB
+
+
+def test_optional_blocks_are_done_without() -> None:
+    # 12 and 14 MiB at once have no room in 24; without the second, what is free later has. The empty cache stays empty.
+    sizes, program = [12 * MIB, 14 * MIB, 12 * MIB], [0, 1, -2, 2]
+    assert reserved_bytes(program, sizes, 24 * MIB) is None
+    assert reserved_bytes(program, sizes, 24 * MIB, {1}) == 24 * MIB
+    assert reserved_bytes(program, sizes, 24 * MIB, {2}) is None
+    assert reserved_bytes(program, sizes, 40 * MIB, {1}) == 26 * MIB
 
 
 def test_nothing_takes_nothing() -> None:

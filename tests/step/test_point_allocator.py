@@ -31,11 +31,12 @@ def programs(draw: st.DrawFn) -> tuple[list[int], list[list[int]]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(programs(), st.lists(st.sampled_from([float("inf"), 20 * MIB, 62 * MIB, 100 * MIB]), min_size=1, max_size=1))
-def test_as_point_by_point(program: tuple[list[int], list[list[int]]], limit: list[float]) -> None:
+@given(programs(), st.sampled_from([float("inf"), 20 * MIB, 62 * MIB, 100 * MIB]), st.sets(st.integers(0, 13)))
+def test_as_point_by_point(program: tuple[list[int], list[list[int]]], limit: float, optional: set[int]) -> None:
     order, sizes = program
-    most, failed = reserved_at(order, {i: np.array(s) for i, s in enumerate(sizes)}, np.array(limit * POINTS))
-    alone = [reserved_bytes(order, [s[point % len(s)] for s in sizes], limit[0]) for point in range(POINTS)]
+    columns, limits = {i: np.array(s) for i, s in enumerate(sizes)}, np.full(POINTS, limit)
+    most, failed = reserved_at(order, columns, limits, optional)
+    alone = [reserved_bytes(order, [s[point % len(s)] for s in sizes], limit, optional) for point in range(POINTS)]
     assert [None if out else int(one) for one, out in zip(most, failed, strict=True)] == alone
 
 

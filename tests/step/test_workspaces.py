@@ -4,8 +4,10 @@ import torch
 from torch import nn
 
 import rooflinekit as rk
+from rooflinekit.hardware.device import Device
 from rooflinekit.model.kernels import issues_of
-from rooflinekit.step.memory import memory_of
+from rooflinekit.step.entry import issues_for
+from rooflinekit.step.memory import USABLE_SHARE, Blocks, Life, memory_of
 
 
 def test_windows_are_written_out_where_a_library_has_no_other_way() -> None:
@@ -16,6 +18,41 @@ def test_windows_are_written_out_where_a_library_has_no_other_way() -> None:
     assert memory_of(graph, issues_of(graph), amd).workspace_bytes == 5 * 8 * 8 * 4 * 27 * 2
     assert memory_of(graph, issues_of(graph), nvidia).workspace_bytes == 0
     assert memory_of(single, issues_of(single), amd).workspace_bytes == 0  # an implicit product, in fp32
+
+
+def test_a_convolution_does_without_a_workspace_where_there_is_no_room() -> None:
+    # images of 64 channels and 128·128 pixels in 16 bits: 2 MiB each; image, result, and both with channels last
+    graph = rk.trace(nn.Conv2d(64, 64, 3, padding=1, bias=False), rk.Input("batch", 64, 128, 128), dtype="float16")
+    at, gpu = graph.at(batch=64), rk.load_device("nvidia-a100-sxm4-80gb")
+    issues = issues_for(at, gpu, rk.Execution())
+    whole = memory_of(at, issues, gpu)
+    assert whole.peak_bytes > 4 * 64 * 2**21
+    assert whole.fits
+    assert whole.workspaces_fit
+    assert whole.note("gpu") == ""
+
+    def on(room: int) -> Device:
+        capacity = (room + whole.context_bytes) / USABLE_SHARE
+        return gpu.model_copy(update={"dram": gpu.dram.model_copy(update={"capacity": capacity})})
+
+    least = whole.peak_bytes - whole.workspace_bytes
+    some, none = (memory_of(at, issues, on(room)) for room in (least + 2**22, least - 2**22))
+    assert some.fits
+    assert not some.workspaces_fit
+    assert "smaller workspaces" in some.note("gpu")
+    assert not none.fits
+    grid = rk.sweep(graph, gpus=[on(least + 2**22)], batch=[32, 63, 64, 65, 128])
+    assert grid["fits"].tolist() == [True, True, True, False, False]
+
+
+def test_what_is_left_of_a_step_is_given_back_before_the_next() -> None:
+    # block 0 stays; 1 is left when the only op ends, 2 ends with it, 3 is its workspace
+    lives = [Life(7, 0, 1, "result"), Life(3, 0, 0, "between")]
+    blocks = Blocks(standing=(), fixed=[5], lives=lives, temporary=[2], spared=[True])
+    one = [1, 2, 3, -4, -3]
+    assert blocks.program() == [0, *one]
+    assert blocks.program(3) == [0, *one, -2, *one, -2, *one]
+    assert blocks.optional == {3}
 
 
 def _needs(module: nn.Module, device: str = "nvidia-a100-sxm4-80gb", *, mode: str = "training") -> tuple[int, int]:

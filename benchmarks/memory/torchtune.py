@@ -1,0 +1,108 @@
+"""Peak memory of fine-tuning Llama 3.2 3B by torchtune's ladder of optimizations.
+
+    python -m benchmarks.memory.torchtune DATA
+
+DATA/finetune_tables/tables.csv: bf16 weights, AdamW, texts packed to full length; each row adds one technique to those
+before it, and gives torch's peak of active blocks. How many tokens a step has is not told: 8,192, by the first row with
+packed texts, which is left out of the judgement. The GPU is not told either; an A100 of 80 GB is assumed. Traced is
+Hugging Face's model. An optimizer's step inside backward, paged states and LoRA in 4 bits are not described, so the
+ladder is followed up to checkpointing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+import rooflinekit as rk
+from benchmarks.sources.tables import read_table
+from rooflinekit.published.models import published
+
+GPU = "nvidia-a100-sxm4-80gb"
+_CLUSTER = "dgx-a100"
+_BATCH, _LENGTH = 2, 4096
+_CHUNKS = 8  # torchtune's CEWithChunkedOutputLoss
+_STATING = "packed"
+#: Words of a row: chunks of the loss, backend, whether each layer is checkpointed.
+_LADDER = {
+    _STATING: (1, "eager", False), "compile": (1, "compiled", False),
+    "chunked": (_CHUNKS, "compiled", False), "checkpointing": (_CHUNKS, "compiled", True),
+}  # fmt: skip
+
+
+class Chunked(nn.Module):
+    """The model with its loss, of so many chunks of each text one after another."""
+
+    def __init__(self, model: nn.Module, chunks: int) -> None:
+        super().__init__()
+        self.model, self.chunks = model, chunks
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The sum over all tokens."""
+        hidden = self.model.model(ids, use_cache=False).last_hidden_state
+        logits = [self.model.lm_head(part) for part in hidden.chunk(self.chunks, dim=1)]
+        labels = ids.chunk(self.chunks, dim=1)
+        losses = [
+            nn.functional.cross_entropy(x.float().flatten(0, 1), y.flatten())
+            for x, y in zip(logits, labels, strict=True)
+        ]
+        return torch.stack(losses).sum()
+
+
+def traced(chunks: int) -> rk.Graph:
+    """A training step."""
+    from rooflinekit.tracing.targets import declare_torchvision_operators
+
+    declare_torchvision_operators()
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**dict(published("llama-3.2-3b")[1]))).to(torch.bfloat16)
+    ids = rk.Input("batch", _LENGTH, dtype="int64")
+    return rk.trace(Chunked(model, chunks), ids, mode="training", loss=lambda y: y, optimizer="AdamW", name="llama")
+
+
+def judged(data: Path) -> Iterator[dict[str, Any]]:
+    """One record a row of the ladder that can be described."""
+    table = read_table(data / "finetune_tables" / "tables.csv")
+    rows = table[table["columns"].str.startswith("Technique | Peak Memory Active")]
+    graphs: dict[int, rk.Graph] = {}
+    for row in rows.itertuples():
+        step = next((word for word in _LADDER if word in str(row.c0).partition("]")[0].lower()), None)
+        if step is None:
+            continue
+        chunks, backend, checkpoint = _LADDER[step]
+        if chunks not in graphs:
+            graphs[chunks] = traced(chunks)
+        found = rk.parallel(
+            graphs[chunks], cluster=_CLUSTER, gpus=1, savers=rk.Savers(checkpoint=checkpoint), execution=backend,
+            batch=_BATCH,
+        )  # fmt: skip
+        use = found.fullest.memory
+        measured = float(row.c1) * 2**30
+        yield {
+            "step": step, "ratio": use.peak_bytes / measured, "measured GiB": float(row.c1), "fits": use.fits,
+            "told GiB": use.peak_bytes / 2**30, "stating": step == _STATING,
+        }  # fmt: skip
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    print(pd.DataFrame(judged(options.data)).round(3).to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()
