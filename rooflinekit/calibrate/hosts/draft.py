@@ -81,18 +81,7 @@ def host_of(costs: Iterable[HostCost], base: Host, name: str, *, gpu: bool, sour
     copies = {field: rates[op] for op, field in _COPIES.items() if rates.get(op)}
     values |= {field: _rounded(rate[0]) for field, rate in copies.items() if rate}
     sources["copies"] = (f"copies to the GPU: {source}; DRAM: {_kept(base)}") if copies else _kept(base)
-    return Host.model_validate(
-        {
-            **{
-                field: getattr(base, field) for field in Host.model_fields if field not in ("schema_version", "sources")
-            },
-            "schema": base.schema_version,
-            "name": name,
-            "description": f"Draft, measured in part: {source}",
-            **values,
-            "sources": sources,
-        }
-    )
+    return base.replace(name=name, description=f"Draft, measured in part: {source}", **values, sources=sources)
 
 
 def _kept(base: Host) -> str:

@@ -178,25 +178,23 @@ class Figure:
         known = {(roof.device, roof.name) for roof in self.roofs}
         for point in (*self.points, *self.rail):
             if (point.device, point.roof) not in known:
-                raise InputError(
-                    f"figure: point {point.label!r} names the roof {point.roof!r}, which is not in the figure"
-                )
+                raise InputError(f"point {point.label!r} names the roof {point.roof!r}, which is not in the figure")
             if point.bytes <= 0 or point.time_s <= 0:
-                raise InputError(f"figure: point {point.label!r}: expected positive bytes and time_s")
+                raise InputError(f"point {point.label!r}: expected positive bytes and time_s")
             if min(point.measured_s, point.dram_bytes, point.l2_bytes) < 0:
-                raise InputError(f"figure: point {point.label!r}: expected measured_s, dram_bytes, l2_bytes from 0 on")
+                raise InputError(f"point {point.label!r}: expected measured_s, dram_bytes, l2_bytes from 0 on")
         wrong = {"points": [p for p in self.points if p.flop <= 0], "rail": [p for p in self.rail if p.flop]}
         for where, points in wrong.items():
             if points:
-                raise InputError(f"figure: {where}: {points[0].label!r} has flop {points[0].flop:g}")
+                raise InputError(f"{where}: {points[0].label!r} has flop {points[0].flop:g}")
         for stop in (stop for path in self.trajectories for stop in path.stops):
             if min(stop.flop, stop.time_s, stop.bytes, *(sent for _, sent in stop.link_bytes)) <= 0:
-                raise InputError(f"figure: stop {stop.label!r}: expected positive flop, bytes and time_s")
+                raise InputError(f"stop {stop.label!r}: expected positive flop, bytes and time_s")
             if lost := [name for name, _ in stop.link_bytes if (stop.device, name) not in known]:
-                raise InputError(f"figure: stop {stop.label!r} names the link {lost[0]!r}, which is not in the figure")
+                raise InputError(f"stop {stop.label!r} names the link {lost[0]!r}, which is not in the figure")
         for roof in self.roofs:
             if roof.value <= 0:
-                raise InputError(f"figure: roof {roof.name!r}: expected a positive value; got {roof.value:g}")
+                raise InputError(f"roof {roof.name!r}: expected a positive value; got {roof.value:g}")
 
     @property
     def omitted(self) -> int:
@@ -279,7 +277,7 @@ class Figure:
             text = json.dumps({key: value for key, value in data.items() if key != "schema"})
             return _adapter().validate_json(text, strict=True)
         except ValidationError as error:
-            raise InputError(one_line(error, cls, "figure").replace("figure: figure: ", "figure: ")) from None
+            raise InputError(one_line(error, cls, "figure")) from None
         except TypeError as error:  # of json.dumps
             raise InputError(f"figure: expected what JSON can hold: {error}") from None
 
