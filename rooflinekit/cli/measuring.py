@@ -450,7 +450,7 @@ def from_trace(
     """
     from rooflinekit.calibrate.campaigns.campaign import campaign_text
     from rooflinekit.study.profile.drawn import draw_all
-    from rooflinekit.study.profile.trace import trace_files
+    from rooflinekit.study.profile.profile import trace_files
 
     check_free(out, force=force)
     files = [file for trace in traces for file in trace_files(trace, rank)]

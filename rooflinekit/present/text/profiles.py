@@ -12,8 +12,7 @@ from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, console, print_first, print_table, records_of, say, table
 from rooflinekit.study.profile.matching import Validation
 from rooflinekit.study.profile.memory import MemoryComparison
-from rooflinekit.study.profile.profile import SMALL_S, Profile, ProfileComparison, device_note
-from rooflinekit.study.profile.trace import REPEATED
+from rooflinekit.study.profile.profile import REPEATED, SMALL_S, Profile, ProfileComparison, device_note
 
 if TYPE_CHECKING:
     import pandas as pd

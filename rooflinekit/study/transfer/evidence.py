@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
+from rooflinekit.calibrate.local_hardware.trace import Progress
 from rooflinekit.errors import CampaignError, InputError, UnitError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op
@@ -31,7 +32,6 @@ from rooflinekit.study.profile.matching import (
     whole_calls,
 )
 from rooflinekit.study.profile.profile import Profile, read_profile
-from rooflinekit.study.profile.trace import Progress
 from rooflinekit.units import format_quantity, parse_quantity
 
 _MOST = 400  # measured ops that are looked at one by one, the longest
