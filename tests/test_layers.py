@@ -52,7 +52,7 @@ OUTSIDE = {
     "study/profile": {"numpy", "pandas", "pydantic"},
     "study/sweep": {"numpy", "scipy", "sympy", "pandas", "pyarrow"},
     "study/compare": {"scipy", "sympy", "pandas"},
-    "study/transfer": {"numpy", "scipy"},
+    "study/transfer": {"numpy", "scipy", "pandas"},
     "study/guard": set(),
     "present/text": {"rich", "numpy", "pandas"},
     "present/figures": {"matplotlib", "numpy", "pandas", "pydantic"},

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.files import check_kind, hold, read_bytes, sync_folder, write_text
+from rooflinekit.hardware.yaml_file import one_line
 
 #: Held while a line is written: a process that ends itself from another thread waits for it.
 WRITING = threading.Lock()
@@ -136,12 +137,8 @@ def _as(kind: type[_Record], document: Mapping[str, Any], label: str) -> _Record
         record: _Record = _ADAPTERS[kind].validate_python(document)
         return record
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ": ".join(map(str, first["loc"]))
-        raise CampaignError(
-            f"{label}: {where}: {first['msg'].lower()}; got {first['input']!r:.40}; it was written by another program, "
-            "or another version of rooflinekit"
-        ) from error
+        told = one_line(error, kind, label)
+        raise CampaignError(f"{told}; it was written by another program, or another version of rooflinekit") from error
 
 
 def _checked(payload: str, before: str) -> str:

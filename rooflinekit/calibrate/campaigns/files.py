@@ -81,16 +81,11 @@ def validate(files: Iterable[Path]) -> dict[Path, str]:
     return found
 
 
-def shortened(text: str) -> str:
-    """At most 120 letters of it."""
-    return text if len(text) <= 120 else f"{text[:119]}…"
-
-
 def _check(recorded: Recorded, file: Path) -> None:
     """What the chain of checks does not see: a program that writes other numbers than measured ones."""
     seen: dict[tuple[str, int], int] = {}
     for line, one in enumerate(recorded.measurements, start=2):
-        what = f"{file}: line {line}: {shortened(one.case.key)}"
+        what = f"{file}: line {line}: {one.case.key:.120}"
         if one.case.op not in OPS and one.case.op not in HOST_OPS:
             raise CampaignError(
                 f"{what}: no op is called {one.case.op!r:.60}{nearest(one.case.op[:60], [*OPS, *HOST_OPS])}"

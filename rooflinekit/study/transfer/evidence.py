@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import io
 import json
 import math
 import os
@@ -209,7 +209,6 @@ def _by_shape(calls: _Calls, ops: Sequence[OpTime], classes: dict[str, _Shapes])
             yield from (replace(op, measured_s=s) for op, s in zip(same, each, strict=True))
 
 
-_COLUMNS = ("name", "seconds")
 _HEAD = 4096  # bytes that tell a record from a trace
 _LARGE = 64 * 2**20  # bytes: no record or table of a step is as long
 
@@ -247,34 +246,24 @@ def read_measured(
 
 def _table(file: Path) -> dict[str, float]:
     """Seconds by name of operator, those of one name together."""
+    import pandas as pd
+
     if file.stat().st_size > _LARGE:
         raise CampaignError(
             f"{file}: is {file.stat().st_size / 2**20:.0f} MiB: expected a table of one step's operators"
         )
-    found: dict[str, float] = defaultdict(float)
     try:
-        with file.open(encoding="utf-8", newline="") as stream:
-            rows = csv.DictReader(stream)
-            if not set(_COLUMNS) <= set(rows.fieldnames or ()):
-                has = ", ".join(rows.fieldnames or ()) or "none"
-                raise CampaignError(f"{file}: expected the columns name and seconds; got {has[:200]}")
-            for row in rows:
-                found[str(row["name"])] += _seconds(file, rows.line_num, row["seconds"])
-    except (OSError, UnicodeError, csv.Error) as error:
+        rows = pd.read_csv(io.BytesIO(file.read_bytes()), dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:  # ValueError: what pandas raises for what is no table
         raise CampaignError(f"{file}: cannot be read: {error}") from error
-    if not found:
+    if not {"name", "seconds"} <= set(rows.columns):
+        raise CampaignError(f"{file}: expected the columns name and seconds; got {', '.join(rows.columns)[:200]}")
+    seconds = pd.to_numeric(rows["seconds"], errors="coerce")
+    for line, text in rows["seconds"][~((seconds > 0) & (seconds < math.inf))].items():
+        raise CampaignError(f"{file}: line {line + 2}: seconds: expected a number above 0; got {json.dumps(text)}")
+    if rows.empty:
         raise CampaignError(f"{file}: has no rows")
-    return dict(found)
-
-
-def _seconds(file: Path, line: int, text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise CampaignError(f"{file}: line {line}: seconds: expected a number above 0; got {json.dumps(text)}")
-    return value
+    return seconds.groupby(rows["name"], sort=False).sum().to_dict()
 
 
 #: Operators whose arguments are the same under all names that PyTorch has for them.
