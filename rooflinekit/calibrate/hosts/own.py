@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
+from statistics import geometric_mean
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded
@@ -76,9 +76,5 @@ def measure_host(
 
 def slowness(host: Host, base: Host) -> float:
     """How many times slower a host issues ops than another: geometric mean over the families of a step."""
-    ratios = [math.log(host.dispatch_s(family) / base.dispatch_s(family)) for family in _measured(host, base)]
-    return math.exp(sum(ratios) / len(ratios)) if ratios else 1.0
-
-
-def _measured(host: Host, base: Host) -> list[str]:
-    return [f for f in _FAMILIES_OF_A_STEP if host.dispatch_s(f) != base.dispatch_s(f) and host.dispatch_s(f) > 0]
+    pairs = [(host.dispatch_s(family), base.dispatch_s(family)) for family in _FAMILIES_OF_A_STEP]
+    return geometric_mean([here / there for here, there in pairs if here != there and here > 0] or [1.0])

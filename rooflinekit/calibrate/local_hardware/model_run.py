@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from rooflinekit.calibrate.bench.gpu_state import load_nvml
 from rooflinekit.calibrate.bench.samples import collect, settled
 from rooflinekit.calibrate.bench.timers import CpuTimer, CudaTimer, first_line, fp32_arithmetic, gpu_name
+from rooflinekit.calibrate.hosts.bench import Bench
 from rooflinekit.calibrate.local_hardware import model_step
 from rooflinekit.calibrate.local_hardware.model_step import Run
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp, median_step
@@ -48,12 +48,10 @@ class Care:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a step runs. `cuda` stands for `torch.cuda`; None is the CPU, on so many threads."""
+class Place(Bench):
+    """Where a step runs: a GPU, or the CPU on so many threads."""
 
-    device: torch.device
     threads: int | None = None
-    cuda: Any = None
 
     @classmethod
     def of(cls, kind: str, index: int) -> Place:
@@ -69,11 +67,6 @@ class Place:
             raise MeasureError(
                 f"execution {backend!r}: a CPU has no CUDA graphs; choose 'eager' or 'compiled', or a GPU"
             )
-
-    def wait(self) -> None:
-        """Returns when everything asked of the device is done."""
-        if self.cuda is not None:
-            self.cuda.synchronize()
 
     @contextlib.contextmanager
     def chosen(self) -> Iterator[None]:
@@ -123,11 +116,11 @@ def measure_step(
         ready = model_step.on_device(step, place.device, dtype, sizes)
         progress("warming up")
         run = _ways(place)[backend](ready, place.device)
-        once = _timed(run, place, 1)
+        once = place.finishing(run)
         warm = _warm_up(once, care.budget_s)
         steps = 1 if wait_each else _steps(_LOOP_S, warm[-1], _LOOP)
         progress("timing")
-        seconds = collect(_timed(run, place, steps), care.samples, care.precision, within_s=care.budget_s)
+        seconds = collect(place.finishing(run, steps), care.samples, care.precision, within_s=care.budget_s)
         kept = tuple(float(f"{value:.{_SIGNIFICANT}g}") for value in seconds)
         found = ModelRun(seconds=kept, warmup=len(warm), steps=steps, environment=place.environment())
         if not by_op:
@@ -177,21 +170,8 @@ def _without_graph(backend: str, run: Run, step: Step, place: Place) -> Run:
     if backend not in twins:
         return run
     found = _ways(place)[twins[backend]](step, place.device)
-    _warm_up(_timed(found, place, 1), 0.0)
+    _warm_up(place.finishing(found), 0.0)
     return found
-
-
-def _timed(run: Run, place: Place, steps: int) -> Callable[[], float]:
-    """Seconds of one step out of so many that follow each other, from an idle device to an idle device."""
-
-    def sample() -> float:
-        start = time.perf_counter_ns()
-        for _ in range(steps):
-            run()
-        place.wait()
-        return (time.perf_counter_ns() - start) / 1e9 / steps
-
-    return sample
 
 
 def _warm_up(once: Callable[[], float], budget_s: float) -> list[float]:

@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 L2 = "L2"  # what its roof is called
 _COVERED = 0.9  # of the time of a series, by the points that are named
 _ABOVE = 1.02  # from here on a point is above its roof, and not at it
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)  # reading converts and ignores nothing
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)  # reading converts and ignores nothing, here and in all below
 
 RoofKind = Literal["memory", "compute", "link"]
 Provenance = Literal[
@@ -34,8 +34,6 @@ Provenance = Literal[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
     """A ceiling of one device: a slope for memory traffic and for links, a level for one kind of arithmetic."""
-
-    __pydantic_config__: ClassVar = _STRICT
 
     device: str
     kind: RoofKind
@@ -62,8 +60,6 @@ class Roof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One mark: a kernel, or kernels of one kind that fall on the same place, with their time added up."""
-
-    __pydantic_config__: ClassVar = _STRICT
 
     series: str
     device: str
@@ -110,8 +106,6 @@ class Point:
 class DeviceFacts:
     """What a caption says of a device."""
 
-    __pydantic_config__: ClassVar = _STRICT
-
     name: str
     display_name: str
     clock_hz: float  # behind the vector peaks
@@ -121,8 +115,6 @@ class DeviceFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """One predicted step."""
-
-    __pydantic_config__: ClassVar = _STRICT
 
     name: str  # what tells it from the other series
     model: str
@@ -143,8 +135,6 @@ class Series:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
     """What starting a kernel costs on a device, beside the kernels of a step."""
-
-    __pydantic_config__: ClassVar = _STRICT
 
     series: str
     device: str
@@ -312,8 +302,6 @@ PointBound = Literal["compute", "memory", "latency", "overhead", "communication"
 class Stop:
     """A whole step as one mark on a path: its FLOP, its bytes, its wall time."""
 
-    __pydantic_config__: ClassVar = _STRICT
-
     label: str
     device: str
     flop: float
@@ -341,8 +329,6 @@ class Stop:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """How a step moves as one thing about it changes."""
-
-    __pydantic_config__: ClassVar = _STRICT
 
     name: str  # what tells it from other paths; "" for the only one
     over: str  # what changes: "batch", "device", "execution"
