@@ -53,7 +53,7 @@ OUTSIDE = {
     "study/sweep": {"numpy", "scipy", "sympy", "pandas", "pyarrow"},
     "study/compare": {"scipy", "sympy", "pandas"},
     "study/transfer": {"numpy", "scipy", "pandas"},
-    "study/guard": set(),
+    "study/guard": {"pydantic"},
     "present/text": {"rich", "numpy", "pandas"},
     "present/figures": {"matplotlib", "numpy", "pandas", "pydantic"},
     "present/traces": set(),

@@ -13,6 +13,7 @@ import json
 import os
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -77,6 +78,14 @@ class Recorded:
     head: Head
     measurements: tuple[Measurement, ...]
     finished: bool  # whether the whole plan was measured
+
+    def by_case(self) -> list[list[Measurement]]:
+        """What could be measured, the rounds of one case together."""
+        found: dict[str, list[Measurement]] = defaultdict(list)
+        for one in self.measurements:
+            if one.status == "ok":
+                found[one.case.key].append(one)
+        return list(found.values())
 
 
 def read_record(file: Path) -> Recorded:

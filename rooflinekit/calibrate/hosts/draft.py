@@ -38,14 +38,12 @@ class HostCost:
 
 def costs_of(recorded: Recorded) -> tuple[HostCost, ...]:
     """Every case beside kernels that could be measured, in the order of `HOST_OPS`, smaller sizes first."""
-    samples: dict[str, list[float]] = {}
-    last: dict[str, tuple[Case, Mapping[str, float]]] = {}
-    for one in recorded.measurements:
-        if one.status == "ok" and is_host_op(one.case.op):
-            samples.setdefault(one.case.key, []).extend(steady(one.case.op, one.seconds))
-            last[one.case.key] = one.case, one.state
-    order = list(HOST_OPS)
-    found = [HostCost(case=case, summary=summarize(samples[key]), state=state) for key, (case, state) in last.items()]
+    order, found = list(HOST_OPS), []
+    for parts in recorded.by_case():
+        case = parts[0].case
+        if is_host_op(case.op):
+            summary = summarize([seconds for part in parts for seconds in steady(case.op, part.seconds)])
+            found.append(HostCost(case=case, summary=summary, state=parts[-1].state))
     return tuple(sorted(found, key=lambda cost: (order.index(cost.case.op), sorted(cost.case.sizes.items()))))
 
 

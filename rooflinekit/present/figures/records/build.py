@@ -81,35 +81,38 @@ def roofline_figure(
         trajectories = trajectories_of(predictions, words, joined=joined)
         return replace(_roofs(parts), trajectories=trajectories, normalized=normalized)
     coarse = len(predictions) > 1 if by_kind is None else by_kind
-    names = _series_names(predictions)
-    points: list[Point] = []
-    for source, prediction, name in zip(sources, predictions, names, strict=True):
-        measured = None if isinstance(source, Prediction) else source
-        marks = _Marks(prediction, name, measured)
-        points += marks.points(partial(grouped, coarse=coarse, apart=marks.is_measured))
-    notes = [timing.note for prediction in predictions for timing in prediction.timings if timing.note]
-    notes += [note for source in sources if (note := unmatched_note(source))]
-    return replace(
-        _roofs(parts, by_level=by_level),
-        series=tuple(_series(*each) for each in zip(sources, predictions, names, strict=True)),
-        points=tuple(point for point in points if point.flop),
-        rail=tuple(point for point in points if not point.flop),
-        notes=tuple(dict.fromkeys(notes)),
-        floors=tuple(floor_of(p, name) for p, name in zip(predictions, names, strict=True) if p.timings),
-        normalized=normalized,
-    )
+
+    def grouping(marks: _Marks) -> _Grouping:
+        return partial(grouped, coarse=coarse, apart=marks.is_measured)
+
+    figure = _with_marks(_roofs(parts, by_level=by_level), sources, grouping)
+    floors = [floor_of(p, one.name) for p, one in zip(predictions, figure.series, strict=True) if p.timings]
+    return replace(figure, floors=tuple(floors), normalized=normalized)
 
 
 def kernel_figure(prediction: Prediction) -> Figure:
     """The roofline figure of one prediction with a mark for each set of equal kernels, however many there are."""
-    name = prediction.graph_name
-    points = _Marks(prediction, name, None).points(alike)
+    return _with_marks(_roofs((prediction,)), (prediction,), lambda _: alike)
+
+
+def _with_marks(
+    roofs: Figure, sources: Sequence[Prediction | Measured], grouping: Callable[[_Marks], _Grouping]
+) -> Figure:
+    """The figure with a series for each source."""
+    predictions = [compared_prediction(source) for source in sources]
+    names = _series_names(predictions)
+    points: list[Point] = []
+    for source, prediction, name in zip(sources, predictions, names, strict=True):
+        marks = _Marks(prediction, name, None if isinstance(source, Prediction) else source)
+        points += marks.points(grouping(marks))
+    notes = [timing.note for prediction in predictions for timing in prediction.timings if timing.note]
+    notes += [note for source in sources if (note := unmatched_note(source))]
     return replace(
-        _roofs((prediction,)),
-        series=(_series(prediction, prediction, name),),
+        roofs,
+        series=tuple(_series(*each) for each in zip(sources, predictions, names, strict=True)),
         points=tuple(point for point in points if point.flop),
         rail=tuple(point for point in points if not point.flop),
-        notes=tuple(dict.fromkeys(timing.note for timing in prediction.timings if timing.note)),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
