@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.calibrate.local_hardware.trace import Progress
 from rooflinekit.errors import CampaignError, InputError, UnitError
@@ -259,11 +261,13 @@ def _table(file: Path) -> dict[str, float]:
     if not {"name", "seconds"} <= set(rows.columns):
         raise CampaignError(f"{file}: expected the columns name and seconds; got {', '.join(rows.columns)[:200]}")
     seconds = pd.to_numeric(rows["seconds"], errors="coerce")
-    for line, text in rows["seconds"][~((seconds > 0) & (seconds < math.inf))].items():
-        raise CampaignError(f"{file}: line {line + 2}: seconds: expected a number above 0; got {json.dumps(text)}")
+    wrong = np.flatnonzero(~((seconds > 0) & (seconds < math.inf)))
+    if wrong.size:
+        got = json.dumps(rows["seconds"].tolist()[wrong[0]])
+        raise CampaignError(f"{file}: line {wrong[0] + 2}: seconds: expected a number above 0; got {got}")
     if rows.empty:
         raise CampaignError(f"{file}: has no rows")
-    return seconds.groupby(rows["name"], sort=False).sum().to_dict()
+    return {str(name): float(s) for name, s in seconds.groupby(rows["name"], sort=False).sum().items()}
 
 
 #: Operators whose arguments are the same under all names that PyTorch has for them.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
@@ -163,11 +164,7 @@ def _roofs(p: ParallelPrediction, sent: Sent, names: _LinkNames) -> tuple[Roof, 
         device=device, kind="link", name=names[device, link], value=link.bandwidth, unit="byte/s",
         provenance="datasheet",
     )  # fmt: skip
-    fitted = Roof(
-        device=device, kind="link", name=stated.name, value=sent.rate, unit="byte/s", provenance="fitted share",
-        share=sent.rate / link.bandwidth,
-    )  # fmt: skip
-    return stated, fitted
+    return stated, replace(stated, value=sent.rate, provenance="fitted share", share=sent.rate / link.bandwidth)
 
 
 def _sends(p: ParallelPrediction, sent: Sequence[Sent], names: _LinkNames) -> dict[str, float]:
