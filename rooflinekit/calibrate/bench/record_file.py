@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -66,6 +66,16 @@ class Measurement:
     seconds: tuple[float, ...] = ()  # of one call, by sample
     note: str = ""  # why there are none
     state: Mapping[str, float] = field(default_factory=dict)  # see docs/calibration.md; Hz, W, °C
+
+
+class Timer(Protocol):
+    """Times cases on hardware, with what it takes to know it again."""
+
+    def time(self, case: Case, *, turn: int, warmup: int, samples: int, precision: float) -> Measurement:
+        """Samples of one case; never raises for a case that the device cannot run."""
+
+    def environment(self) -> dict[str, str]:
+        """What a campaign rests on; two that differ in it do not mix."""
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {Head: TypeAdapter(Head), Measurement: TypeAdapter(Measurement)}

@@ -7,14 +7,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.bench.gpu_state import throttles
 from rooflinekit.calibrate.bench.plan import Case, Plan
-from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, Recorder
+from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, Recorder, Timer
 from rooflinekit.calibrate.bench.samples import summarize
 from rooflinekit.calibrate.campaigns.campaign import Campaign, write_campaign
 from rooflinekit.calibrate.fitting.refit import OwnFit
@@ -30,16 +29,6 @@ _PREEMPTIONS = 20.0  # a second; an idle machine has a few
 _NOISY_SHARE = 0.10  # of the cases
 
 Progress = Callable[[int, int, str], None]  # units that are done, all of them, the one that comes next
-
-
-class Timer(Protocol):
-    """Times cases on hardware, with what it takes to know it again."""
-
-    def time(self, case: Case, *, turn: int, warmup: int, samples: int, precision: float) -> Measurement:
-        """Samples of one case; never raises for a case that the device cannot run."""
-
-    def environment(self) -> dict[str, str]:
-        """What a campaign rests on; two that differ in it do not mix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from rooflinekit.ir.graph_file import opened, packed
 from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
 from rooflinekit.step.made import constants_version
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.study.errors.ratio import Ratio, Ratios
+from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.differences import drivers_of
 from rooflinekit.study.explain.explanation import Explanation
 from rooflinekit.units import format_quantity, parse_quantity
