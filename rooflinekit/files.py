@@ -205,6 +205,15 @@ def check_free(path: Path, *, force: bool) -> None:
         raise OutputError(f"{path}: exists; choose another file, or replace it with --force")
 
 
+def check_ending(path: str | Path, *endings: str) -> Path:
+    """The path of a file to write. Raises OutputError for a name with another ending, and where a device or pipe is."""
+    target = Path(path)
+    if target.suffix.lower() not in endings:
+        raise OutputError(f"{target}: expected a file name that ends in {', '.join(endings)}")
+    check_kind(target)
+    return target
+
+
 def check_kind(path: Path) -> None:
     """Raises OutputError for what is there and is no file, such as /dev/null: it would be replaced by one."""
     try:

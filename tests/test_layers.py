@@ -41,7 +41,7 @@ OUTSIDE = {
     "cost": {"sympy"},
     "hardware": {"yaml", "pydantic", "pydantic_core", "pandas"},  # pandas for devices(), when it is called
     "model": {"numpy"},
-    "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in some files torch, see TIMING
+    "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas", "ijson"},  # and in some files torch, see TIMING
     "step": {"pandas", "numpy"},
     "serving": {"sympy"},
     "distributed": {"pandas"},  # for the table of what fits, when it is asked for
@@ -49,11 +49,11 @@ OUTSIDE = {
     "present": set(),
     "study/errors": set(),
     "study/explain": set(),
-    "study/profile": {"numpy", "pandas", "pydantic", "ijson"},
+    "study/profile": {"numpy", "pandas", "pydantic"},
     "study/sweep": {"numpy", "scipy", "sympy", "pandas", "pyarrow"},
     "study/compare": {"scipy", "sympy", "pandas"},
-    "study/transfer": {"numpy", "scipy"},
-    "study/guard": set(),
+    "study/transfer": {"numpy", "scipy", "pandas"},
+    "study/guard": {"pydantic"},
     "present/text": {"rich", "numpy", "pandas"},
     "present/figures": {"matplotlib", "numpy", "pandas", "pydantic"},
     "present/traces": set(),
@@ -72,7 +72,6 @@ CIRCLES = [
         "step.memory_steps",
     },
     {"serving.decoder", "serving.steps"},
-    {"study.profile.profile", "study.profile.trace"},
 ]
 #: What runs ops on hardware; all else in `calibrate` works without torch.
 TIMING = {

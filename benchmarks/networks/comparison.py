@@ -33,8 +33,7 @@ from scipy.stats import t as student
 from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
 from benchmarks.transfer.sources import SOURCES, Measured, Pair
 from rooflinekit.study.errors import components, ratio
-from rooflinekit.study.errors.components import FREEDOM, chips_of
-from rooflinekit.study.errors.ratio import Ratios
+from rooflinekit.study.errors.components import FREEDOM, Ratios, chips_of
 
 _DRAWN = 4  # pairs of a network with others on its GPU
 

@@ -12,7 +12,8 @@ from rooflinekit.hardware.specs import load_device, load_host
 
 if TYPE_CHECKING:
     from rooflinekit.calibrate.bench.plan import Plan
-    from rooflinekit.calibrate.bench.session import Calibrated, Timer
+    from rooflinekit.calibrate.bench.record_file import Timer
+    from rooflinekit.calibrate.bench.session import Calibrated
     from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
     from rooflinekit.calibrate.links.fitting import LinkFit
 
@@ -54,7 +55,6 @@ def calibrate(
     from rooflinekit.calibrate.fitting import files as fits
     from rooflinekit.calibrate.fitting import refit
     from rooflinekit.calibrate.hosts import draft as host_draft
-    from rooflinekit.calibrate.hosts import own as own_host
     from rooflinekit.calibrate.links import fitting as link_own
 
     head = session.head_of(plan, device.name, timer.environment())
@@ -65,7 +65,7 @@ def calibrate(
     costs = host_draft.costs_of(recorded)
     host = host_draft.host_of(
         costs,
-        load_host(own_host.BASE),
+        load_host(host_draft.BASE),
         f"{device.name}-host",
         gpu=plan.kind == "cuda",
         source=f"rooflinekit calibrate, plan {plan.name}",

@@ -27,7 +27,7 @@ from rooflinekit.step.entry import as_run, issues_for
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.cost import Pricing
-from rooflinekit.study.compare.gpus import GpuComparison, check_gpus, compare_machines, shortlist, shortlist_rule
+from rooflinekit.study.compare.gpus import GpuComparison, compare_machines, shortlist, shortlist_rule
 from rooflinekit.study.compare.limits import PowerLimits, power_limits
 from rooflinekit.study.explain.advice import advise
 from rooflinekit.study.explain.explanation import explain
@@ -108,7 +108,6 @@ def _compared(
     if len(chosen) == 1:
         return None, ""
     machines = [p.machine, *(Machine.of(d, constants_for(d), burst=p.machine.burst) for d in chosen[1:])]
-    check_gpus(machines)
     return compare_machines(p.graph, machines, p.host, p.execution, corrected=correct), rule
 
 

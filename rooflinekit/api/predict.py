@@ -285,12 +285,11 @@ def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> 
     """Each GPU with the constants that were fitted on it, or on others."""
     if isinstance(gpus, str | Path | Device) or not gpus:
         raise InputError(f"gpus: expected a list of names, paths or Devices; got {gpus!r}")
-    devices = [device_of(gpu) for gpu in gpus]
-    names = [device.name for device in devices]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise InputError(f"gpus: {twice[0]!r} is given twice")
-    return tuple(machine_of(device, burst=burst) for device in devices)
+    from rooflinekit.study.compare.gpus import check_gpus
+
+    machines = tuple(machine_of(device_of(gpu), burst=burst) for gpu in gpus)
+    check_gpus(machines)
+    return machines
 
 
 def device_of(gpu: object) -> Device:

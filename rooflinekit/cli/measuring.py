@@ -124,19 +124,19 @@ def _measure_host(device: str | None, seconds: float, out: Path, force: bool) ->
     import torch
 
     from rooflinekit.calibrate.bench import timers
-    from rooflinekit.calibrate.hosts import own as own_host
+    from rooflinekit.calibrate.hosts import draft as host_draft
     from rooflinekit.calibrate.local_hardware import hardware as local_hardware
     from rooflinekit.hardware.yaml_file import spec_text
 
     kind, index = local_hardware.parse_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with progress_line("timing the host") as doing:
-        found = own_host.measure_host(
+        found = host_draft.measure_host(
             kind, timers.timer_of(kind, index, 0.0), out.stem, budget_s=seconds, progress=doing or (lambda name: None)
         )
     heading = "The host at hand. Made by `rooflinekit measure --host-only`; see `sources` for what was measured."
     write_text(spec_text(found, heading), out)
-    base = rk.load_host(own_host.BASE)
-    slowness, op_s = own_host.slowness(found, base) if kind == "cuda" else None, found.dispatch_s("default")
+    base = rk.load_host(host_draft.BASE)
+    slowness, op_s = host_draft.slowness(found, base) if kind == "cuda" else None, found.dispatch_s("default")
 
     def told() -> None:
         against = "" if slowness is None else f", {slowness:.2g} times {base.name}"
@@ -450,7 +450,7 @@ def from_trace(
     """
     from rooflinekit.calibrate.campaigns.campaign import campaign_text
     from rooflinekit.study.profile.drawn import draw_all
-    from rooflinekit.study.profile.trace import trace_files
+    from rooflinekit.study.profile.profile import trace_files
 
     check_free(out, force=force)
     files = [file for trace in traces for file in trace_files(trace, rank)]

@@ -40,8 +40,26 @@ def attention(
     if query.is_nested:
         return NotImplemented
     query, key, value, attn_mask = autocast.lowered(query, key, value, attn_mask)
+    backends: Any = torch.backends.cuda  # as torch.nn.attention.sdpa_kernel left them
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    fusible = _alike(query, key, value, grouped=enable_gqa)
+    flash = half and attn_mask is None and expression(query.shape[3]) == expression(value.shape[3])
+    training = any(one.requires_grad for one in (query, key, value)) and torch.is_grad_enabled()
+    aten: Any = torch.ops.aten
     with autocast.switched_off():
-        return _fused_or_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if fusible and flash and backends.flash_sdp_enabled():
+            with SwitchedOn.within(training):
+                return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+        if not fusible or not (backends.mem_efficient_sdp_enabled() or (half and backends.cudnn_sdp_enabled())):
+            if not backends.math_sdp_enabled():
+                raise RuntimeError(_NO_KERNEL)
+            return aten._scaled_dot_product_attention_math(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )[0]
+        mask = None if attn_mask is None else _additive(attn_mask, query, key)
+        efficient = backends.mem_efficient_sdp_enabled()
+        run = aten._scaled_dot_product_efficient_attention if efficient else aten._scaled_dot_product_cudnn_attention
+        return run(query, key, value, mask, training, dropout_p, is_causal, scale=scale)[0]
 
 
 #: As PyTorch says it.
@@ -49,37 +67,6 @@ _NO_KERNEL = (
     "No available kernel. Aborting execution. (scaled_dot_product_attention: sdpa_kernel(...) leaves none on "
     "that takes this mask, format and shape; allow SDPBackend.MATH, or EFFICIENT_ATTENTION for masks)"
 )
-
-
-def _fused_or_not(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool = False,
-) -> Any:
-    backends: Any = torch.backends.cuda  # as torch.nn.attention.sdpa_kernel left them
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    fusible = _alike(query, key, value, grouped=enable_gqa)
-    flash = half and attn_mask is None and expression(query.shape[3]) == expression(value.shape[3])
-    training = any(one.requires_grad for one in (query, key, value)) and torch.is_grad_enabled()
-    aten: Any = torch.ops.aten
-    if fusible and flash and backends.flash_sdp_enabled():
-        with SwitchedOn.within(training):
-            return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    if not fusible or not (backends.mem_efficient_sdp_enabled() or (half and backends.cudnn_sdp_enabled())):
-        if not backends.math_sdp_enabled():
-            raise RuntimeError(_NO_KERNEL)
-        return aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )[0]
-    mask = None if attn_mask is None else _additive(attn_mask, query, key)
-    efficient = backends.mem_efficient_sdp_enabled()
-    run = aten._scaled_dot_product_efficient_attention if efficient else aten._scaled_dot_product_cudnn_attention
-    return run(query, key, value, mask, training, dropout_p, is_causal, scale=scale)[0]
 
 
 #: "1" takes cuDNN's attention after flash and memory-efficient, of which one runs.

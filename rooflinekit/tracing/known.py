@@ -309,7 +309,7 @@ _FOLLOWING: dict[Any, Callable[[Sequence[Any], Any], None]] = {
 
 
 # What is known of a mask's elements, noted on the tensors: of a choice, among how many; of a mask, which share of it
-# is true; of a small tensor, its elements. What operators make of it is in `shares.py`.
+# is true; of a small tensor, its elements. What operators make of it is told above.
 
 
 CHOICE, SHARE, ELEMENTS = "_rooflinekit_choice", "_rooflinekit_share", "_rooflinekit_elements"

@@ -85,7 +85,7 @@ CONTROL: dict[str, Callable[[Assumed, Any, Sequence[Any]], Any]] = {
 
 
 class Lives:
-    """Memory, and the last op of forward, and of backward, while something holds it.
+    """Memory, and the last op of forward while Python holds it, and of backward while autograd has saved it.
 
     In a trace tensors die when they do in a step, for nothing but the model's own code and autograd has hold of them.
     """
@@ -143,8 +143,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fx = fx.Graph()
         self.phase = Phase.FORWARD
         self.gradients: tuple[TensorSpec, ...] = ()
-        self._lives = Lives(self.ops, lambda: None if self._closed else self.phase)
-        self.calls = ModuleCalls(paths, progress, self._lives.returned)
+        self.lives = Lives(self.ops, lambda: None if self._closed else self.phase)
+        self.calls = ModuleCalls(paths, progress, self.lives.returned)
         self.assumed = assumed
         self._switched_on, self._callers = SwitchedOn(), Callers()
         assumed.follow(lambda: self.calls.module(self.phase))
@@ -171,7 +171,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What forward has made and something still holds beside those known: a cache of keys and values, say."""
         made = {spec.name for op in self.ops if op.phase is Phase.FORWARD for spec in op.outputs if not spec.storage}
         made -= {spec.memory for spec in (*self.gradients, *map(self.spec, known))}
-        found = {spec.memory: tensor for tensor in self._lives.alive() if (spec := getattr(tensor, SPEC, None))}
+        found = {spec.memory: tensor for tensor in self.lives.alive() if (spec := getattr(tensor, SPEC, None))}
         return [tensor for memory, tensor in found.items() if memory in made]
 
     def close(self, outputs: Sequence[torch.Tensor]) -> None:
@@ -189,16 +189,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
         finally:
             self._recording = True
-
-    @property
-    def held(self) -> dict[str, str]:
-        """Memory, and the last op of forward while Python holds it."""
-        return self._lives.held
-
-    @property
-    def saved(self) -> dict[str, str]:
-        """Memory, and the last op of backward while autograd holds it."""
-        return self._lives.saved
 
     # --- ops -------------------------------------------------------------------------------------------------
 
@@ -356,7 +346,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         setattr(tensor, SPEC, spec)
         setattr(tensor, NODE, node)
-        self._lives.watch(tensor, spec.memory)
+        self.lives.watch(tensor, spec.memory)
         return spec
 
     def spec(self, tensor: torch.Tensor) -> TensorSpec:

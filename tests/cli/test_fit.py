@@ -268,6 +268,4 @@ def test_a_file_that_is_missing_or_too_many_or_no_fit(found: Refit, tmp_path: Pa
     (tmp_path / "nvidia-rtx-4090.yaml").write_text("# Constants of it\nconstants: {memory_share: 1}\nspreads: {}\n")
     with pytest.raises(SpecError) as caught:
         fit_folder.first_difference(found, tmp_path)
-    assert str(caught.value) == (
-        f"{tmp_path}/nvidia-rtx-4090.yaml: expected a fit, with constants and spreads; run 'rooflinekit fit' anew"
-    )
+    assert str(caught.value).startswith(f"{tmp_path}/nvidia-rtx-4090.yaml: name: the key is missing (and ")

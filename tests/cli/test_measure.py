@@ -9,7 +9,7 @@ from command_line import Run, caller
 from documents import checked
 
 import rooflinekit as rk
-from rooflinekit.calibrate.hosts import own as own_host
+from rooflinekit.calibrate.hosts import draft as host_draft
 from rooflinekit.hardware.specs import load_host
 
 NET = """
@@ -114,7 +114,7 @@ def test_the_comparison_as_a_document(run: Run, monkeypatch: pytest.MonkeyPatch)
     found = checked("measure", run("net.py:Net", *IMAGE, *CPU, "--no-by-op", "--json").out)
     assert found["error"] == pytest.approx(found["predicted_s"] / found["measured_s"] - 1)
     assert (found["validation"]["model"], found["file"]) == ("Net", None)
-    monkeypatch.setattr(own_host, "measure_host", lambda *_, **__: load_host("generic-server"))
+    monkeypatch.setattr(host_draft, "measure_host", lambda *_, **__: load_host("generic-server"))
     host = checked("host", run("--host-only", "--device", "cpu", "--json").out)
     assert (host["file"], host["op_s"]) == ("my-host.yaml", load_host("generic-server").dispatch_s("default"))
 

@@ -37,7 +37,7 @@ from rooflinekit.calibrate.campaigns.operators import OPS, STORED, MeasuredOp
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.errors import InputError, SpecError, nearest
 from rooflinekit.hardware.specs import data_dir
-from rooflinekit.hardware.yaml_file import read_mapping
+from rooflinekit.hardware.yaml_file import one_line, read_mapping
 
 Kind = Literal["cuda", "cpu"]
 
@@ -154,9 +154,7 @@ def load_plan(name_or_path: str, kind: Kind, threads: int = 1) -> Plan:
     try:
         file = _File.model_validate(read_mapping(source, label))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ": ".join(map(str, first["loc"]))
-        raise SpecError(f"{label}: {where}: {first['msg'].lower()}; got {first['input']!r:.40}") from error
+        raise SpecError(one_line(error, _File, label)) from error
     part = file.cuda if kind == "cuda" else file.cpu
     if part is None:
         raise SpecError(f"{label}: has no cases for {kind}; add a part '{kind}:'")

@@ -13,16 +13,18 @@ import json
 import os
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.files import check_kind, hold, read_bytes, sync_folder, write_text
+from rooflinekit.hardware.yaml_file import one_line
 
 #: Held while a line is written: a process that ends itself from another thread waits for it.
 WRITING = threading.Lock()
@@ -66,6 +68,16 @@ class Measurement:
     state: Mapping[str, float] = field(default_factory=dict)  # see docs/calibration.md; Hz, W, °C
 
 
+class Timer(Protocol):
+    """Times cases on hardware, with what it takes to know it again."""
+
+    def time(self, case: Case, *, turn: int, warmup: int, samples: int, precision: float) -> Measurement:
+        """Samples of one case; never raises for a case that the device cannot run."""
+
+    def environment(self) -> dict[str, str]:
+        """What a campaign rests on; two that differ in it do not mix."""
+
+
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {Head: TypeAdapter(Head), Measurement: TypeAdapter(Measurement)}
 
 
@@ -76,6 +88,14 @@ class Recorded:
     head: Head
     measurements: tuple[Measurement, ...]
     finished: bool  # whether the whole plan was measured
+
+    def by_case(self) -> list[list[Measurement]]:
+        """What could be measured, the rounds of one case together."""
+        found: dict[str, list[Measurement]] = defaultdict(list)
+        for one in self.measurements:
+            if one.status == "ok":
+                found[one.case.key].append(one)
+        return list(found.values())
 
 
 def read_record(file: Path) -> Recorded:
@@ -136,12 +156,8 @@ def _as(kind: type[_Record], document: Mapping[str, Any], label: str) -> _Record
         record: _Record = _ADAPTERS[kind].validate_python(document)
         return record
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ": ".join(map(str, first["loc"]))
-        raise CampaignError(
-            f"{label}: {where}: {first['msg'].lower()}; got {first['input']!r:.40}; it was written by another program, "
-            "or another version of rooflinekit"
-        ) from error
+        told = one_line(error, kind, label)
+        raise CampaignError(f"{told}; it was written by another program, or another version of rooflinekit") from error
 
 
 def _checked(payload: str, before: str) -> str:

@@ -7,14 +7,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.bench.gpu_state import throttles
 from rooflinekit.calibrate.bench.plan import Case, Plan
-from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, Recorder
+from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, Recorder, Timer
 from rooflinekit.calibrate.bench.samples import summarize
 from rooflinekit.calibrate.campaigns.campaign import Campaign, write_campaign
 from rooflinekit.calibrate.fitting.refit import OwnFit
@@ -30,16 +29,6 @@ _PREEMPTIONS = 20.0  # a second; an idle machine has a few
 _NOISY_SHARE = 0.10  # of the cases
 
 Progress = Callable[[int, int, str], None]  # units that are done, all of them, the one that comes next
-
-
-class Timer(Protocol):
-    """Times cases on hardware, with what it takes to know it again."""
-
-    def time(self, case: Case, *, turn: int, warmup: int, samples: int, precision: float) -> Measurement:
-        """Samples of one case; never raises for a case that the device cannot run."""
-
-    def environment(self) -> dict[str, str]:
-        """What a campaign rests on; two that differ in it do not mix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +104,8 @@ def measure(
 def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campaign, ...]:
     """The medians of all samples, a campaign for each way of timing; on a CPU those on so many threads."""
     by_timing: dict[str, list[dict[str, object]]] = defaultdict(list)
-    for case, parts in _by_case(recorded).values():
+    for parts in recorded.by_case():
+        case = parts[0].case
         if case.threads == threads and not is_host_op(case.op):
             seconds = np.concatenate([part.seconds for part in parts])
             row = {"op": case.op, "dtype": case.dtype, **case.sizes, "seconds": float(np.median(seconds))}
@@ -135,9 +125,9 @@ def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campa
 
 def warnings_of(recorded: Recorded) -> tuple[str, ...]:
     """What to know before trusting the numbers: noise, drift, what could not be measured; with what to do about it."""
-    cases = [(case, parts) for case, parts in _by_case(recorded).values() if not is_host_op(case.op)]
+    cases = [parts for parts in recorded.by_case() if not is_host_op(parts[0].case.op)]
     found = []
-    noisy = [case.key for case, parts in cases if any(summarize(part.seconds).noisy for part in parts)]
+    noisy = [parts[0].case.key for parts in cases if any(summarize(part.seconds).noisy for part in parts)]
     if len(noisy) > _NOISY_SHARE * len(cases):
         found.append(
             f"{len(noisy)} of {len(cases)} cases are noisy, such as {noisy[0]}: end what else runs here, measure again"
@@ -156,7 +146,7 @@ def warnings_of(recorded: Recorded) -> tuple[str, ...]:
             f"the GPU's clock was held down during {len(slowed)} of {len(recorded.measurements)} measurements "
             f"({', '.join(reasons)}): cool it, or raise its limits, unless that is how it will be used"
         )
-    drift = _drift([parts for _, parts in cases])
+    drift = _drift(cases)
     if abs(drift) > _DRIFT:
         word = "slower" if drift > 0 else "faster"
         found.append(f"the last round is {abs(drift):.0%} {word} than the first: let clocks settle, measure again")
@@ -172,14 +162,6 @@ def outliers_of(recorded: Recorded) -> tuple[int, int]:
     """How many samples lie far outside the middle half of their case and round, and how many there are. All count."""
     samples = [one.seconds for one in recorded.measurements if one.status == "ok"]
     return sum(summarize(seconds).outliers for seconds in samples), sum(map(len, samples))
-
-
-def _by_case(recorded: Recorded) -> dict[str, tuple[Case, list[Measurement]]]:
-    found: dict[str, tuple[Case, list[Measurement]]] = {}
-    for one in recorded.measurements:
-        if one.status == "ok":
-            found.setdefault(one.case.key, (one.case, []))[1].append(one)
-    return found
 
 
 def _drift(cases: Sequence[Sequence[Measurement]]) -> float:

@@ -81,16 +81,11 @@ def validate(files: Iterable[Path]) -> dict[Path, str]:
     return found
 
 
-def shortened(text: str) -> str:
-    """At most 120 letters of it."""
-    return text if len(text) <= 120 else f"{text[:119]}…"
-
-
 def _check(recorded: Recorded, file: Path) -> None:
     """What the chain of checks does not see: a program that writes other numbers than measured ones."""
     seen: dict[tuple[str, int], int] = {}
     for line, one in enumerate(recorded.measurements, start=2):
-        what = f"{file}: line {line}: {shortened(one.case.key)}"
+        what = f"{file}: line {line}: {one.case.key:.120}"
         if one.case.op not in OPS and one.case.op not in HOST_OPS:
             raise CampaignError(
                 f"{what}: no op is called {one.case.op!r:.60}{nearest(one.case.op[:60], [*OPS, *HOST_OPS])}"
@@ -114,22 +109,19 @@ def summarize_file(file: Path) -> Summary:
 
 
 def _of_record(recorded: Recorded, file: Path) -> Summary:
-    head = recorded.head
-    samples: dict[str, list[Measurement]] = defaultdict(list)
+    head, cases = recorded.head, recorded.by_case()
     failed: dict[str, list[Measurement]] = defaultdict(list)
     for one in recorded.measurements:
-        (samples[one.case.key] if one.seconds else failed[one.status]).append(one)
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    for parts in samples.values():
-        counts[parts[0].case.op, parts[0].case.dtype] += 1
+        if one.status != "ok":
+            failed[one.status].append(one)
     done = f"{len(recorded.measurements)} of {head.units} measurements"
     return Summary(
         file=file,
         device=head.device,
         origin=f"plan {head.plan}, {done}{', finished' if recorded.finished else ''}",
         environment=head.environment,
-        counts=dict(counts),
-        noisy=tuple(key for key, parts in samples.items() if any(summarize(one.seconds).noisy for one in parts)),
+        counts=Counter((parts[0].case.op, parts[0].case.dtype) for parts in cases),
+        noisy=tuple(parts[0].case.key for parts in cases if any(summarize(one.seconds).noisy for one in parts)),
         failures=tuple(
             Failure(status=status, cases=tuple(dict.fromkeys(one.case.key for one in ones)), note=ones[0].note)
             for status, ones in failed.items()

@@ -21,7 +21,7 @@ from rooflinekit.errors import SpecError
 from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import data_dir
-from rooflinekit.hardware.yaml_file import read_mapping
+from rooflinekit.hardware.yaml_file import one_line, read_mapping
 from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.families import complete
 from rooflinekit.model.machine import Calibration, PowerConstants, Spread
@@ -115,9 +115,7 @@ def read_fit(kind: type[_File], file: Path | Traversable, label: str = "", *, st
     try:
         found = kind.model_validate(read_mapping(file, label))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ": ".join(map(str, first["loc"]))
-        raise SpecError(f"{label}: {where}: {first['msg']}") from error
+        raise SpecError(one_line(error, kind, label)) from error
     unknown = sorted(name for name in found.constants if _kind(name) not in kind.known)
     whole = kind is not LinkFile and found.name in (PRIORS, ENERGY)
     missing = sorted(set(kind.known) - set(found.constants)) if whole else []

@@ -7,15 +7,14 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from rooflinekit.calibrate.fitting.files import PRIORS, parts_of, write_fit
+from rooflinekit.calibrate.fitting.files import PRIORS, FitFile, GpuFile, LinkFile, parts_of, read_fit, write_fit
 from rooflinekit.calibrate.fitting.refit import Refit
-from rooflinekit.errors import CampaignError, OutputError, SpecError
+from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.hardware.specs import data_dir
-from rooflinekit.hardware.yaml_file import read_mapping
 from rooflinekit.model.collectives import LinkConstants
-from rooflinekit.model.machine import Calibration
+from rooflinekit.model.machine import Calibration, Spread
+from rooflinekit.model.stated import Constant
 
 TOLERANCE = 0.005  # by which a value or a spread of two fits may differ
 ERROR_TOLERANCE = 0.05  # by which a standard error may
@@ -80,7 +79,7 @@ def first_difference(found: Refit, folder: Path) -> str:
     for name, calibration in made.items():
         if name not in there:
             return f"{folder / name}.yaml is missing"
-        difference = _difference(_numbers_of(calibration), there[name], _tolerance)
+        difference = _difference(calibration, read_fit(GpuFile, there[name]), _tolerance)
         if difference:
             return f"{there[name]}: {difference}"
     left = sorted(set(there) - set(made))
@@ -117,16 +116,13 @@ def links_difference(links: LinkConstants, file: Path) -> str:
         share = LINK_ERROR_TOLERANCE if constant is None else max(LINK_TOLERANCE, 0.1 * constant.stderr)
         return share * value
 
-    difference = _difference(_numbers_of(links), file, tolerance)
+    difference = _difference(links, read_fit(LinkFile, file), tolerance)
     return f"{file}: {difference}" if difference else ""
 
 
-def _difference(wanted: Mapping[str, float], file: Path, tolerance: Callable[[str, float], float]) -> str:
-    document = read_mapping(file, str(file))
-    try:
-        actual = _numbers(document["constants"], document["spreads"], document.get("correlations", {}))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise SpecError(f"{file}: expected a fit, with constants and spreads; run 'rooflinekit fit' anew") from error
+def _difference(fit: Calibration | LinkConstants, there: FitFile, tolerance: Callable[[str, float], float]) -> str:
+    wanted = _numbers(fit.constants, fit.spreads, getattr(fit, "correlations", {}))
+    actual = _numbers(there.told(), there.residuals(), getattr(there, "correlations", {}))
     for key in {**wanted, **actual}:
         if key not in actual:
             return f"{key} is missing; the campaigns give {wanted[key]:.4g}"
@@ -143,22 +139,16 @@ def _tolerance(key: str, value: float) -> float:
     return value * (ERROR_TOLERANCE if key.startswith(_ERROR) else TOLERANCE)
 
 
-def _numbers_of(fit: Calibration | LinkConstants) -> dict[str, float]:
-    return _numbers(
-        {name: {"value": c.value, "stderr": c.stderr} for name, c in fit.constants.items()},
-        {name: parts_of(s) for name, s in fit.spreads.items()},
-        fit.correlations if isinstance(fit, Calibration) else {},
-    )
-
-
 def _numbers(
-    constants: Mapping[str, Any], spreads: Mapping[str, Any], correlations: Mapping[str, Any]
+    constants: Mapping[str, Constant], spreads: Mapping[str, Spread], correlations: Mapping[str, float]
 ) -> dict[str, float]:
     """Every number under the name that a message gives it; values before errors and spreads."""
-    values = {name: float(one["value"]) for name, one in constants.items()}
-    errors = {f"{_ERROR}{name}": float(one["stderr"]) for name, one in constants.items()}
-    parts = {f"{part} spread of {name}": float(one[part]) for name, one in spreads.items() for part in sorted(one)}
-    return {**values, **errors, **parts, **{f"{_CORRELATION}{pair}": float(r) for pair, r in correlations.items()}}
+    values = {name: one.value for name, one in constants.items()}
+    errors = {f"{_ERROR}{name}": one.stderr for name, one in constants.items()}
+    parts = {
+        f"{part} spread of {name}": s for name, one in spreads.items() for part, s in sorted(parts_of(one).items())
+    }
+    return {**values, **errors, **parts, **{f"{_CORRELATION}{pair}": r for pair, r in correlations.items()}}
 
 
 @contextlib.contextmanager

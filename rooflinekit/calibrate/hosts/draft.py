@@ -1,18 +1,22 @@
-"""What was measured beside kernels: medians, and the host specification that follows from them."""
+"""What was measured beside kernels: medians, the host specification that follows from them, and that of this host."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from rooflinekit.calibrate.bench.plan import Case
-from rooflinekit.calibrate.bench.record_file import Recorded
+from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, Timer
 from rooflinekit.calibrate.bench.samples import Summary, summarize
 from rooflinekit.calibrate.hosts.ops import HOST_OPS, ISSUED, ISSUED_BACKWARD, is_host_op, steady
+from rooflinekit.calibrate.local_hardware.hardware import Kind
+from rooflinekit.errors import MeasureError
 from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import load_host
 
 _DIGITS = 3
 _COPIES = {"h2d_pageable": "copy_bandwidth_pageable", "h2d_pinned": "copy_bandwidth_pinned"}
@@ -38,14 +42,12 @@ class HostCost:
 
 def costs_of(recorded: Recorded) -> tuple[HostCost, ...]:
     """Every case beside kernels that could be measured, in the order of `HOST_OPS`, smaller sizes first."""
-    samples: dict[str, list[float]] = {}
-    last: dict[str, tuple[Case, Mapping[str, float]]] = {}
-    for one in recorded.measurements:
-        if one.status == "ok" and is_host_op(one.case.op):
-            samples.setdefault(one.case.key, []).extend(steady(one.case.op, one.seconds))
-            last[one.case.key] = one.case, one.state
-    order = list(HOST_OPS)
-    found = [HostCost(case=case, summary=summarize(samples[key]), state=state) for key, (case, state) in last.items()]
+    order, found = list(HOST_OPS), []
+    for parts in recorded.by_case():
+        case = parts[0].case
+        if is_host_op(case.op):
+            summary = summarize([seconds for part in parts for seconds in steady(case.op, part.seconds)])
+            found.append(HostCost(case=case, summary=summary, state=parts[-1].state))
     return tuple(sorted(found, key=lambda cost: (order.index(cost.case.op), sorted(cost.case.sizes.items()))))
 
 
@@ -81,18 +83,7 @@ def host_of(costs: Iterable[HostCost], base: Host, name: str, *, gpu: bool, sour
     copies = {field: rates[op] for op, field in _COPIES.items() if rates.get(op)}
     values |= {field: _rounded(rate[0]) for field, rate in copies.items() if rate}
     sources["copies"] = (f"copies to the GPU: {source}; DRAM: {_kept(base)}") if copies else _kept(base)
-    return Host.model_validate(
-        {
-            **{
-                field: getattr(base, field) for field in Host.model_fields if field not in ("schema_version", "sources")
-            },
-            "schema": base.schema_version,
-            "name": name,
-            "description": f"Draft, measured in part: {source}",
-            **values,
-            "sources": sources,
-        }
-    )
+    return base.replace(name=name, description=f"Draft, measured in part: {source}", **values, sources=sources)
 
 
 def _kept(base: Host) -> str:
@@ -125,3 +116,70 @@ def _launch_latency(seconds: Mapping[str, float]) -> float | None:
 
 def _rounded(value: float) -> float:
     return float(np.format_float_scientific(value, precision=_DIGITS - 1))
+
+
+# The host at hand in a minute: what its CPU spends on issuing ops.
+
+
+BASE = "generic-server"  # of which the times are that nothing measures, as much faster or slower as those measured
+SPREAD = 0.1  # of times that were measured on the very host: from one minute to another
+_WARMUP, _SAMPLES, _PRECISION = 20, 60, 0.01
+_COPIED = 64 * 2**20  # bytes
+_NODES = 32  # of a CUDA graph
+_FAMILIES_OF_A_STEP = tuple(family for family in ISSUED if family != "optimizer")
+
+
+def host_cases(kind: Kind) -> tuple[Case, ...]:
+    """What is measured: issuing an op of each family, by autograd too, and on a GPU launches, waits and copies."""
+    names = [*(f"issue_{family}" for family in ISSUED), *(f"issue_{family}_backward" for family in ISSUED_BACKWARD)]
+    threads = 1 if kind == "cpu" else 0
+    found = [Case(op=name, dtype="fp32", sizes={}, threads=threads) for name in names]
+    if kind == "cuda":
+        found += [Case(op=name, dtype="fp32", sizes={}) for name in ("sync", "launch_stream")]
+        found += [Case(op=name, dtype="fp32", sizes={"nodes": _NODES}) for name in ("launch_graph", "graph_node")]
+        found += [Case(op=f"h2d_{way}", dtype="fp32", sizes={"bytes": _COPIED}) for way in ("pageable", "pinned")]
+    return tuple(found)
+
+
+def measure_host(
+    kind: Kind, timer: Timer, name: str, *, budget_s: float = 60.0, progress: Callable[[str], None] = lambda name: None
+) -> Host:
+    """The specification of the host at hand: what was measured of it, and what follows for the rest.
+
+    Times that nothing measures here (modules, compiled steps, graphs) are those of `generic-server`, on a GPU's host
+    times how much slower the ops are that were measured. Raises MeasureError where none could be within the budget.
+    """
+    start = time.monotonic()
+    measured: list[Measurement] = []
+    for case in host_cases(kind):
+        if measured and time.monotonic() - start > budget_s:
+            break
+        progress(case.op)
+        measured.append(timer.time(case, turn=0, warmup=_WARMUP, samples=_SAMPLES, precision=_PRECISION))
+    head = Head(device=name, plan="host", digest="", units=len(measured), environment=timer.environment())
+    costs = costs_of(Recorded(head=head, measurements=tuple(measured), finished=True))
+    source = "rooflinekit measure --host-only"
+    base = load_host(BASE)
+    first = host_of(costs, base, name, gpu=kind == "cuda", source=source)
+    if first is None:
+        why = next((one.note for one in measured if one.note), f"nothing in {budget_s:g} s")
+        raise MeasureError(f"host of {name}: no op could be timed: {why}")
+    # without a GPU the ops' times are of other work: no launch, no memory of a device
+    times = slowness(first, base) if kind == "cuda" else 1.0
+    scaled = base.scaled(times, f"{BASE} times {times:.2g}" if kind == "cuda" else BASE)
+    found = host_of(costs, scaled, name, gpu=kind == "cuda", source=source)
+    assert found is not None
+    kept = f"that of {scaled.name}{', as the ops are that were measured' if kind == 'cuda' else ', not measured'}"
+    unmeasured = ("module", "record", "compiled_call", "guard", "graph_entry")
+    sources = {
+        **found.sources,
+        **dict.fromkeys(unmeasured, kept),
+        "spread": "stated: a host's times differ by a tenth from one minute to another",
+    }
+    return found.replace(spread=SPREAD, sources=sources)
+
+
+def slowness(host: Host, base: Host) -> float:
+    """How many times slower a host issues ops than another: geometric mean over the families of a step."""
+    pairs = [(host.dispatch_s(family), base.dispatch_s(family)) for family in _FAMILIES_OF_A_STEP]
+    return statistics.geometric_mean([here / there for here, there in pairs if here != there and here > 0] or [1.0])

@@ -7,7 +7,6 @@ instead of the start, is fitted beside the constants and belongs to none of them
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -390,13 +389,9 @@ def campaign_of(measured: Iterable[Measured], device: Device, source: str) -> Li
 
 def own_links(recorded: Recorded, device: Device, base: LinkConstants) -> LinkFit | None:
     """The constants of gloo on a CPU that was calibrated; None where no collective of it was measured."""
-    samples: dict[str, list[float]] = defaultdict(list)
-    cases: dict[str, Case] = {}
-    for one in recorded.measurements:
-        if one.status == "ok" and device.kind == "cpu":
-            samples[one.case.key] += one.seconds
-            cases[one.case.key] = one.case
-    found = campaign_of([(cases[key], values) for key, values in samples.items()], device, "rooflinekit calibrate")
+    cases = recorded.by_case() if device.kind == "cpu" else []
+    measured = [(parts[0].case, [seconds for part in parts for seconds in part.seconds]) for parts in cases]
+    found = campaign_of(measured, device, "rooflinekit calibrate")
     return None if found is None else fit_links(groups_of([found]), base)
 
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
-from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rooflinekit.calibrate.bench.gpu_state import load_nvml
 from rooflinekit.calibrate.bench.samples import collect, settled
 from rooflinekit.calibrate.bench.timers import CpuTimer, CudaTimer, first_line, fp32_arithmetic, gpu_name
+from rooflinekit.calibrate.hosts.bench import Bench
 from rooflinekit.calibrate.local_hardware import model_step
 from rooflinekit.calibrate.local_hardware.model_step import Run
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp, median_step
+from rooflinekit.calibrate.local_hardware.trace import Trace, by_name, calls_of, launched_kernels, read_events
 from rooflinekit.errors import MeasureError, RooflinekitError
 from rooflinekit.ir.op import DType
 from rooflinekit.tracing.symbols import place_of
@@ -46,12 +48,10 @@ class Care:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a step runs. `cuda` stands for `torch.cuda`; None is the CPU, on so many threads."""
+class Place(Bench):
+    """Where a step runs: a GPU, or the CPU on so many threads."""
 
-    device: torch.device
     threads: int | None = None
-    cuda: Any = None
 
     @classmethod
     def of(cls, kind: str, index: int) -> Place:
@@ -67,11 +67,6 @@ class Place:
             raise MeasureError(
                 f"execution {backend!r}: a CPU has no CUDA graphs; choose 'eager' or 'compiled', or a GPU"
             )
-
-    def wait(self) -> None:
-        """Returns when everything asked of the device is done."""
-        if self.cuda is not None:
-            self.cuda.synchronize()
 
     @contextlib.contextmanager
     def chosen(self) -> Iterator[None]:
@@ -121,11 +116,11 @@ def measure_step(
         ready = model_step.on_device(step, place.device, dtype, sizes)
         progress("warming up")
         run = _ways(place)[backend](ready, place.device)
-        once = _timed(run, place, 1)
+        once = place.finishing(run)
         warm = _warm_up(once, care.budget_s)
         steps = 1 if wait_each else _steps(_LOOP_S, warm[-1], _LOOP)
         progress("timing")
-        seconds = collect(_timed(run, place, steps), care.samples, care.precision, within_s=care.budget_s)
+        seconds = collect(place.finishing(run, steps), care.samples, care.precision, within_s=care.budget_s)
         kept = tuple(float(f"{value:.{_SIGNIFICANT}g}") for value in seconds)
         found = ModelRun(seconds=kept, warmup=len(warm), steps=steps, environment=place.environment())
         if not by_op:
@@ -175,21 +170,8 @@ def _without_graph(backend: str, run: Run, step: Step, place: Place) -> Run:
     if backend not in twins:
         return run
     found = _ways(place)[twins[backend]](step, place.device)
-    _warm_up(_timed(found, place, 1), 0.0)
+    _warm_up(place.finishing(found), 0.0)
     return found
-
-
-def _timed(run: Run, place: Place, steps: int) -> Callable[[], float]:
-    """Seconds of one step out of so many that follow each other, from an idle device to an idle device."""
-
-    def sample() -> float:
-        start = time.perf_counter_ns()
-        for _ in range(steps):
-            run()
-        place.wait()
-        return (time.perf_counter_ns() - start) / 1e9 / steps
-
-    return sample
 
 
 def _warm_up(once: Callable[[], float], budget_s: float) -> list[float]:
@@ -229,7 +211,6 @@ def default_device() -> str:
 
 
 _MARK = "rooflinekit: a step"
-_MICROSECOND = 1e-6
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 
@@ -242,25 +223,31 @@ def profile_step(
     of the calls, to which the profiler adds about a microsecond each.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    with _silent(), profile(activities=activities) as profiler:
-        for _ in range(1 + steps):  # the first one sets the profiler up
-            with record_function(_MARK):
-                run()
-                wait()
-    parts = _by_step(list(profiler.events()))[1:]
-    return median_step([_calls(events, cuda) for events in parts]), _kernels(parts) if cuda else ()
+    with _silent(), TemporaryDirectory(prefix="rooflinekit-") as folder:
+        with profile(activities=activities) as profiler:
+            for _ in range(1 + steps):  # the first one sets the profiler up
+                with record_function(_MARK):
+                    run()
+                    wait()
+        file = Path(folder) / "steps.json"
+        profiler.export_chrome_trace(str(file))
+        return _seen(read_events(file))
 
 
-def _by_step(events: Sequence[Any]) -> list[list[Any]]:
-    """The events of each step, by the time of its mark: autograd's thread for a GPU does not stand below it."""
-    marks = _by_start(event for event in events if event.name == _MARK and _is_call(event))
-    starts = [mark.time_range.start for mark in marks]
-    found: list[list[Any]] = [[] for _ in marks]
-    for event in events:
-        i = bisect_right(starts, event.time_range.start) - 1
-        if i >= 0 and event.name != _MARK:
-            found[i].append(event)
-    return found
+def _seen(trace: Trace) -> tuple[tuple[ProfiledOp, ...], tuple[KernelTime, ...]]:
+    """The calls and kernels of all marked steps but the first, by when they begin, or are launched.
+
+    Autograd's thread for a GPU does not stand below the mark. Annotations, such as an optimizer's, are calls too.
+    """
+    marked = trace.marks["name"] == trace.names.index(_MARK)
+    begins = np.sort(trace.marks["start"][marked])
+    calls = pd.concat([trace.calls, trace.marks[~marked]])
+    kernels = launched_kernels(trace)
+    of_call = np.searchsorted(begins, calls["start"], side="right") - 1
+    of_kernel = np.searchsorted(begins, kernels["launched"].fillna(kernels["start"]), side="right") - 1
+    later = range(1, len(begins))
+    ops = median_step([calls_of(calls[of_call == i], kernels[of_kernel == i], trace) for i in later])
+    return ops, by_name(kernels[of_kernel > 0], trace.names, len(later))
 
 
 @contextlib.contextmanager
@@ -273,63 +260,3 @@ def _silent() -> Iterator[None]:
     finally:
         if level is None:
             del os.environ[_LOG_LEVEL]
-
-
-def _calls(events: Sequence[Any], cuda: bool) -> tuple[ProfiledOp, ...]:
-    """The tree of calls in the order of their beginning; on a GPU, then the kernels that belong to none."""
-    roots = [e for e in events if _is_call(e) and (e.cpu_parent is None or e.cpu_parent.name == _MARK)]
-    kernels = {str(event.name) for event in events if _is_kernel(event)} if cuda else None
-    found = [op for root in _by_start(roots) for op in _tree(root, 0, kernels)]
-    if kernels is not None:
-        launched = _seconds_by_name((k.name, k.duration) for event in events for k in event.kernels)
-        whole = _seconds_by_name((e.name, e.time_range.elapsed_us()) for e in events if _is_kernel(e))
-        left = {name: seconds - launched.get(name, 0.0) for name, seconds in whole.items()}
-        found += [ProfiledOp(name=n, depth=0, seconds=s) for n, s in left.items() if s > _MICROSECOND / 100]
-    return tuple(found)
-
-
-def _tree(event: Any, depth: int, kernels: Collection[str] | None) -> list[ProfiledOp]:
-    """A call and all below it; on a GPU, where the names of its kernels are given, only what launches some."""
-    below = [op for child in _by_start(event.cpu_children) for op in _tree(child, depth + 1, kernels)]
-    if kernels is None:
-        seconds = float(event.time_range.elapsed_us()) * _MICROSECOND
-    else:  # annotations count among the kernels of a call, and span those of all calls within
-        own = sum(float(kernel.duration) for kernel in event.kernels if kernel.name in kernels)
-        seconds = own * _MICROSECOND + sum(op.seconds for op in below if op.depth == depth + 1)
-    return (
-        [ProfiledOp(name=str(event.name), depth=depth, seconds=seconds), *below] if seconds or kernels is None else []
-    )
-
-
-def _by_start(events: Iterable[Any]) -> list[Any]:
-    return sorted(events, key=lambda event: float(event.time_range.start))
-
-
-def _is_call(event: Any) -> bool:
-    return bool(event.device_type == DeviceType.CPU and not event.is_async)
-
-
-def _is_kernel(event: Any) -> bool:
-    """Annotations of the CPU are drawn on the GPU's time line too."""
-    return bool(event.device_type == DeviceType.CUDA and not event.is_user_annotation)
-
-
-def _seconds_by_name(times: Iterable[tuple[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
-    for name, micros in times:
-        found[str(name)] += float(micros) * _MICROSECOND
-    return dict(found)
-
-
-def _kernels(steps: Sequence[Sequence[Any]]) -> tuple[KernelTime, ...]:
-    """Kernels, copies and fills of a step by name."""
-    counts: dict[str, int] = defaultdict(int)
-    seconds: dict[str, float] = defaultdict(float)
-    for event in (event for events in steps for event in events if _is_kernel(event)):
-        counts[str(event.name)] += 1
-        seconds[str(event.name)] += float(event.time_range.elapsed_us()) * _MICROSECOND
-    names = sorted(seconds, key=lambda name: -seconds[name])
-    return tuple(
-        KernelTime(name=name, count=round(counts[name] / len(steps)), seconds=seconds[name] / len(steps))
-        for name in names
-    )

@@ -21,6 +21,7 @@ from rooflinekit.tracing.tracer import Step, loss_of, multi_tensor
 _FEWEST_IDS = 2  # where no table of embeddings says how many numbers are valid
 
 Run = Callable[[], object]
+_Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def on_device(step: Step, device: torch.device, dtype: DType | None, sizes: Mapping[str, int]) -> Step:
@@ -110,24 +111,22 @@ class _TensorMaker:
         return self.dtype if self.dtype is not None and dtype.is_floating_point else dtype
 
 
-def eager(step: Step, device: torch.device, *, capturable: bool = False) -> Run:
-    """One step, op by op. `capturable`: with an optimizer that a CUDA graph can hold."""
-    return _inference(step, device) if step.mode != "training" else _training(step, device, capturable=capturable)
+def eager(
+    step: Step, device: torch.device, compile_part: _Compile = lambda part: part, *, capturable: bool = False
+) -> Run:
+    """One step, op by op, of parts as they are or compiled. `capturable`: with an optimizer for a CUDA graph."""
+    if step.mode != "training":
+        return _inference(step, device, compile_part)
+    return _training(step, device, compile_part, capturable=capturable)
 
 
 def compiled(step: Step, device: torch.device, mode: str | None = None) -> Run:
     """One step through torch.compile in `mode`, compiled anew: model and loss as one function, optimizer as another."""
     torch.compiler.reset()
-
-    def compile_part(part: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.compile(part, mode=mode)
-
-    if step.mode != "training":
-        return _inference(step, device, compile_part)
-    return _training(step, device, compile_part, capturable=mode is not None)
+    return eager(step, device, lambda part: torch.compile(part, mode=mode), capturable=mode is not None)
 
 
-def _inference(step: Step, device: torch.device, compile_part: Callable[..., Any] = lambda part: part) -> Run:
+def _inference(step: Step, device: torch.device, compile_part: _Compile) -> Run:
     model = compile_part(step.model)
 
     def run() -> object:
@@ -137,9 +136,7 @@ def _inference(step: Step, device: torch.device, compile_part: Callable[..., Any
     return run
 
 
-def _training(
-    step: Step, device: torch.device, compile_part: Callable[..., Any] = lambda part: part, *, capturable: bool
-) -> Run:
+def _training(step: Step, device: torch.device, compile_part: _Compile, *, capturable: bool) -> Run:
     assert isinstance(step.model, nn.Module)
     parameters = [p for p in step.model.parameters() if p.requires_grad]
     optimizer = None if step.optimizer is None else multi_tensor(step.optimizer(parameters))

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.backends.backend_pgf import RendererPgf
 from matplotlib.figure import Figure
 
-from rooflinekit.errors import InputError, OutputError, printable
-from rooflinekit.files import replacing
+from rooflinekit.errors import InputError, printable
+from rooflinekit.files import check_ending, replacing
 from rooflinekit.step.made import fingerprint, versions
 
 # Dates would make two files of one figure differ.
@@ -62,11 +62,7 @@ def _made(command: str, drawn: str | bytes) -> str:
 
 def check_name(target: Path) -> str:
     """The format that a file's name asks for, such as "pdf". Raises OutputError for one that cannot be written."""
-    form = target.suffix.lower().removeprefix(".")
-    if form not in _METADATA:
-        known = ", ".join(f".{name}" for name in _METADATA)
-        raise OutputError(f"{target}: expected a file name that ends in {known}")
-    return form
+    return check_ending(target, *(f".{name}" for name in _METADATA)).suffix.lower().removeprefix(".")
 
 
 # Figures as PGF for LaTeX, measured without TeX: text is laid out by matplotlib's own font, which is a wide one.

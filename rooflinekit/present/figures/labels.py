@@ -169,9 +169,6 @@ class Offer:
     angle: float = 0.0
 
 
-_FIRST = 64  # places that are weighed before the others, by what they cost
-
-
 @dataclass(slots=True, kw_only=True)
 class Room:
     """What is drawn already inside a rectangle, and what text there would cover."""
@@ -226,39 +223,19 @@ class Room:
 
         The first of equal ones is taken. most: the cost from which no text is better than this one.
         """
-        every = [offer for offer in offers if len(offer.costs)]
-        if not every:
-            return None
-        costs = np.concatenate([offer.costs for offer in every])
-        boxes = np.concatenate([_rows(offer.centres, offer.size, offer.angle) for offer in every])
-        order = np.argsort(costs, kind="stable")
-        found, start, count = (most, -1), 0, _FIRST
-        while start < len(order) and costs[order[start]] <= found[0]:
-            chosen = order[start : start + count]
-            found = min(found, self._cheapest(chosen, boxes[chosen], costs[chosen], extra, found[0]))
-            start, count = start + count, 2 * count
-        if found[1] < 0:
-            return None
-        offer = [offer for offer in every for _ in offer.costs][found[1]]
-        x, y = boxes[found[1], :2].tolist()
-        return Box(x=x, y=y, width=offer.size[0], height=offer.size[1], angle=offer.angle), offer.text
-
-    def _cheapest(
-        self, numbers: NDArray[np.intp], boxes: Rows, costs: Numbers, extra: Callable[[Rows], Numbers] | None,
-        most: float,
-    ) -> tuple[float, int]:  # fmt: skip
-        """The least cost of the free ones, as far as it is no more than `most`, and the number of the first."""
-        kept = self.free(boxes)
-        for more in (self._covered, extra):
-            numbers, boxes, costs = numbers[kept], boxes[kept], costs[kept]
-            if more is not None and len(costs):
-                costs = costs + more(boxes)
-            kept = costs <= most
-        return min(zip(costs.tolist(), numbers.tolist(), strict=True), default=(math.inf, -1))
-
-    def _covered(self, boxes: Rows) -> Numbers:
-        marks, lines = self.hits(boxes)
-        return 40.0 * marks + 3.0 * lines
+        best: tuple[Box, str] | None = None
+        for offer in offers:
+            boxes = _rows(offer.centres, offer.size, offer.angle)
+            free = self.free(boxes) & (offer.costs < most)
+            if not free.any():
+                continue
+            boxes, (marks, lines) = boxes[free], self.hits(boxes[free])
+            costs = offer.costs[free] + (40.0 * marks + 3.0 * lines) + (0.0 if extra is None else extra(boxes))
+            if (least := float(costs.min())) < most:
+                x, y = boxes[costs.argmin(), :2].tolist()
+                box = Box(x=x, y=y, width=offer.size[0], height=offer.size[1], angle=offer.angle)
+                most, best = least, (box, offer.text)
+        return best
 
 
 class Ruler:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -104,14 +103,14 @@ class Style:
         return self if self.on_screen else replace(self, size=(self.size[0], inches + share * self.size[0]))
 
 
-_STYLES: dict[Width, Style] = {
+_STYLES: dict[str, Style] = {
     "column": Style(size=(3.5, 2.8), largest_area=200.0, names=8),
     "page": Style(size=(7.1, 4.8), label_font=7.0, largest_area=400.0, names=10),
 }
 
 # Widths are those of the templates, whose points are TeX's (72.27 an inch); text is 1 to 2 pt smaller than captions.
 # Where the text has one column, both presets are as wide as it.
-_VENUES: dict[Venue, dict[Width, Style]] = {
+_VENUES: dict[str, dict[str, Style]] = {
     # IEEEtran.cls: \columnwidth 252 pt, \textwidth 516 pt, captions 8 pt.
     "ieee": {
         "column": Style(size=(3.487, 2.8), largest_area=200.0, names=8),
@@ -150,12 +149,11 @@ def style_of(width: str, venue: str | None = None) -> Style:
     """
     if (told := STYLE.get()) is not None:
         return told
-    if venue is not None and venue not in get_args(Venue):
-        known = get_args(Venue)
-        raise InputError(f"venue: expected {', '.join(known)} or None; got {venue!r}{nearest(str(venue), known)}")
-    for name, style in chain(*(styles.items() for key, styles in _VENUES.items() if key == venue), _STYLES.items()):
-        if name == width:
-            return style
+    if venue is not None and venue not in _VENUES:
+        raise InputError(f"venue: expected {', '.join(_VENUES)} or None; got {venue!r}{nearest(str(venue), _VENUES)}")
+    styles = _STYLES if venue is None else _VENUES[venue]
+    if width in styles:
+        return styles[width]
     raise InputError(f"width: expected {' or '.join(map(repr, _STYLES))}; got {width!r}{nearest(str(width), _STYLES)}")
 
 

@@ -226,14 +226,18 @@ def _module_runs(p: Prediction) -> list[Run]:
     return best
 
 
+def _phase_runs(spans: Iterable[Span | KernelSpan]) -> list[Run]:
+    """Kernels in a row of one phase; neighbours are of different ones."""
+    return merged(((span.start_s, span.end_s, span.timing.kernel.phase.value) for span in spans), float("inf"))
+
+
 def _phases(ax: Axes, p: Prediction, style: Style) -> None:
     """Where backward and the optimizer begin."""
-    runs = merged(((s.start_s, s.end_s, s.timing.kernel.phase.value) for s in p.spans), float("inf"))
+    runs = _phase_runs(p.spans)
     if len({what for _, _, what in runs}) < 2:
         return
-    for (_, _, before), (start, _, what) in pairwise(runs):
-        if before != what:
-            ax.axvline(start, color=INK, linewidth=0.6, linestyle="--", zorder=3)
+    for start, _, _ in runs[1:]:
+        ax.axvline(start, color=INK, linewidth=0.6, linestyle="--", zorder=3)
     long = [run for run in runs if run[1] - run[0] > 0.1 * p.total_s]
     for start, _, what in long:
         ax.text(start + 0.004 * p.total_s, _CPU + HALF + 0.05, str(what), fontsize=style.label_font, va="bottom")
@@ -374,11 +378,9 @@ def _device(ax: Axes, lane: _Lane, share: Share, total_s: float) -> None:
     elif lane.kernels:
         draw_kernels(ax, lane.height, run.spans, least)
         draw_bars(ax, lane.height, merged(((*wait, "waits") for wait in run.waits), least), "white", "xxxx")
-        phases = merged(((s.start_s, s.end_s, s.timing.kernel.phase.value) for s in run.spans), float("inf"))
-        for (_, _, before), (start, _, what) in pairwise(phases):
-            if before != what:
-                ax.vlines(start, lane.height - HALF, lane.height + 0.85 + HALF, color=INK, linewidth=0.6,
-                          linestyle="--", zorder=3)  # fmt: skip
+        for start, _, _ in _phase_runs(run.spans)[1:]:
+            ax.vlines(start, lane.height - HALF, lane.height + 0.85 + HALF, color=INK, linewidth=0.6, linestyle="--",
+                      zorder=3)  # fmt: skip
     else:
         draw_bars(ax, lane.height, merged(((start, end, "") for _, start, end in run.cpu), least), SKY, "")
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
-from rooflinekit.ir.arguments import checked, expect
+from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.sizes import shown
 from rooflinekit.present.figures.labels import Box, Ruler
 from rooflinekit.present.figures.style import (
     BLUE,
@@ -29,27 +30,9 @@ from rooflinekit.present.figures.style import (
 )
 from rooflinekit.step.labels import MEANING
 from rooflinekit.study.compare import scaling
+from rooflinekit.study.explain.explanation import Explanation
 
-
-class Compared(Protocol):
-    """Two predictions and the seconds that each term of the second has more; `study.explanation.Explanation` is one."""
-
-    @property
-    def labels(self) -> tuple[str, str]:
-        """What the two are called."""
-
-    @property
-    def totals(self) -> tuple[float, float]:
-        """Their times, in seconds."""
-
-    @property
-    def per(self) -> str:
-        """What the times are of: "step" or "sample"."""
-
-    def terms(self) -> Mapping[str, float]:
-        """Seconds by term, b less a; they add up to the difference of the totals."""
-
-
+Compared: TypeAlias = Explanation | scaling.Scaling
 Told: TypeAlias = Compared | ParallelPrediction | Sequence[ParallelPrediction]
 
 
@@ -122,9 +105,10 @@ class _Step:
 def _compared(told: object) -> Compared:
     if isinstance(told, ParallelPrediction):
         return scaling.from_one(told, whole=told.one_gpu.total_s < _TALLER * told.total_s)
+    if isinstance(told, Compared):
+        return told
     if not isinstance(told, Sequence):
-        expect(hasattr(told, "totals"), "told", "an Explanation, or one or two steps on several devices", told)
-        return told  # type: ignore[return-value]
+        raise InputError(f"told: expected an Explanation, or one or two steps on several devices; got {shown(told)}")
     if len(told) != 2 or not all(isinstance(p, ParallelPrediction) for p in told):
         given = ", ".join(type(p).__name__ for p in told) or "none"
         raise InputError(f"waterfall: expected two steps on several devices; got {given}")

@@ -11,11 +11,10 @@ from rooflinekit.ir.op import Op, Phase
 from rooflinekit.present.figures.curves import energy_roofline, time_energy
 from rooflinekit.present.figures.inline import Block, inline
 from rooflinekit.present.figures.plot import roofline
-from rooflinekit.present.figures.records.build import kernel_figure
+from rooflinekit.present.figures.records.build import kernel_figure, path_pattern
 from rooflinekit.present.figures.records.caption import caption, three_digits
 from rooflinekit.present.figures.records.energy import energy_figure
 from rooflinekit.present.figures.records.figure import Figure, Point, by_time
-from rooflinekit.present.figures.records.groups import path_pattern
 from rooflinekit.present.figures.timeline import HALF, LANES, memory, timeline
 from rooflinekit.present.page.studies import Bar, capital, waterfall_bars
 from rooflinekit.present.page.templating import View

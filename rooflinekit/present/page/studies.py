@@ -236,14 +236,13 @@ def waterfall_bars(terms: Mapping[str, float]) -> dict[str, Bar]:
     >>> [(bar.x, bar.width) for bar in waterfall_bars({"a": 4.0, "b": -1.0}).values()]
     [(0.0, 1000.0), (750.0, 250.0)]
     """
-    return dict(zip(terms, _bars(0.0, terms.values(), list(terms), 2), strict=True))
+    return dict(zip(terms, _bars(terms.values(), list(terms), 2), strict=True))
 
 
-def _bars(start: float, changes: Iterable[float], looks: Sequence[str] = (), digits: int = 3) -> list[Bar]:
-    """A bar for each change, between the levels before and after it; their looks are "more" and "less" by default."""
-    levels = list(accumulate(changes, initial=start))
+def _bars(changes: Iterable[float], looks: Sequence[str], digits: int) -> list[Bar]:
+    """A bar for each change, between the levels before and after it, the first of which is 0."""
+    levels = list(accumulate(changes, initial=0.0))
     scale = LENGTH / (max(levels) or 1.0)
-    looks = looks or ["more" if b > a else "less" for a, b in pairwise(levels)]
     return [
         Bar(x=round(min(a, b) * scale, digits), width=round(abs(b - a) * scale, digits), look=look)
         for look, (a, b) in zip(looks, pairwise(levels), strict=True)
@@ -258,10 +257,9 @@ def difference_bars(start: float, changes: Sequence[float]) -> tuple[Bar, ...]:
     >>> [(bar.x, bar.width, bar.look) for bar in difference_bars(8.0, [2.0, -5.0])]
     [(0.0, 800.0, 'total'), (800.0, 200.0, 'more'), (500.0, 500.0, 'less'), (0.0, 500.0, 'total')]
     """
-    levels = list(accumulate(changes, initial=start))
-    scale = LENGTH / (max(levels) or 1.0)
-    first, last = (Bar(x=0.0, width=round(level * scale, 3), look="total") for level in (levels[0], levels[-1]))
-    return (first, *_bars(start, changes), last)
+    *_, end = accumulate(changes, initial=start)
+    looks = ["total", *("more" if change > 0 else "less" for change in changes), "total"]
+    return tuple(_bars((start, *changes, -end), looks, 3))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

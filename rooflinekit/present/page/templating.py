@@ -13,14 +13,11 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-from rooflinekit.errors import OutputError
-from rooflinekit.files import check_kind
+from rooflinekit.files import check_ending
 from rooflinekit.step.made import fingerprint, versions
 
 #: What a template shows: its names with texts, lengths and rows. Jinja refuses a name that is not there.
 View = dict[str, Any]
-
-_SUFFIXES = (".html", ".htm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +42,8 @@ def page_of(template: str, origin: Origin, hashed: str, **shown: Any) -> str:
 
 
 def check_path(path: str | Path) -> Path:
-    """The path of a page. Raises OutputError for a name that does not end in .html, and where a device or pipe is."""
-    target = Path(path)
-    if target.suffix.lower() not in _SUFFIXES:
-        raise OutputError(f"{target}: expected a file name that ends in .html")
-    check_kind(target)
-    return target
+    """The path of a page. Raises OutputError for a name that does not end so, and where a device or pipe is."""
+    return check_ending(path, ".html", ".htm")
 
 
 def policy(style: str, script: str) -> str:

@@ -9,11 +9,10 @@ from rich.table import Table
 from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
 from rooflinekit.present.text.form import said
-from rooflinekit.present.text.tables import Cell, console, print_first, print_table, records_of, say, table
+from rooflinekit.present.text.tables import Cell, console, print_first, print_table, say, table
 from rooflinekit.study.profile.matching import Validation
 from rooflinekit.study.profile.memory import MemoryComparison
-from rooflinekit.study.profile.profile import SMALL_S, Profile, ProfileComparison, device_note
-from rooflinekit.study.profile.trace import REPEATED
+from rooflinekit.study.profile.profile import REPEATED, SMALL_S, Profile, ProfileComparison, device_note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,28 +113,25 @@ def print_profile_comparison(found: ProfileComparison) -> None:
     rows.append(("regime", profile.regime, f"{p.regime}-bound"))
     print_table(table((f"{p.graph_name} on {p.machine.name}", "measured", "predicted"), rows))
     out.print(f"predicted / measured − 1: {found.error:+.1%} of the step, {found.gpu_error:+.1%} of the ops")
-    print_table(kinds_table(found.by_kind()))
-    _print_ops(found)
+    _print_compared(found.by_kind(), "kind of op", _KINDS)
+    _print_compared(found.by_op(), "op", _ROWS)
     for note in p.notes:
         say(f"note: {note}")
 
 
-def _print_ops(found: ProfileComparison) -> None:
-    frame = found.by_op().rename_axis("name")
+def _print_compared(frame: pd.DataFrame, what: str, most: int) -> None:
+    """Measured beside predicted: kinds of ops with their difference, or ops with their module; the rest is one line."""
+    modules = ["module"] if "module" in frame else []
+    times = ["measured_s", "predicted_s", *([] if modules else ["difference_s"])]
     rows = [
-        (_name(row["name"]), _name(row["module"]), *_compared(row["count"], row["measured_s"], row["predicted_s"]))
-        for row in records_of(frame.head(_ROWS))
+        (*map(_name, (name, *row[modules])), str(int(row["count"]) or ""), *(said(row[time], "s") for time in times))
+        for name, row in frame.head(most).iterrows()
     ]
-    rest = frame.iloc[_ROWS:]
-    if len(rest):
-        sums = rest[["count", "measured_s", "predicted_s"]].sum()
-        rows.append((f"{len(rest)} more", "", str(int(sums["count"])), *_compared(*sums)[1:]))
-    print_table(table(("op", "module", "calls", "measured", "predicted"), rows, words=(0, 1)))
-
-
-def _compared(count: float, *seconds: float) -> tuple[str, ...]:
-    """Calls, where there are any, and times."""
-    return str(int(count) or ""), *(said(value, "s") for value in seconds)
+    if len(rest := frame.iloc[most:]):
+        totals = (said(rest[time].sum(), "s") for time in times)
+        rows.append((f"{len(rest)} more", *([""] * len(modules)), str(int(rest["count"].sum())), *totals))
+    heads = (what, *modules, "calls", *(time.removesuffix("_s") for time in times))
+    print_table(table(heads, rows, words=range(1 + len(modules))))
 
 
 def print_memory_comparison(found: MemoryComparison) -> None:
@@ -178,7 +174,7 @@ def print_validation(found: Validation) -> None:
     if found.summary.noisy:
         out.print("note: the samples are noisy: end what else runs here, measure again")
     if found.ops:
-        print_table(kinds_table(found.by_kind()))
+        _print_compared(found.by_kind(), "kind of op", _KINDS)
         out.print("furthest from predicted:")
         for op in found.worst:
             place = f"{op.name} in {op.module}" if op.module else op.name
@@ -206,14 +202,3 @@ def _verdict(found: Validation) -> str:
     if found.inside:
         return "inside the interval"
     return f"{'above' if found.measured_s > found.predicted.high_s else 'below'} the interval"
-
-
-def kinds_table(frame: pd.DataFrame) -> Table:
-    """Kinds of ops, measured beside predicted: what `by_kind` gives."""
-    times = ["count", "measured_s", "predicted_s", "difference_s"]
-    rows = [(str(kind), *_compared(*row[times])) for kind, row in frame.head(_KINDS).iterrows()]
-    rest = frame.iloc[_KINDS:]
-    if len(rest):
-        sums = rest[times].sum()
-        rows.append((f"{len(rest)} more", str(int(sums["count"])), *_compared(*sums)[1:]))
-    return table(("kind of op", "calls", "measured", "predicted", "difference"), rows)

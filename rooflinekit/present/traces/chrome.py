@@ -9,8 +9,7 @@ from typing import Any
 
 import rooflinekit
 from rooflinekit.distributed.prediction import ParallelPrediction, Share
-from rooflinekit.errors import OutputError
-from rooflinekit.files import write_text
+from rooflinekit.files import check_ending, write_text
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
 from rooflinekit.step.entry import input_pipeline_of
@@ -33,9 +32,7 @@ def save_trace(prediction: Prediction | ParallelPrediction | Sequence[Prediction
     and one for the links. The same predictions give the same bytes. Returns the path.
     Raises OutputError for a name that does not end in .json, and for a place that cannot be written.
     """
-    target = Path(path)
-    if target.suffix.lower() != ".json":
-        raise OutputError(f"{target}: expected a file name that ends in .json")
+    target = check_ending(path, ".json")
     if isinstance(prediction, ParallelPrediction):
         events = list(parallel_events(prediction, 1))
     else:

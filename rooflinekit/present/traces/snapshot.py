@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.errors import InputError, OutputError
-from rooflinekit.files import replacing
+from rooflinekit.errors import InputError
+from rooflinekit.files import check_ending, write_bytes
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
 from rooflinekit.step.allocator import Allocator, Block
@@ -32,16 +32,12 @@ def save_snapshot(prediction: Prediction, path: str | Path) -> Path:
     Raises InputError for a device that is no GPU, OutputError for a name that does not end in .pickle and for a place
     that cannot be written.
     """
-    target = Path(path)
-    if target.suffix.lower() != ".pickle":
-        raise OutputError(f"{target}: expected a file name that ends in .pickle")
+    target = check_ending(path, ".pickle")
     device = prediction.machine.device
     if device.kind != "gpu":
         raise InputError(f"{device.name}: has no caching allocator to show; expected a GPU")
     # Protocol 4 is what torch.cuda.memory writes, and what the viewer's own reader knows.
-    content = pickle.dumps(_snapshot(prediction), protocol=4)
-    with replacing(target) as draft:
-        draft.write_bytes(content)
+    write_bytes(pickle.dumps(_snapshot(prediction), protocol=4), target)
     return target
 
 

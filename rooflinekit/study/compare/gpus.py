@@ -24,7 +24,7 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.report import title
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.compare.cost import Bounds
-from rooflinekit.study.errors.ratio import Ratio, Ratios
+from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.differences import computed_in, main_format, stated_peak
 from rooflinekit.study.explain.explanation import listed, seconds, signed
 from rooflinekit.units import format_bytes, format_quantity, number

@@ -26,7 +26,7 @@ from rooflinekit.step.execution import Backend
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH
-from rooflinekit.study.errors.ratio import Ratio, Ratios
+from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.explanation import seconds, signed
 from rooflinekit.units import format_bytes, format_quantity
 

@@ -22,7 +22,7 @@ from rooflinekit.step.labels import MEANING, REGIME_TERMS
 from rooflinekit.step.prediction import UNDERUSE, Prediction
 from rooflinekit.step.report import shown_terms, table_rows
 from rooflinekit.step.variants import BATCH
-from rooflinekit.study.errors.ratio import Ratio, Ratios
+from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.differences import (
     Difference,
     Driver,

@@ -19,15 +19,18 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from rooflinekit.cost.table import price_all
 from rooflinekit.errors import LockError, UnitError, nearest
 from rooflinekit.files import read_bytes, read_text, write_bytes, write_text
+from rooflinekit.hardware.yaml_file import one_line
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.graph_file import opened, packed
 from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
 from rooflinekit.step.made import constants_version
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.study.errors.ratio import Ratio, Ratios
+from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.differences import drivers_of
 from rooflinekit.study.explain.explanation import Explanation
 from rooflinekit.units import format_quantity, parse_quantity
@@ -157,6 +160,16 @@ class Locked:
     run: str  # how it was run then
 
 
+class _Written(BaseModel):
+    """A workload's table in the file."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    run: str
+    limits: Any = {}
+    locked: dict[str, Locked] = {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """One workload: how `predict` is told of it, what must hold, and what was locked by GPU."""
@@ -222,30 +235,12 @@ def _block(name: str, value: Any, path: Path) -> Block:
     where = f"{path}: [{name}]"
     if not isinstance(value, dict) or not _NAME.fullmatch(name):
         raise LockError(f"{where}: expected a table named by letters, digits, '.', '_' and '-'")
-    for key in value:
-        if key not in ("run", "limits", "locked"):
-            raise LockError(f"{where}: unknown key {key!r}{nearest(key, ('run', 'limits'))}; expected run and limits")
-    if not isinstance(value.get("run"), str):
-        raise LockError(f"{where}: run: expected a text, what `rooflinekit predict` is given; got {value.get('run')!r}")
-    locked = value.get("locked", {})
-    if not isinstance(locked, dict):
-        raise LockError(f"{where}: locked: expected tables by GPU")
-    return Block(
-        name=name,
-        run=value["run"],
-        limits=Limits.parse(value.get("limits", {}), where),
-        locked={gpu: _locked(one, f"{where}: locked on {gpu}") for gpu, one in locked.items()},
-    )
-
-
-def _locked(value: Any, where: str) -> Locked:
-    kinds = {one.name: {"float": float, "int": int, "str": str}[str(one.type)] for one in fields(Locked)}
-    if not isinstance(value, dict) or value.keys() != kinds.keys():
-        raise LockError(f"{where}: expected {', '.join(kinds)}; lock it again with --update")
-    for name, kind in kinds.items():
-        if not isinstance(value[name], kind):
-            raise LockError(f"{where}: {name}: expected a {kind.__name__}; got {value[name]!r:.40}")
-    return Locked(**value)
+    try:
+        found = _Written.model_validate_json(json.dumps(value, default=str))  # read strictly, a table is no record yet
+    except ValidationError as error:
+        again = "; lock it again with --update" if error.errors()[0]["loc"][0] == "locked" else ""
+        raise LockError(one_line(error, _Written, where) + again) from None
+    return Block(name=name, run=found.run, limits=Limits.parse(found.limits, where), locked=found.locked)
 
 
 def _table(name: str, gpu: str, one: Locked) -> str:

@@ -16,10 +16,18 @@ import pandas as pd
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.operators import OPS
+from rooflinekit.calibrate.local_hardware.trace import (
+    Progress,
+    Trace,
+    callers,
+    in_order,
+    launched_kernels,
+    part,
+    read_trace,
+)
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.study.profile.trace import Progress, Trace, callers, in_order, launched_kernels, part, read_trace
 
 _FORMATS = {"float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 _TF32 = ("tf32", "s1688", "tensorop_s")  # in the names of kernels that multiply fp32 as tf32

@@ -18,6 +18,7 @@ from rooflinekit.calibrate.bench.samples import Summary, summarize
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_json, write_text
+from rooflinekit.hardware.yaml_file import one_line
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
@@ -316,8 +317,7 @@ class Validation(Matched, FirstLine):
         try:
             return _adapter().validate_json(json.dumps(document), strict=True)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise CampaignError(f"{file}: {': '.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise CampaignError(one_line(error, cls, str(file))) from error
 
     def __str__(self) -> str:
         def text(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import io
 import json
 import math
 import os
@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
+from rooflinekit.calibrate.local_hardware.trace import Progress
 from rooflinekit.errors import CampaignError, InputError, UnitError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op
@@ -31,7 +34,6 @@ from rooflinekit.study.profile.matching import (
     whole_calls,
 )
 from rooflinekit.study.profile.profile import Profile, read_profile
-from rooflinekit.study.profile.trace import Progress
 from rooflinekit.units import format_quantity, parse_quantity
 
 _MOST = 400  # measured ops that are looked at one by one, the longest
@@ -209,7 +211,6 @@ def _by_shape(calls: _Calls, ops: Sequence[OpTime], classes: dict[str, _Shapes])
             yield from (replace(op, measured_s=s) for op, s in zip(same, each, strict=True))
 
 
-_COLUMNS = ("name", "seconds")
 _HEAD = 4096  # bytes that tell a record from a trace
 _LARGE = 64 * 2**20  # bytes: no record or table of a step is as long
 
@@ -247,34 +248,26 @@ def read_measured(
 
 def _table(file: Path) -> dict[str, float]:
     """Seconds by name of operator, those of one name together."""
+    import pandas as pd
+
     if file.stat().st_size > _LARGE:
         raise CampaignError(
             f"{file}: is {file.stat().st_size / 2**20:.0f} MiB: expected a table of one step's operators"
         )
-    found: dict[str, float] = defaultdict(float)
     try:
-        with file.open(encoding="utf-8", newline="") as stream:
-            rows = csv.DictReader(stream)
-            if not set(_COLUMNS) <= set(rows.fieldnames or ()):
-                has = ", ".join(rows.fieldnames or ()) or "none"
-                raise CampaignError(f"{file}: expected the columns name and seconds; got {has[:200]}")
-            for row in rows:
-                found[str(row["name"])] += _seconds(file, rows.line_num, row["seconds"])
-    except (OSError, UnicodeError, csv.Error) as error:
+        rows = pd.read_csv(io.BytesIO(file.read_bytes()), dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:  # ValueError: what pandas raises for what is no table
         raise CampaignError(f"{file}: cannot be read: {error}") from error
-    if not found:
+    if not {"name", "seconds"} <= set(rows.columns):
+        raise CampaignError(f"{file}: expected the columns name and seconds; got {', '.join(rows.columns)[:200]}")
+    seconds = pd.to_numeric(rows["seconds"], errors="coerce")
+    wrong = np.flatnonzero(~((seconds > 0) & (seconds < math.inf)))
+    if wrong.size:
+        got = json.dumps(rows["seconds"].tolist()[wrong[0]])
+        raise CampaignError(f"{file}: line {wrong[0] + 2}: seconds: expected a number above 0; got {got}")
+    if rows.empty:
         raise CampaignError(f"{file}: has no rows")
-    return dict(found)
-
-
-def _seconds(file: Path, line: int, text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise CampaignError(f"{file}: line {line}: seconds: expected a number above 0; got {json.dumps(text)}")
-    return value
+    return {str(name): float(s) for name, s in seconds.groupby(rows["name"], sort=False).sum().items()}
 
 
 #: Operators whose arguments are the same under all names that PyTorch has for them.

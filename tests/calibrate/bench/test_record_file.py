@@ -378,7 +378,7 @@ def test_a_version_that_wrote_other_fields(tmp_path: Path) -> None:
         recorder._write({"case": {}, "round": 0})
     with refused(
         CampaignError,
-        f"{file}: line 2: case: op: field required; got {{}}; it was written by another program, or another version "
-        "of rooflinekit",
+        f"{file}: line 2: case: op: the key is missing (and 3 more); it was written by another program, or another "
+        "version of rooflinekit",
     ):
         read_record(file)

@@ -4,7 +4,7 @@ import pytest
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Measurement
-from rooflinekit.calibrate.hosts.own import host_cases, measure_host, slowness
+from rooflinekit.calibrate.hosts.draft import host_cases, measure_host, slowness
 from rooflinekit.errors import MeasureError
 from rooflinekit.hardware.specs import load_host
 

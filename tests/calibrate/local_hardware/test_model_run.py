@@ -186,21 +186,22 @@ def test_each_step_is_waited_for() -> None:
     cuda = Cuda()
     found = measured(Logged(cuda.log), played(cuda))
     assert cuda.log[0] == "device None"
-    assert cuda.log[1:] == ["step", "wait"] * (found.warmup + len(found.seconds))
+    assert cuda.log[1:] == ["wait", "step", "wait"] * (found.warmup + len(found.seconds))
     assert found.environment["gpu"] == "NVIDIA H200"
 
 
 def test_a_loop_is_waited_for_at_its_end() -> None:
     cuda = Cuda()
     found = measured(Logged(cuda.log), played(cuda), wait_each=False)
-    assert cuda.log[1:] == ["step", "wait"] * found.warmup + (["step"] * found.steps + ["wait"]) * len(found.seconds)
+    loops = (["wait"] + ["step"] * found.steps + ["wait"]) * len(found.seconds)
+    assert cuda.log[1:] == ["wait", "step", "wait"] * found.warmup + loops
 
 
 def test_a_graph_is_captured_once_and_replayed() -> None:
     cuda = Cuda()
     found = measured(Logged(cuda.log), played(cuda), backend="cuda-graph")
     head = ["device None", "aside", "step", "step", "step", "back", "capture", "step", "captured"]
-    assert cuda.log == head + ["replay", "wait"] * (found.warmup + len(found.seconds))
+    assert cuda.log == head + ["wait", "replay", "wait"] * (found.warmup + len(found.seconds))
 
 
 def test_the_ops_of_a_graph_are_those_of_the_step_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

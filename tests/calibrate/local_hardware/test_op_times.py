@@ -1,12 +1,13 @@
 """The profiler's events as a tree: a real one of the CPU, and those of a GPU by hand."""
 
+import json
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch._C._autograd import DeviceType
 
 from rooflinekit.calibrate.local_hardware import model_run
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp, median_step
@@ -29,55 +30,49 @@ def test_a_step_on_the_cpu(capfd: pytest.CaptureFixture[str]) -> None:
 # --- a GPU's events, by hand ------------------------------------------------------------------------------------------
 
 
-class Event(SimpleNamespace):
-    """As torch.profiler has them, times in µs."""
+class Step:
+    """Events of a Chrome trace, times in µs."""
 
-    def __init__(self, name: str, start: float, end: float, **fields: Any) -> None:
-        self.cpu_children: list[Event] = []
-        self.cpu_parent: Event | None = None
-        self.kernels: list[Any] = []
-        self.is_async = self.is_user_annotation = False
-        self.device_type = DeviceType.CPU
-        super().__init__(name=name, time_range=SimpleNamespace(start=start, end=end, elapsed_us=lambda: end - start))
-        self.__dict__.update(fields)
-        for child in self.cpu_children:
-            child.cpu_parent = self
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
 
+    def add(self, category: str, name: str, start: float, end: float, thread: int = 1, **args: Any) -> None:
+        place = {"pid": 1, "tid": thread, "ts": start, "dur": end - start}
+        self.events.append({"ph": "X", "cat": category, "name": name, **place, "args": args})
 
-def launches(name: str, duration: float) -> list[Any]:
-    return [SimpleNamespace(name=name, duration=duration)]
+    def launch(self, name: str, at: float, start: float, duration: float, thread: int = 1) -> None:
+        number = len(self.events) + round(start)
+        self.add("cuda_runtime", "cudaLaunchKernel", at, at + 0.5, thread, correlation=number)
+        self.add("kernel", name, start, start + duration, 7, device=0, correlation=number)
 
 
-def kernel(name: str, start: float, duration: float, **fields: Any) -> Event:
-    return Event(name, start, start + duration, device_type=DeviceType.CUDA, **fields)
-
-
-def a_step(at: float, gemm: float) -> list[Event]:
+def a_step(at: float, gemm: float) -> list[dict[str, Any]]:
     """Forward below the mark, backward on autograd's thread, and a Triton kernel that no call is known of."""
-    addmm = Event("aten::addmm", at + 2, at + 8, kernels=launches("gemm", gemm))
-    view = Event("aten::t", at + 1, at + 2)
-    linear = Event("aten::linear", at + 1, at + 9, cpu_children=[addmm, view])
-    mark = Event("rooflinekit: a step", at, at + 100, cpu_children=[linear], is_user_annotation=True)
-    product = Event("aten::mm", at + 20, at + 25, kernels=launches("gemm", 7.0))
-    # An annotation is drawn on the GPU's time line too, and taken for a kernel of its call.
-    backward = Event("Optimizer.step#SGD.step", at + 19, at + 26, cpu_children=[product], is_user_annotation=True,
-                     kernels=launches("Optimizer.step#SGD.step", 9.0))  # fmt: skip
-    return [
-        mark, linear, view, addmm, backward, product,
-        kernel("gemm", at + 10, gemm), kernel("gemm", at + 30, 7.0), kernel("triton_poi_fused_0", at + 50, 2.0),
-        kernel("rooflinekit: a step", at + 10, 42.0, is_user_annotation=True),
-        kernel("Optimizer.step#SGD.step", at + 30, 9.0, is_user_annotation=True),
-    ]  # fmt: skip
+    step = Step()
+    step.add("user_annotation", "rooflinekit: a step", at, at + 100)
+    step.add("gpu_user_annotation", "rooflinekit: a step", at + 10, at + 52, 7)
+    step.add("cpu_op", "aten::linear", at + 1, at + 9)
+    step.add("cpu_op", "aten::t", at + 1, at + 2)
+    step.add("cpu_op", "aten::addmm", at + 2, at + 8)
+    step.launch("gemm", at + 3, at + 10, gemm)
+    # An annotation is drawn on the GPU's time line too, and is no kernel of its call.
+    step.add("user_annotation", "Optimizer.step#SGD.step", at + 19, at + 26, 2)
+    step.add("gpu_user_annotation", "Optimizer.step#SGD.step", at + 30, at + 39, 7)
+    step.add("cpu_op", "aten::mm", at + 20, at + 25, 2)
+    step.launch("gemm", at + 21, at + 30, 7.0, 2)
+    step.add("kernel", "triton_poi_fused_0", at + 50, at + 52, 7, device=0)
+    return step.events
 
 
 def test_kernels_belong_to_the_calls_that_launched_them(monkeypatch: pytest.MonkeyPatch) -> None:
     # The first step is left out; of the gemm's 10, 12 and 11 µs the median is 11.
     events = [event for at, gemm in ((0, 99.0), (1000, 10.0), (2000, 12.0), (3000, 11.0)) for event in a_step(at, gemm)]
+    document = {"traceEvents": events}
 
     class Profile:
         def __init__(self, activities: object) -> None: ...
         def __enter__(self) -> Any:
-            return SimpleNamespace(events=lambda: events)
+            return SimpleNamespace(export_chrome_trace=lambda file: Path(file).write_text(json.dumps(document)))
 
         def __exit__(self, *error: object) -> None: ...
 

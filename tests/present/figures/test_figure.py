@@ -16,10 +16,9 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import time_kernels
-from rooflinekit.present.figures.records.build import roofline_figure
+from rooflinekit.present.figures.records.build import op_word, roofline_figure
 from rooflinekit.present.figures.records.caption import caption
 from rooflinekit.present.figures.records.figure import Figure, Point, Roof, leading
-from rooflinekit.present.figures.records.groups import op_word
 from rooflinekit.step.prediction import Prediction
 
 A100, P100, V100 = "nvidia-a100-sxm4-80gb", "nvidia-p100-pcie-16gb", "nvidia-v100-sxm2-16gb"

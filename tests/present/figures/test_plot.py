@@ -10,10 +10,8 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import matplotlib as mpl
@@ -35,6 +33,7 @@ from rooflinekit.present.figures.labels import Box, Offer, Room
 from rooflinekit.present.figures.records.build import roofline_figure
 from rooflinekit.present.figures.records.figure import Figure
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.study.explain.explanation import Explanation
 
 A100, P100, V100, H100 = (
     "nvidia-a100-sxm4-80gb",
@@ -500,29 +499,8 @@ def test_a_folder_without_permission(drawn: Draw, tmp_path: Path) -> None:
 # --- waterfall -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Pair:
-    """What `waterfall` asks of an explanation."""
-
-    a: Prediction
-    b: Prediction
-    per: str = "step"
-
-    @property
-    def labels(self) -> tuple[str, str]:
-        return self.a.machine.name, self.b.machine.name
-
-    @property
-    def totals(self) -> tuple[float, float]:
-        return self.a.total_s, self.b.total_s
-
-    def terms(self) -> MappingProxyType[str, float]:
-        a, b = self.a.terms(), self.b.terms()
-        return MappingProxyType({name: b[name] - a[name] for name in a})
-
-
 def test_waterfall_leads_from_one_total_to_the_other() -> None:
-    pair = Pair(convolutions(), convolutions(H100))
+    pair = Explanation(a=convolutions(), b=convolutions(H100))
     ax = plot.waterfall(pair)
     bars = [bar for container in ax.containers for bar in container]
     by_place = sorted(bars, key=lambda bar: bar.get_x())
@@ -542,7 +520,7 @@ def test_waterfall_leads_from_one_total_to_the_other() -> None:
 
 
 def test_waterfall_labels_every_bar_and_covers_none(tmp_path: Path) -> None:
-    pair = Pair(convolutions(), transformer())
+    pair = Explanation(a=convolutions(), b=transformer())
     ax = plot.waterfall(pair)
     ax.figure.draw_without_rendering()  # type: ignore[union-attr]
     labels = texts_of(ax)
@@ -559,7 +537,7 @@ def test_waterfall_labels_every_bar_and_covers_none(tmp_path: Path) -> None:
 def test_a_waterfall_of_small_differences_begins_near_them() -> None:
     """1 % apart: from 0 on the bars would be thinner than their outline."""
     first = convolutions()
-    pair = Pair(first, rk.predict(first.graph, first.machine.device.replace(dram={"bandwidth": 2.02e12})))
+    pair = Explanation(a=first, b=rk.predict(first.graph, first.machine.device.replace(dram={"bandwidth": 2.02e12})))
     ax = plot.waterfall(pair)
     bottom, top = ax.get_ylim()
     ends = [
@@ -570,7 +548,7 @@ def test_a_waterfall_of_small_differences_begins_near_them() -> None:
     assert tallest > 0.2 * (top - bottom)
     assert max(ends) <= top
     assert ", from " in ax.get_ylabel()  # and says so
-    assert plot.waterfall(Pair(convolutions(), convolutions(H100))).get_ylim()[0] == 0
+    assert plot.waterfall(Explanation(a=convolutions(), b=convolutions(H100))).get_ylim()[0] == 0
 
 
 def test_numbers_of_modules_say_whose_they_are() -> None:

@@ -14,7 +14,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.study.errors.ratio import Ratios
+from rooflinekit.study.errors.components import Ratios
 
 _Z = 1.6449  # standard deviations to either side of a 90 % interval
 

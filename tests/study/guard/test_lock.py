@@ -44,8 +44,8 @@ def test_updating_leaves_what_people_wrote(tmp_path: Path) -> None:
     [
         ("x", "is no TOML"),
         ("", "has no workload"),
-        ("[a]\nruns = 'b'", "unknown key 'runs'; did you mean 'run'?"),
-        ("[a]\nrun = 1", "run: expected a text"),
+        ("[a]\nruns = 'b'", "[a]: runs: unknown key; did you mean 'run'?"),
+        ("[a]\nrun = 1", "run: expected text in quotes; got 1"),
         ("[a]\nrun = 'b'\nlimits = {tim = '+3 %'}", "unknown limit 'tim'; did you mean 'time'?"),
         ("[a]\nrun = 'b'\nlimits = {time = '+3'}", "time: expected a limit such as '12 ms', or growth"),
         ("[a]\nrun = 'b'\nlimits = {regime = 'fast'}", "regime: expected one of compute"),

@@ -14,9 +14,9 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from traces import call, document, event, launched, step, two_steps, write
 
 import rooflinekit as rk
+from rooflinekit.calibrate.local_hardware.trace import read_trace
 from rooflinekit.errors import CampaignError, ComparisonError, InputError
-from rooflinekit.study.profile.profile import read_profile
-from rooflinekit.study.profile.trace import period, read_trace
+from rooflinekit.study.profile.profile import period, read_profile
 
 US = 1e-6
 

@@ -6,8 +6,7 @@ import pytest
 from traces import document, launched, step, two_steps, write
 
 from rooflinekit.errors import InputError
-from rooflinekit.study.profile.profile import read_profile
-from rooflinekit.study.profile.trace import rank_files, trace_files
+from rooflinekit.study.profile.profile import rank_files, read_profile, trace_files
 from rooflinekit.study.transfer.evidence import Evidence
 
 

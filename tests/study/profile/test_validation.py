@@ -141,11 +141,15 @@ def test_a_file_is_replaced_only_when_told(validation: Callable[..., Validation]
     [
         ({"kind": "other"}, "expected a file that `rooflinekit measure --out` has written; it is none"),
         ({"schema": 2}, "schema: expected 1; got 2"),
-        ({"seconds": []}, "seconds: Tuple should have at least 1 item after validation, not 0"),
-        ({"seconds": [0.1, -1.0]}, "seconds: 1: Input should be greater than 0"),
-        ({"seconds": ["0.1"]}, "seconds: 0: Input should be a valid number"),
-        ({"colour": "blue"}, "colour: Unexpected keyword argument"),
-        ({"predicted": {}}, "predicted: total_s: Field required"),
+        ({"seconds": []}, "seconds: tuple should have at least 1 item after validation, not 0; got []"),
+        ({"seconds": [0.1, -1.0]}, "seconds: 1: expected a number above 0.0; got -1.0"),
+        ({"seconds": ["0.1"]}, "seconds: 0: expected a number; got '0.1' (and 1 more)"),
+        (
+            {"colour": "blue"},
+            "colour: unknown key; the keys are model, inputs, mode, sizes, execution, device, host, threads, options, "
+            "seconds, steps, warmup, predicted, ops, kernels, environment, prediction",
+        ),
+        ({"predicted": {}}, "predicted: total_s: the key is missing (and 8 more)"),
     ],
 )
 def test_a_damaged_file(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import TypeAlias
 
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir.op import Family
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing
 from rooflinekit.present.figures.records.figure import (
@@ -20,24 +24,16 @@ from rooflinekit.present.figures.records.figure import (
     Series,
     by_time,
 )
-from rooflinekit.present.figures.records.groups import (
-    Group,
-    Measured,
-    Namer,
-    alike,
-    compared_prediction,
-    grouped,
-    head,
-    measured_units,
-    op_word,
-    unmatched_note,
-    wall_s,
-)
 from rooflinekit.present.figures.records.paths import link_figure, trajectories_of
 from rooflinekit.present.figures.records.roofs import ceiling, facts_of, floor_of, highest, l2_roof, levels_of, roofs_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.scaling import told_apart
+from rooflinekit.study.profile.matching import OpTime, Validation, kind_of, op_name
+from rooflinekit.study.profile.profile import ProfileComparison
 
+Group = tuple[Timing, ...]
+Measured: TypeAlias = ProfileComparison | Validation
+Unit: TypeAlias = tuple[Group, float]  # kernels that were measured together, and the seconds; 0 where they were not
 Part: TypeAlias = Prediction | Measured | Machine | Device
 Subject: TypeAlias = Part | Sequence[Part] | ParallelPrediction | Sequence[ParallelPrediction]
 
@@ -81,35 +77,38 @@ def roofline_figure(
         trajectories = trajectories_of(predictions, words, joined=joined)
         return replace(_roofs(parts), trajectories=trajectories, normalized=normalized)
     coarse = len(predictions) > 1 if by_kind is None else by_kind
-    names = _series_names(predictions)
-    points: list[Point] = []
-    for source, prediction, name in zip(sources, predictions, names, strict=True):
-        measured = None if isinstance(source, Prediction) else source
-        marks = _Marks(prediction, name, measured)
-        points += marks.points(partial(grouped, coarse=coarse, apart=marks.is_measured))
-    notes = [timing.note for prediction in predictions for timing in prediction.timings if timing.note]
-    notes += [note for source in sources if (note := unmatched_note(source))]
-    return replace(
-        _roofs(parts, by_level=by_level),
-        series=tuple(_series(*each) for each in zip(sources, predictions, names, strict=True)),
-        points=tuple(point for point in points if point.flop),
-        rail=tuple(point for point in points if not point.flop),
-        notes=tuple(dict.fromkeys(notes)),
-        floors=tuple(floor_of(p, name) for p, name in zip(predictions, names, strict=True) if p.timings),
-        normalized=normalized,
-    )
+
+    def grouping(marks: _Marks) -> _Grouping:
+        return partial(grouped, coarse=coarse, apart=marks.is_measured)
+
+    figure = _with_marks(_roofs(parts, by_level=by_level), sources, grouping)
+    floors = [floor_of(p, one.name) for p, one in zip(predictions, figure.series, strict=True) if p.timings]
+    return replace(figure, floors=tuple(floors), normalized=normalized)
 
 
 def kernel_figure(prediction: Prediction) -> Figure:
     """The roofline figure of one prediction with a mark for each set of equal kernels, however many there are."""
-    name = prediction.graph_name
-    points = _Marks(prediction, name, None).points(alike)
+    return _with_marks(_roofs((prediction,)), (prediction,), lambda _: alike)
+
+
+def _with_marks(
+    roofs: Figure, sources: Sequence[Prediction | Measured], grouping: Callable[[_Marks], _Grouping]
+) -> Figure:
+    """The figure with a series for each source."""
+    predictions = [compared_prediction(source) for source in sources]
+    names = _series_names(predictions)
+    points: list[Point] = []
+    for source, prediction, name in zip(sources, predictions, names, strict=True):
+        marks = _Marks(prediction, name, None if isinstance(source, Prediction) else source)
+        points += marks.points(grouping(marks))
+    notes = [timing.note for prediction in predictions for timing in prediction.timings if timing.note]
+    notes += [note for source in sources if (note := unmatched_note(source))]
     return replace(
-        _roofs((prediction,)),
-        series=(_series(prediction, prediction, name),),
+        roofs,
+        series=tuple(_series(*each) for each in zip(sources, predictions, names, strict=True)),
         points=tuple(point for point in points if point.flop),
         rail=tuple(point for point in points if not point.flop),
-        notes=tuple(dict.fromkeys(timing.note for timing in prediction.timings if timing.note)),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
@@ -238,3 +237,243 @@ class _Marks:
             word=op_word(kernel.kind, kernel.family, kernel.part),
             phase=phases.pop() if len(phases) == 1 else "",
         )
+
+
+# Kernels → marks: which kernels share a mark of the figure, and what it is called.
+
+
+MOST_MARKS = 60  # a figure with more of them shows one a kind
+_NEAR = 0.1  # decades; marks of one kind that are closer than this cover each other
+_MOST = 0.7  # share of a mark's kernels that its name has to be right for, and of the kernels that the name means
+
+
+def head(group: Group) -> Timing:
+    """The longest of a group's kernels, which speaks for the others."""
+    return max(group, key=lambda timing: timing.total_s)
+
+
+def grouped(
+    units: Iterable[Group],
+    roof_of: Callable[[Group], str],
+    *,
+    coarse: bool,
+    apart: Callable[[Group], Hashable] = lambda unit: None,
+) -> list[tuple[Group, ...]]:
+    """The units, single kernels or those of one op, that share a mark together.
+
+    One mark holds units of one kind, roof and bound: those of the same cost, and those so near to each other on both
+    axes that their marks would cover each other. With `coarse`, or where that leaves more than 60 marks, it holds all.
+    Units that differ in `apart` never share one.
+    """
+    kinds: dict[Hashable, list[Group]] = defaultdict(list)
+    for unit in units:
+        first = head(unit)
+        kernel = first.kernel
+        what = kernel.kind, kernel.part, kernel.family, bool(kernel.algorithm.name)
+        kinds[what, roof_of(unit), first.bound, apart(unit)].append(unit)
+    whole = [tuple(members) for members in kinds.values()]
+    if coarse:
+        return whole
+    fine = [near for members in whole for near in _neighbours(members)]
+    return fine if len(fine) <= MOST_MARKS else whole
+
+
+def alike(units: Sequence[Group], roof_of: Callable[[Group], str]) -> list[tuple[Group, ...]]:
+    """The kernels, equal ones together: of one kind, cost, arithmetic, bound and phase, in modules that numbers alone
+    tell apart, as the layers of a stack are.
+    """
+    found: dict[Hashable, list[Group]] = defaultdict(list)
+    for unit in units:
+        timing = head(unit)
+        kernel = timing.kernel
+        module = tuple("*" if part.isdigit() else part for part in kernel.module.split("."))
+        what = kernel.kind, kernel.cost, kernel.algorithm.name, kernel.math, kernel.phase
+        found[what, roof_of(unit), timing.bound, module].append(unit)
+    return [tuple(members) for members in found.values()]
+
+
+def _neighbours(units: Sequence[Group]) -> list[tuple[Group, ...]]:
+    """Cut into sets whose members lie within a tenth of a decade of the longest of them, on both axes."""
+    seconds = [_total(unit)[2] for unit in units]
+    left = sorted(range(len(units)), key=lambda i: (-seconds[i], i))
+    places = [_place(unit) for unit in units]
+    found: list[tuple[Group, ...]] = []
+    while left:
+        first = left[0]
+        near = {i for i in left if all(abs(a - b) <= _NEAR for a, b in zip(places[i], places[first], strict=True))}
+        found.append(tuple(units[i] for i in sorted(near)))
+        left = [i for i in left if i not in near]
+    return found
+
+
+def _total(unit: Group) -> tuple[float, float, float]:
+    """FLOP, bytes and seconds."""
+    kernels = [timing.kernel for timing in unit]
+    return (
+        sum(float(kernel.cost.flop) for kernel in kernels),
+        sum(float(kernel.bytes) for kernel in kernels),
+        sum(timing.total_s for timing in unit),
+    )
+
+
+def _place(unit: Group) -> tuple[float, float]:
+    """Decades of intensity and of rate: FLOP/s, or byte/s without FLOP."""
+    flop, moved, seconds = _total(unit)
+    if not flop:
+        return 0.0, math.log10(moved / seconds)
+    return math.log10(flop / moved), math.log10(flop / seconds)
+
+
+_WORDS = (
+    (re.compile(r"^[^.]*\."), ""),  # the library
+    (re.compile(r"^_+|_+$"), ""),  # marks of private and in-place ops
+    (re.compile(r"^(native|foreach|fused|thnn|cudnn)_"), ""),
+    (re.compile(r"convolution"), "conv"),
+    (re.compile(r"_with_indices|_dense$"), ""),
+    (re.compile(r"_backward"), " backward"),
+)
+
+
+def op_word(kind: str, family: Family | None = None, part: str = "") -> str:
+    """A short name of a kind of op: "aten.native_batch_norm" is a "batch_norm".
+
+    >>> op_word("aten.add_"), op_word("aten.convolution_backward", part="input gradient")
+    ('add', 'conv input gradient')
+    """
+    word = kind
+    for pattern, to in _WORDS:
+        word = pattern.sub(to, word)
+    if family is Family.ATTENTION:
+        word = "attention backward" if "backward" in kind else "attention"
+    if not part:
+        return word
+    return f"{word.removesuffix(' backward')} {part}"
+
+
+def path_pattern(modules: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """What paths of one length have in common: the names of each part, "*" for numbers; () where more than three.
+
+    >>> path_pattern(["layer3.0.conv2", "layer4.1.conv2"])
+    (('layer3', 'layer4'), ('*',), ('conv2',))
+    """
+    parts = []
+    for names in zip(*(module.split(".") for module in modules), strict=True):
+        distinct = tuple(sorted(set(names)))
+        if len(distinct) > 1 and all(name.isdigit() for name in distinct):
+            distinct = ("*",)
+        if len(distinct) > 3:
+            return ()
+        parts.append(distinct)
+    return tuple(parts)
+
+
+class Namer:
+    """Names marks so that they can be told apart: by module where one module does one thing, by op otherwise."""
+
+    def __init__(self, timings: Iterable[Timing]) -> None:
+        kinds: dict[str, set[str]] = defaultdict(set)
+        self._modules: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for timing in timings:
+            kinds[timing.kernel.module].add(timing.kernel.kind)
+            self._modules[_what(timing)].append(timing.kernel.module)
+        self._all_modules = [module for found in self._modules.values() for module in found]
+        inner = {module[:end] for module in kinds for end, char in enumerate(module) if char == "."}
+        self._telling = {
+            module
+            for module, found in kinds.items()
+            if len(found) == 1 and module not in inner and not module.rpartition(".")[2].isdigit()
+        }
+
+    def label(self, group: Group) -> str:
+        """The short name of a mark: a path where one fits it, else the op and how many kernels there are."""
+        kernel = group[0].kernel
+        part = kernel.part if len({timing.kernel.part for timing in group}) == 1 else ""
+        word = op_word(kernel.kind, kernel.family, part)
+        modules = [timing.kernel.module for timing in group]
+        # The paths of the commonest length speak for the rest.
+        dots, count = Counter(module.count(".") for module in modules).most_common(1)[0]
+        speaking = [module for module in modules if module.count(".") == dots]
+        alone = not part and self._telling.issuperset(speaking)
+        others = self._all_modules if alone else self._modules[_what(group[0])]
+        path = _shortest_path(speaking, others) if count >= _MOST * len(modules) else ""
+        if not path or path in word:
+            return f"{word} ×{len(group)}" if len(group) > 1 else word
+        return path if alone else f"{word} {path}"
+
+
+def _what(timing: Timing) -> tuple[str, str]:
+    return timing.kernel.kind, timing.kernel.part
+
+
+def _shortest_path(modules: Sequence[str], all_modules: Sequence[str]) -> str:
+    """The shortest end of a path that means these modules among all; "" if there is none."""
+    parts = path_pattern(modules)
+    for start in reversed(range(len(parts))):
+        if parts[start] in (("*",), ("",)):
+            continue
+        fitting = sum(_ends_with(module.split("."), parts[start:], whole=not start) for module in all_modules)
+        # An end of a path reads as a name and has to be exact; a whole path reads as a place.
+        if len(modules) >= (1.0 if start else _MOST) * fitting:
+            return ".".join(map(_alternatives, parts[start:]))
+    return ""
+
+
+def _ends_with(path: Sequence[str], parts: Sequence[tuple[str, ...]], *, whole: bool) -> bool:
+    if len(path) < len(parts) or (whole and len(path) != len(parts)):
+        return False
+    ends = path[len(path) - len(parts) :]
+    return all(name.isdigit() if part == ("*",) else name in part for name, part in zip(ends, parts, strict=True))
+
+
+def _alternatives(part: tuple[str, ...]) -> str:
+    """Alternative names with what they share written once: "conv1/3"."""
+    letters = zip(*part, strict=False) if len(part) > 1 else ()
+    shared = len(list(takewhile(lambda column: len(set(column)) == 1, letters)))
+    return "/".join([part[0], *(name[shared:] for name in part[1:])])
+
+
+def compared_prediction(part: Prediction | Measured) -> Prediction:
+    """The prediction of a part. Raises InputError for a Validation that was read from a file, which has none."""
+    prediction = part if isinstance(part, Prediction) else part.prediction
+    if prediction is None:
+        raise InputError(
+            "roofline: a validation from a file has times of ops, but not their FLOP and bytes; add its prediction: "
+            "dataclasses.replace(validation, prediction=rk.predict(…))"
+        )
+    return prediction
+
+
+def wall_s(part: Prediction | Measured) -> float:
+    """Measured wall time of the step in seconds; 0 of a prediction alone."""
+    if isinstance(part, Prediction):
+        return 0.0
+    return part.profile.wall_s if isinstance(part, ProfileComparison) else part.measured_s
+
+
+def unmatched_note(part: Prediction | Measured) -> str:
+    """A sentence on what was measured and has no mark, for nothing was predicted there; "" for nothing."""
+    if isinstance(part, Prediction):
+        return ""
+    alone = sum(op.measured_s for op in part.ops if not op.predicted_s)
+    total = sum(op.measured_s for op in part.ops)
+    if not total:
+        return "the ops of the step were not measured one by one"
+    share = f"{alone / total:.1%}".replace("%", " %")
+    return f"not shown: {share} of the measured time of ops is in calls that nothing predicts" if alone else ""
+
+
+def measured_units(part: Measured, timings: Sequence[Timing]) -> list[Unit]:
+    """Every kernel once: those of one op together, or of a kind whose calls could not be told apart."""
+    times: dict[str, list[OpTime]] = defaultdict(list)
+    for op in part.ops:
+        times[op.kind].append(op)
+    units: dict[tuple[str, ...], list[Timing]] = defaultdict(list)
+    for timing in timings:
+        kind = kind_of(timing.kernel.kind)
+        units[(kind,) if len(times[kind]) == 1 else (kind, op_name(timing.kernel.name), timing.kernel.module)].append(
+            timing
+        )
+    seconds: dict[tuple[str, ...], float] = {}
+    for kind, ops in times.items():
+        seconds |= {(kind,) if len(ops) == 1 else (kind, op.name, op.module): op.measured_s for op in ops}
+    return [(tuple(members), seconds.get(key, 0.0)) for key, members in units.items()]

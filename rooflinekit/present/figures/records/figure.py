@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 L2 = "L2"  # what its roof is called
 _COVERED = 0.9  # of the time of a series, by the points that are named
 _ABOVE = 1.02  # from here on a point is above its roof, and not at it
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)  # reading converts and ignores nothing
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)  # reading converts and ignores nothing, here and in all below
 
 RoofKind = Literal["memory", "compute", "link"]
 Provenance = Literal[
@@ -34,8 +34,6 @@ Provenance = Literal[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
     """A ceiling of one device: a slope for memory traffic and for links, a level for one kind of arithmetic."""
-
-    __pydantic_config__: ClassVar = _STRICT
 
     device: str
     kind: RoofKind
@@ -62,8 +60,6 @@ class Roof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One mark: a kernel, or kernels of one kind that fall on the same place, with their time added up."""
-
-    __pydantic_config__: ClassVar = _STRICT
 
     series: str
     device: str
@@ -110,8 +106,6 @@ class Point:
 class DeviceFacts:
     """What a caption says of a device."""
 
-    __pydantic_config__: ClassVar = _STRICT
-
     name: str
     display_name: str
     clock_hz: float  # behind the vector peaks
@@ -121,8 +115,6 @@ class DeviceFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """One predicted step."""
-
-    __pydantic_config__: ClassVar = _STRICT
 
     name: str  # what tells it from the other series
     model: str
@@ -143,8 +135,6 @@ class Series:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
     """What starting a kernel costs on a device, beside the kernels of a step."""
-
-    __pydantic_config__: ClassVar = _STRICT
 
     series: str
     device: str
@@ -178,25 +168,23 @@ class Figure:
         known = {(roof.device, roof.name) for roof in self.roofs}
         for point in (*self.points, *self.rail):
             if (point.device, point.roof) not in known:
-                raise InputError(
-                    f"figure: point {point.label!r} names the roof {point.roof!r}, which is not in the figure"
-                )
+                raise InputError(f"point {point.label!r} names the roof {point.roof!r}, which is not in the figure")
             if point.bytes <= 0 or point.time_s <= 0:
-                raise InputError(f"figure: point {point.label!r}: expected positive bytes and time_s")
+                raise InputError(f"point {point.label!r}: expected positive bytes and time_s")
             if min(point.measured_s, point.dram_bytes, point.l2_bytes) < 0:
-                raise InputError(f"figure: point {point.label!r}: expected measured_s, dram_bytes, l2_bytes from 0 on")
+                raise InputError(f"point {point.label!r}: expected measured_s, dram_bytes, l2_bytes from 0 on")
         wrong = {"points": [p for p in self.points if p.flop <= 0], "rail": [p for p in self.rail if p.flop]}
         for where, points in wrong.items():
             if points:
-                raise InputError(f"figure: {where}: {points[0].label!r} has flop {points[0].flop:g}")
+                raise InputError(f"{where}: {points[0].label!r} has flop {points[0].flop:g}")
         for stop in (stop for path in self.trajectories for stop in path.stops):
             if min(stop.flop, stop.time_s, stop.bytes, *(sent for _, sent in stop.link_bytes)) <= 0:
-                raise InputError(f"figure: stop {stop.label!r}: expected positive flop, bytes and time_s")
+                raise InputError(f"stop {stop.label!r}: expected positive flop, bytes and time_s")
             if lost := [name for name, _ in stop.link_bytes if (stop.device, name) not in known]:
-                raise InputError(f"figure: stop {stop.label!r} names the link {lost[0]!r}, which is not in the figure")
+                raise InputError(f"stop {stop.label!r} names the link {lost[0]!r}, which is not in the figure")
         for roof in self.roofs:
             if roof.value <= 0:
-                raise InputError(f"figure: roof {roof.name!r}: expected a positive value; got {roof.value:g}")
+                raise InputError(f"roof {roof.name!r}: expected a positive value; got {roof.value:g}")
 
     @property
     def omitted(self) -> int:
@@ -279,7 +267,7 @@ class Figure:
             text = json.dumps({key: value for key, value in data.items() if key != "schema"})
             return _adapter().validate_json(text, strict=True)
         except ValidationError as error:
-            raise InputError(one_line(error, cls, "figure").replace("figure: figure: ", "figure: ")) from None
+            raise InputError(one_line(error, cls, "figure")) from None
         except TypeError as error:  # of json.dumps
             raise InputError(f"figure: expected what JSON can hold: {error}") from None
 
@@ -314,8 +302,6 @@ PointBound = Literal["compute", "memory", "latency", "overhead", "communication"
 class Stop:
     """A whole step as one mark on a path: its FLOP, its bytes, its wall time."""
 
-    __pydantic_config__: ClassVar = _STRICT
-
     label: str
     device: str
     flop: float
@@ -343,8 +329,6 @@ class Stop:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """How a step moves as one thing about it changes."""
-
-    __pydantic_config__: ClassVar = _STRICT
 
     name: str  # what tells it from other paths; "" for the only one
     over: str  # what changes: "batch", "device", "execution"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
@@ -39,8 +40,7 @@ def trajectories_of(
     """
     if len(predictions) < 2:
         raise InputError(f"path: expected two predictions or more, in order; got {len(predictions)}")
-    if words and (isinstance(words, str) or len(words) != len(predictions)):
-        raise InputError(f"path: expected a name for each of {len(predictions)} predictions; got {words!r}")
+    _check_words(words, len(predictions))
     facts = [_facts(prediction) for prediction in predictions]
     differing = _differing(facts)
     sizes = [name for name in differing if any(name in p.sizes for p in predictions)]
@@ -60,6 +60,11 @@ def trajectories_of(
         short = _label(fact, along, sizes) or f"#{i}"
         paths[rest].append(_stop(prediction, short))
     return tuple(Trajectory(name=rest, over=", ".join(along), stops=tuple(stops)) for rest, stops in paths.items())
+
+
+def _check_words(words: Sequence[str], count: int) -> None:
+    if words and (isinstance(words, str) or len(words) != count):
+        raise InputError(f"path: expected a name for each of {count} predictions; got {words!r}")
 
 
 def _differing(facts: Sequence[Mapping[str, str]]) -> list[str]:
@@ -120,8 +125,7 @@ def link_figure(given: Sequence[object], words: Sequence[str] = (), *, other: bo
         raise InputError(f"roofline: steps on several devices stand alone in a figure; got {beside} beside them")
     if other:
         raise InputError("roofline: steps on several devices have no by_level and no normalized: leave them out")
-    if words and (isinstance(words, str) or len(words) != len(steps)):
-        raise InputError(f"path: expected a name for each of {len(steps)} predictions; got {words!r}")
+    _check_words(words, len(steps))
     sent = [sent_over_links(p) for p in steps]
     for p, found in zip(steps, sent, strict=True):
         if not found:
@@ -160,11 +164,7 @@ def _roofs(p: ParallelPrediction, sent: Sent, names: _LinkNames) -> tuple[Roof, 
         device=device, kind="link", name=names[device, link], value=link.bandwidth, unit="byte/s",
         provenance="datasheet",
     )  # fmt: skip
-    fitted = Roof(
-        device=device, kind="link", name=stated.name, value=sent.rate, unit="byte/s", provenance="fitted share",
-        share=sent.rate / link.bandwidth,
-    )  # fmt: skip
-    return stated, fitted
+    return stated, replace(stated, value=sent.rate, provenance="fitted share", share=sent.rate / link.bandwidth)
 
 
 def _sends(p: ParallelPrediction, sent: Sequence[Sent], names: _LinkNames) -> dict[str, float]:

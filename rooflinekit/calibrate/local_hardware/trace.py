@@ -1,11 +1,10 @@
-"""A profiler's trace: which file is meant, its events one by one, the steps in it, and what the GPU did in them."""
+"""A profiler's trace: its events one by one, as tables, and the calls and kernels of a step in them."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import os
-import re
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +15,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 import ijson
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp, median_step
-from rooflinekit.errors import CampaignError, InputError, nearest
+from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp
+from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_bytes
-from rooflinekit.study.profile.profile import Profile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +80,14 @@ def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
 
     Raises CampaignError for a file that cannot be read, ends early, is no JSON or no trace of torch.profiler.
     """
-    path = Path(file)
+    found = read_events(Path(file), progress)
+    if not (len(found.kernels) or len(found.calls)):
+        raise CampaignError(f"{file}: {_EXPECTED}; got no kernel and no operator in it")
+    return found
+
+
+def read_events(path: Path, progress: Progress | None = None) -> Trace:
+    """The same of a trace that may hold none. Raises CampaignError as `read_trace` does."""
     if not os.path.isfile(path):  # a device or a pipe might never end
         read_bytes(path, CampaignError)
     try:
@@ -98,10 +103,9 @@ def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
         raise CampaignError(f"{path}: the compressed file is damaged or ends early; copy or export it again") from error
     except OSError as error:
         raise CampaignError(f"{path}: cannot be read: {error.strerror or error}") from error
-    frames = found.frames()
-    if not any(len(frames[sort]) for sort in ("kernels", "calls")):
-        raise CampaignError(f"{path}: {_EXPECTED}; got no kernel and no operator in it")
-    return Trace(file=path.name, devices=devices, names=tuple(found.names), inputs=tuple(found.inputs), **frames)
+    return Trace(
+        file=path.name, devices=devices, names=tuple(found.names), inputs=tuple(found.inputs), **found.frames()
+    )  # fmt: skip
 
 
 def _stream(raw: IO[bytes]) -> IO[bytes]:
@@ -209,105 +213,17 @@ def _reason(error: Exception) -> str:
     return "got no JSON"
 
 
-_TRACES = re.compile(r"\.json(\.gz)?$", re.IGNORECASE)
-#: As HTA, TraceLens and people name them: rank0.json.gz, model_rank_0.json, rank-12.pt.trace.json, rank3/trace.json.
-_RANK = re.compile(r"(?<![a-z])rank[-_. ]?(\d+)(?!\d)", re.IGNORECASE)
-
-
-def rank_files(folder: Path) -> dict[int, Path]:
-    """The trace of each rank: by the name of its file, else by what the trace itself says.
-
-    A folder with a single trace that says nothing is of rank 0. Raises InputError for a folder without traces, for one
-    whose rank nothing tells, and for two of one rank.
-    """
-    below = (*folder.glob("*"), *folder.glob("*/*"))
-    files = sorted(file for file in below if file.is_file() and _TRACES.search(file.name))
-    if not files:
-        raise InputError(f"{folder}: expected traces of torch.profiler (.json, .json.gz); the folder has none")
-    found: dict[int, Path] = {}
-    for file in files:
-        rank = _rank_of(file, file.relative_to(folder).as_posix())
-        if rank is None and len(files) == 1:
-            rank = 0
-        if rank is None:
-            raise InputError(f"{file}: neither its name nor the trace says which rank it is; call it rank0.json, …")
-        if rank in found:
-            raise InputError(f"{folder}: {found[rank].name} and {file.name} are both of rank {rank}; move one away")
-        found[rank] = file
-    return dict(sorted(found.items()))
-
-
-def trace_files(path: str | Path, rank: int | None = None) -> list[Path]:
-    """The traces that are meant: a file itself; of a folder that of one rank, or all.
-
-    "sample" is a small trace that is shipped: three training steps of a small network on a CPU. Raises InputError for
-    no rank.
-    """
-    path = Path(path)
-    if str(path) == "sample" and not os.path.exists(path):
-        path = Path(__file__).with_name("sample.json.gz")
-    if not os.path.isdir(path):
-        own = _rank_of(path, path.name) if rank is not None and os.path.isfile(path) else rank
-        if own not in (rank, None):
-            raise InputError(f"rank {rank}: {path.name} is the trace of rank {own}")
-        return [path]
-    found = rank_files(path)
-    if rank is not None and rank not in found:
-        listed = ", ".join(map(str, found))
-        raise InputError(f"rank {rank}: {path} has no trace of it, but of {listed}")
-    return list(found.values()) if rank is None else [found[rank]]
-
-
-def _rank_of(file: Path, name: str) -> int | None:
-    named = _RANK.findall(name)
-    return int(named[-1]) if named else rank_in(file)
-
-
 def part(progress: Progress | None, place: int, count: int) -> Progress | None:
     """The progress of one of so many files, as that of all."""
     return None if progress is None else lambda share: progress((place + share) / count)
 
 
-Windows = NDArray[np.float64]  # [steps, 2]: begin and end of each, in microseconds
+# The calls and kernels of a step.
+
+
 Rows = NDArray[np.int64]  # of each event the row of something else; -1 for none
 
 _MICROSECOND = 1e-6
-_PROFILER = "ProfilerStep#"
-_MEDIANS = 16  # steps of which the calls are compared: as good as a thousand, in little memory
-#: Marks that PyTorch sets itself, within a step.
-_OWN_MARKS = (
-    "Optimizer.",
-    "enumerate(DataLoader)",
-    "## ",
-    "Torch-Compiled Region",
-    "autograd::",
-    "nccl:",
-    "record_param",
-)
-
-
-def profile_of(trace: Trace, mark: str | None = None) -> Profile:
-    """The steps of a trace in the mean; see `Profile.read`. Raises InputError for a mark that is not in it."""
-    name, marks = _marks(trace, mark)
-    kernels, devices = _busiest(launched_kernels(trace))
-    windows = marks[["start", "end"]].to_numpy()
-    if not len(marks) and mark is None and len(windows := rounds_of(trace)):
-        name = REPEATED
-    windows = windows if len(windows) else np.array([trace.span])
-    windows = windows[np.argsort(windows[:, 0], kind="stable")]
-    kernels = kernels.assign(step=_steps_of(kernels["launched"].fillna(kernels["start"]), windows))
-    kernels = kernels[kernels["step"] >= 0]
-    count = len(windows)
-    number = int(kernels["thread"].iloc[0]) if len(kernels) else 0
-    return Profile(
-        file=trace.file, mark=name, steps=count, devices=devices,
-        device=trace.devices[number] if 0 <= number < len(trace.devices) else "",
-        launched=len(kernels) / count,
-        median_s=float(_seconds(kernels).median()) if len(kernels) else 0.0,
-        kernels=_by_name(kernels, trace.names, count),
-        ops=_ops(trace, kernels, windows),
-        **{name: value / count for name, value in _gpu_time(kernels, windows).items()},
-    )  # fmt: skip
 
 
 def launched_kernels(trace: Trace) -> pd.DataFrame:
@@ -317,95 +233,16 @@ def launched_kernels(trace: Trace) -> pd.DataFrame:
     return trace.kernels.join(launches, on="correlation")
 
 
-def _seconds(events: pd.DataFrame) -> pd.Series[float]:
+def seconds_of(events: pd.DataFrame) -> pd.Series[float]:
+    """How long each lasts."""
     return (events["end"] - events["start"]) * _MICROSECOND
 
 
-def _marks(trace: Trace, wanted: str | None) -> tuple[str, pd.DataFrame]:
-    """What marks the steps, and each time that it does."""
-    marks = trace.marks.assign(name=np.array([trace.names[i] for i in trace.marks["name"]], dtype=str))
-    by_profiler = marks["name"].str.startswith(_PROFILER)
-    if wanted == "":
-        return "", marks[:0]
-    if wanted is not None:
-        chosen = marks[marks["name"] == wanted]
-        if chosen.empty:
-            known = marks["name"][~by_profiler].unique()
-            raise InputError(f"{trace.file}: no mark {wanted!r} in it{nearest(wanted, known)}")
-        return wanted, chosen
-    if by_profiler.any():
-        return _PROFILER.rstrip("#"), marks[by_profiler]
-    own = marks[~marks["name"].str.startswith(_OWN_MARKS)]
-    if own.empty:
-        return "", own
-    name = _seconds(own).groupby(own["name"], sort=False).sum().idxmax()
-    return str(name), own[own["name"] == name]
-
-
-def _busiest(kernels: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The kernels of the GPU that works longest, by time, and on how many there are kernels."""
-    if kernels.empty:
-        return kernels, 0
-    length = _seconds(kernels).groupby(kernels["thread"]).sum()
-    chosen = kernels[kernels["thread"] == length.idxmax()]
-    return chosen.sort_values("start", kind="stable"), len(length)
-
-
-def _steps_of(times: ArrayLike, windows: Windows) -> Rows:
-    """The step within which each time lies; -1 for none."""
-    at = np.asarray(times, dtype=float)
-    step = np.searchsorted(windows[:, 0], at, side="right") - 1
-    inside = (step >= 0) & (at <= windows[np.maximum(step, 0), 1])
-    return np.where(inside, step, -1)
-
-
-def _lasting(windows: Windows, kernels: pd.DataFrame) -> Windows:
-    """The steps until their last kernel has ended; those that then meet, as one."""
-    ends = windows[:, 1].copy()
-    np.maximum.at(ends, kernels["step"].to_numpy(), kernels["end"].to_numpy())
-    ends = np.maximum.accumulate(ends)
-    first = np.append(True, windows[1:, 0] > ends[:-1])
-    return np.column_stack((windows[first, 0], ends[np.append(first[1:], True)]))
-
-
-def _gpu_time(kernels: pd.DataFrame, windows: Windows) -> dict[str, float]:
-    """What a `Profile` says of a step's wall time, of all steps together."""
-    begins, ends = _lasting(windows, kernels).T
-    found = {"wall_s": float((ends - begins).sum()) * _MICROSECOND}
-    kernels = kernels[kernels["start"] < ends[-1]]
-    if kernels.empty:
-        return {**found, **dict.fromkeys(("busy_s", "gaps", "late_s", "unknown_s"), 0.0)}
-    place = np.searchsorted(ends, kernels["start"], side="right")
-    # The end of each step is an event too: before it there may be a gap, and only then does the CPU go on.
-    step = np.append(place, np.arange(len(ends)))
-    start = np.append(np.maximum(kernels["start"], begins[place]), ends)
-    order = np.lexsort((start, step))
-    step, start = step[order], start[order]
-    end, issued = np.append(kernels["end"], ends)[order], np.append(kernels["launched"], ends)[order]
-    free = np.maximum(begins[step], np.append(-np.inf, np.maximum.accumulate(end)[:-1]))
-    gap = np.maximum(start - free, 0.0)
-    busy = np.maximum(end - np.maximum(free, start), 0.0)
-    return {
-        **found,
-        "busy_s": float(busy.sum()) * _MICROSECOND,
-        "gaps": float((gap > 0).sum()),
-        "late_s": float(gap[issued >= free].sum()) * _MICROSECOND,
-        "unknown_s": float(gap[np.isnan(issued)].sum()) * _MICROSECOND,
-    }
-
-
-def _by_name(kernels: pd.DataFrame, names: Sequence[str], steps: int) -> tuple[KernelTime, ...]:
-    found = _seconds(kernels).groupby(kernels["name"]).agg(["size", "sum"])
+def by_name(kernels: pd.DataFrame, names: Sequence[str], steps: int) -> tuple[KernelTime, ...]:
+    """Kernels by name, the longest together first, in the mean over so many steps."""
+    found = seconds_of(kernels).groupby(kernels["name"]).agg(["size", "sum"])
     rows = sorted(zip(found.index, found["size"], found["sum"], strict=True), key=lambda row: (-row[2], names[row[0]]))
     return tuple(KernelTime(name=names[n], count=round(count / steps), seconds=s / steps) for n, count, s in rows)
-
-
-def _ops(trace: Trace, kernels: pd.DataFrame, windows: Windows) -> tuple[ProfiledOp, ...]:
-    of_call, count = _steps_of(trace.calls["start"], windows), len(windows)
-    return median_step([
-        calls_of(trace.calls[of_call == i], kernels[kernels["step"] == i], trace)
-        for i in range(max(0, count - _MEDIANS), count)
-    ])  # fmt: skip
 
 
 def in_order(calls: pd.DataFrame) -> pd.DataFrame:
@@ -420,10 +257,10 @@ def calls_of(calls: pd.DataFrame, kernels: pd.DataFrame, trace: Trace) -> tuple[
     given; then the kernels of no call. Without, it has its own duration.
     """
     calls = in_order(calls)
-    parent, seconds = _parents(calls), _seconds(calls).tolist()
+    parent, seconds = parents_of(calls), seconds_of(calls).tolist()
     left: list[tuple[Any, float]] = []
     if len(kernels):
-        caller, length = callers(kernels, calls, parent), _seconds(kernels)
+        caller, length = callers(kernels, calls, parent), seconds_of(kernels)
         own = length[caller >= 0].groupby(caller[caller >= 0]).sum()
         seconds = own.reindex(range(len(calls)), fill_value=0.0).tolist()
         for i in reversed(range(len(calls))):
@@ -448,7 +285,7 @@ def calls_of(calls: pd.DataFrame, kernels: pd.DataFrame, trace: Trace) -> tuple[
     return (*found, *(ProfiledOp(name=trace.names[name], depth=0, seconds=s) for name, s in left))
 
 
-def _parents(calls: pd.DataFrame) -> list[int]:
+def parents_of(calls: pd.DataFrame) -> list[int]:
     """The row of the call that each was made by; -1 for none."""
     found, within = list[int](), list[int]()
     threads, starts, ends = (calls[name].tolist() for name in ("thread", "start", "end"))
@@ -462,7 +299,7 @@ def _parents(calls: pd.DataFrame) -> list[int]:
 
 def callers(kernels: pd.DataFrame, calls: pd.DataFrame, parents: Sequence[int] | None = None) -> Rows:
     """Of each kernel the row of the innermost call around its launch; -1 for none. calls: as `in_order` has them."""
-    above = np.append(_parents(calls) if parents is None else parents, -1).astype(np.int64)
+    above = np.append(parents_of(calls) if parents is None else parents, -1).astype(np.int64)
     ends = np.append(calls["end"], np.inf)
     found = np.full(len(kernels), -1)
     for thread, rows in calls.groupby("thread")["start"]:
@@ -482,56 +319,3 @@ def _recorded(inputs: str) -> tuple[tuple[tuple[int, ...], ...], str]:
     listed = [one for one in dims if isinstance(one, list)] if isinstance(dims, list) else []
     shapes = tuple(tuple(one) for one in listed if one and all(isinstance(size, int) for size in one))
     return shapes, str(types[0]) if isinstance(types, list) and types else ""
-
-
-# Steps that nothing marks: rounds of the same calls, one after the other, at the end of a trace.
-
-
-REPEATED = "rounds of the same calls"  # what marks such steps
-_LEAST_CALLS = 3  # of a round: layers of one or two operators repeat within a step
-_LEAST_SHARE = 0.5  # of all calls, that rounds make up: what comes before them is setup and warm-up
-
-
-def rounds_of(trace: Trace) -> NDArray[np.float64]:
-    """When each round begins and ends, in microseconds: [rounds, 2]; without rows where no calls repeat.
-
-    Compared are the names of the outermost calls on the thread that has most of them. A round lasts until the next.
-    """
-    starts, ends, names = _outermost(trace)
-    length, count = period(names)
-    if not count:
-        return np.empty((0, 2))
-    begins = starts[len(names) - length * count :: length]
-    return np.column_stack((begins, np.append(begins[1:], ends[-1])))
-
-
-def period(names: Sequence[int]) -> tuple[int, int]:
-    """How many names are a round, and how many rounds the list ends with; (0, 0) where it has none.
-
-    >>> period([9, 1, 2, 3, 1, 2, 3, 1, 2, 3])
-    (3, 3)
-    >>> period([1, 2, 1, 2]), period([1, 2, 3, 4])
-    ((0, 0), (0, 0))
-    """
-    backwards = list(names)[::-1]
-    borders = [0] * len(backwards)  # of each beginning, its longest end that it begins with too (Knuth, Morris, Pratt)
-    found = (0, 0)
-    for place in range(1, len(backwards)):
-        border = borders[place - 1]
-        while border and backwards[place] != backwards[border]:
-            border = borders[border - 1]
-        borders[place] = border + (backwards[place] == backwards[border])
-        whole = place + 1
-        length = whole - borders[place]
-        if length >= _LEAST_CALLS and 2 * length <= whole and whole >= _LEAST_SHARE * len(backwards):
-            found = length, whole // length
-    return found
-
-
-def _outermost(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], list[int]]:
-    """Begin, end and name of the calls that nothing called, on the thread with most of them."""
-    calls = in_order(trace.calls)
-    calls = calls[np.array(_parents(calls), dtype=int) < 0]
-    if len(calls):
-        calls = calls[calls["thread"] == calls["thread"].value_counts(sort=False).idxmax()]
-    return calls["start"].to_numpy(), calls["end"].to_numpy(), calls["name"].tolist()
