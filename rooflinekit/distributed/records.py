@@ -179,6 +179,7 @@ def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
         "ddp-gloo": DDP(backend="gloo"),
         "zero-1": FSDP(stage=1),
         "zero-2": FSDP(stage=2),
+        "zero-3": FSDP(),
         "fsdp": FSDP(),
         "tensor": Mesh(tensor=gpus),
         "context": Mesh(context=gpus),
