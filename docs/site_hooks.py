@@ -20,9 +20,9 @@ DOCS = Path(__file__).parent
 #: Pages whose figures the gallery shows, and a figure with the last block of code before it.
 SHOWN = ("figures.md", "many_gpus.md", "tutorials/*.md")
 #: Letters of a line of code that fit beside the menu on 1280 pixels.
-WIDE = 118
-_ANSWER = re.compile(r"^```(?:console|text)\n.*?^```$|(?:^    .+\n)+", re.MULTILINE | re.DOTALL)  # notebooks indent
-_CELLS = re.compile(" {3}|─{3}")
+WIDE = 120
+_ANSWER = re.compile(r"^```(.*)\n(?:(?!^```)[\s\S])*^```$|(?:^    .+\n)+", re.MULTILINE)  # notebooks indent theirs
+_CELLS = re.compile(" {3}|─{3}|[|]")
 _COMMAND = re.compile(r"^(?:\$ )?(?:rooflinekit|python -m) .*$", re.MULTILINE)
 _BLOCK_OR_FIGURE = re.compile(r"```(sh|console|python)\n(.*?)```|!\[([^]]+)\]\(([^)]+)\)", re.DOTALL)
 
@@ -58,7 +58,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def wrapped(answer: re.Match[str]) -> str:
     """What a program printed, its sentences in lines that a page is wide enough for; tables stay as they are."""
-    lines = answer[0].splitlines()
+    if answer[1] not in (None, "console", "text"):
+        return answer[0]
+    lines = answer[0].split("\n")
     for number, line in enumerate(lines):
         if len(line) > WIDE and not _CELLS.search(line.strip()) and not line.endswith("\\"):
             indent = line[: len(line) - len(line.lstrip())]
