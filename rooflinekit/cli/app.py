@@ -156,8 +156,8 @@ _NO_NUMBER = re.compile(r"Invalid value for '(-[^' ]+).*: Input should be a vali
 
 def _said(error: Any) -> str:
     """A wrong option in words: what is missing with its help, what is no number without the parser's reasons."""
-    asked = getattr(error, "param", None)
-    if type(error).__name__ == "MissingParameter" and getattr(asked, "help", None):
+    asked: Any = getattr(error, "param", None)
+    if type(error).__name__ == "MissingParameter" and asked is not None and asked.help:
         name = asked.opts[0] if asked.param_type_name == "option" else asked.name.upper()
         return f"{name} is missing: {asked.help}"
     return _NO_NUMBER.sub(r"\1: expected a \2 in digits, such as 8 or 1.5e12", error.format_message())
