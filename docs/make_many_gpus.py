@@ -121,8 +121,8 @@ def slow_link() -> str:
             *_table(head, rows), "",
             f"Two GPUs are faster than one from {pays[0] / 1e9:.2g} Gbit/s on with a T4, from {pays[1] / 1e9:.2g} "
             f"Gbit/s with an A100.",
-            f"They wait for the network for less than a tenth of the step from {hides[0] / 1e9:.2g} Gbit/s and "
-            f"{hides[1] / 1e9:.2g} Gbit/s on.",
+            f"They wait for the network for less than a tenth of the step from {hides[0] / 1e9:.0f} Gbit/s (T4) "
+            f"and {float(f'{hides[1] / 1e9:.2g}'):.0f} Gbit/s (A100) on.",
         ]
     )  # fmt: skip
 

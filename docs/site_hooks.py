@@ -6,6 +6,7 @@ mkdocs.yml names this file. The pages themselves stay readable where they lie.
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ import rooflinekit as rk
 DOCS = Path(__file__).parent
 #: Pages whose figures the gallery shows, and a figure with the last block of code before it.
 SHOWN = ("figures.md", "many_gpus.md", "tutorials/*.md")
+#: Letters of a line of code that fit beside the menu on 1280 pixels.
+WIDE = 120
+_ANSWER = re.compile(r"^```(.*)\n(?:(?!^```)[\s\S])*^```$|(?:^    .+\n)+", re.MULTILINE)  # notebooks indent theirs
+_CELLS = re.compile(" {3}|─{3}|[|]")
+_COMMAND = re.compile(r"^(?:\$ )?(?:rooflinekit|python -m) .*$", re.MULTILINE)
 _BLOCK_OR_FIGURE = re.compile(r"```(sh|console|python)\n(.*?)```|!\[([^]]+)\]\(([^)]+)\)", re.DOTALL)
 
 
@@ -46,7 +52,36 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """The gallery's figures, and public names that no page of the reference has."""
     if page.file.src_uri == "reference/index.md" and (names := missing()):
         markdown += "\n".join(["", "## More", "", *(f"::: rooflinekit.{name}\n" for name in names)])
-    return markdown.replace("<!-- gallery -->", gallery()) if page.file.src_uri == "gallery.md" else markdown
+    markdown = markdown.replace("<!-- gallery -->", gallery()) if page.file.src_uri == "gallery.md" else markdown
+    return _ANSWER.sub(wrapped, _COMMAND.sub(lambda found: folded(found[0]), markdown))
+
+
+def wrapped(answer: re.Match[str]) -> str:
+    """What a program printed, its sentences in lines that a page is wide enough for; tables stay as they are."""
+    if answer[1] not in (None, "console", "text"):
+        return answer[0]
+    lines = answer[0].split("\n")
+    for number, line in enumerate(lines):
+        if len(line) > WIDE and not _CELLS.search(line.strip()) and not line.endswith("\\"):
+            indent = line[: len(line) - len(line.lstrip())]
+            lines[number] = textwrap.fill(line, WIDE, subsequent_indent=indent, break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def folded(command: str) -> str:
+    """A command in lines that a page is wide enough for, to be copied as it stands; it is cut before options.
+
+    >>> print(folded("rooflinekit plot " + "--with timm:resnet50 " * 6).replace("\\\\", "/"))
+    rooflinekit plot --with timm:resnet50 --with timm:resnet50 --with timm:resnet50 --with timm:resnet50 /
+        --with timm:resnet50 --with timm:resnet50
+    """
+    lines: list[str] = []
+    for part in re.split(r" (?=-)", command.rstrip()):
+        if lines and len(lines[-1]) + len(part) + 3 <= WIDE:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(f"    {part}" if lines else part)
+    return " \\\n".join(lines)
 
 
 def missing() -> list[str]:

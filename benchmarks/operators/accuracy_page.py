@@ -23,11 +23,10 @@ Made by `python -m benchmarks.operators.accuracy DATA --networks --share 0.03 --
 _SHORT = """
 ## In short
 
-How far off is a predicted time? Others have timed whole networks; none of these times was used to make the model, and
-for this table no measurement on the GPU itself (constants of CPUs are made of other networks on them). Ranges go from
-the best to the worst set of networks on one device.
-Each prediction states its own 90 % interval: it is the number to decide by. Where the intervals of two GPUs' ratio
-hold 1, `rooflinekit compare` makes no claim on their order.
+How far off is a predicted time? The table compares predictions with times of whole networks that others measured. The
+model was made without these times, and without any measurement on the GPU itself (on a CPU: of these networks). Ranges
+go from the best to the worst set of networks on one device. Decide by the 90 % interval that each prediction states.
+Where the interval of two GPUs' ratio includes 1, `rooflinekit compare` does not say which is faster.
 
 """
 
@@ -44,10 +43,9 @@ Two collections of the same matrix product on one GPU differ by 4.4 to 5 % (stan
 itself within 16 to 35 % (median): boards of one chip, told from each other (`python -m benchmarks.operators.twins
 DATA`).
 
-Rows that are not judged (`benchmarks/sources/operators.py` has the reasons): of MIOpen's, those of runs that timed one
-solver's kernels alone, MLIR's or the library of products', so that they are the best of none; of quantization,
-TensorRT-LLM's kernel, which takes 2.7 µs on L40S however little there is to do, and SGLang's, which is four: what is
-judged is vLLM's.
+Some rows are not judged; `benchmarks/sources/operators.py` has the reasons. Of MIOpen's rows these are runs that timed
+the kernels of one solver alone (MLIR's, or the products' library), and so not the library's choice. Of quantization
+only vLLM's kernel is judged: TensorRT-LLM's takes 2.7 µs on L40S however little there is to do, and SGLang's is four.
 """
 
 #: Sets of whole steps as a reader knows them: what they are, and how their names begin and end.
@@ -111,6 +109,11 @@ def page(ops: pd.DataFrame, chance: pd.DataFrame, networks: pd.DataFrame | None)
     return "\n".join(parts)
 
 
+def _range(found: pd.Series[float]) -> str:
+    """The least and the most, once where both read alike."""
+    return " to ".join(dict.fromkeys(f"{value:.0f}" for value in (found.min(), found.max())))
+
+
 def in_short(steps: pd.DataFrame) -> str:
     """What a reader who chooses a GPU has to know: steps on GPUs of which no measurement was used.
 
@@ -122,14 +125,13 @@ def in_short(steps: pd.DataFrame) -> str:
         found = steps[(steps["mode"] == "unseen") & name.str.startswith(first) & name.str.endswith(last)]
         if found.empty:
             continue
-        low, high = found["median %"].min(), found["median %"].max()
         rows.append(
             {
                 "what was timed": what,
                 "devices": found["gpu"].nunique(),
                 "steps": found["n"].sum(),
-                "median error": f"{low:.0f} to {high:.0f} %",
-                "9 of 10 are within": f"{found['p90 %'].min():.0f} to {found['p90 %'].max():.0f} %",
+                "median error": f"{_range(found['median %'])} %",
+                "9 of 10 are within": f"{_range(found['p90 %'])} %",
                 "inside the 90 % interval": f"{np.average(found['held %'], weights=found['n']):.0f} %",
             }
         )

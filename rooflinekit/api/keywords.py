@@ -42,6 +42,9 @@ def model_of(given: Any, name: str | None = None, device: object = "meta") -> tu
 
 def inputs_of(model: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Sequence[Any]:
     """The inputs; where none is given, by place or by name, those that a model named as text usually has."""
+    for one in inputs:
+        if isinstance(one, list | tuple) and one and all(isinstance(name, str) for name in one):
+            raise InputError(f"GPUs are named by keyword: gpus={list(one)}")
     if not isinstance(model, str) or inputs or any(isinstance(value, Input) for value in given.values()):
         return inputs
     return usual_inputs(model)

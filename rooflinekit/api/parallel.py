@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @checked
 def parallel(
-    workload: Graph | Callable[..., Any],
+    workload: Graph | Callable[..., Any] | str,
     *inputs: Any,
     cluster: str | Path | Cluster,
     strategy: str | Strategy | None = None,
@@ -87,7 +87,7 @@ def parallel(
 
 @checked
 def fit_into(
-    workload: Graph | Callable[..., Any],
+    workload: Graph | Callable[..., Any] | str,
     *inputs: Any,
     gpu: str | Path | Device | None = None,
     cluster: str | Path | Cluster | None = None,

@@ -229,7 +229,7 @@ def predict(
     gpu: name, alias, path of a specification, or Device. host: likewise, the CPU that issues the work.
     execution: "eager", "compiled", "cuda-graph", "reduce-overhead", "max-autotune" or another backend of `Execution`,
         or one with `sync`, `copy` and the rest.
-    mode to keywords: of a model, not of a Graph, as `trace` has them: mode "inference", "training" or "forward"; loss
+    mode to keywords: for a model, not for a Graph, as in `trace`: mode "inference", "training" or "forward"; loss
         "cross_entropy" and optimizer "AdamW", or what is called; dtype and autocast "float16" or "bfloat16".
     burst: a single step on a cool GPU, over before the board's power lowers the clock (a second or so); by default the
         rate is what the power sustains.

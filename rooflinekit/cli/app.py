@@ -7,11 +7,12 @@ import codecs
 import errno
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -143,10 +144,23 @@ def _run() -> None:
         # Wrong options: click's own errors, which typer 0.20 and later raises from a copy of click.
         if not hasattr(error, "format_message"):
             raise
-        _fail(error.format_message())
+        _fail(_said(error))
     else:
         if isinstance(status, int) and status:
             sys.exit(status)
+
+
+#: How typer's parser says that a word is no number.
+_NO_NUMBER = re.compile(r"Invalid value for '(-[^' ]+).*: Input should be a valid (number|integer)\b.*", re.DOTALL)
+
+
+def _said(error: Any) -> str:
+    """A wrong option in words: what is missing with its help, what is no number without the parser's reasons."""
+    asked: Any = getattr(error, "param", None)
+    if type(error).__name__ == "MissingParameter" and asked is not None and asked.help:
+        name = asked.opts[0] if asked.param_type_name == "option" else asked.name.upper()
+        return f"{name} is missing: {asked.help}"
+    return _NO_NUMBER.sub(r"\1: expected a \2 in digits, such as 8 or 1.5e12", error.format_message())
 
 
 def _fail(message: str) -> None:

@@ -94,6 +94,8 @@ def sizes_of(
             known = [f"--{one}" for one in names]
             sized = f"; the sizes of --input are {', '.join(known)}" if known else ""
             hint = option_hint(option, [*known, *options], value=value)
+            if not word.startswith("-"):
+                hint = ": an option that takes several values is written once for each, such as --gpu l4 --gpu h100"
             raise InputError(f"unknown option or argument {option!r}{hint}{'' if hint.startswith(':') else sized}")
         if name in found:
             raise InputError(f"{option} is given twice; to compare two values, give the other to --compare {name}=…")

@@ -15,6 +15,7 @@ inference infer eval evaluate no-grad test | --mode inference
 forward forward-only | --mode inference, or --mode forward for training mode without gradients
 amp mixed-precision use-amp mixed | --autocast bf16, or --autocast fp16 | --recipe fp8, or no option for bf16
 bf16 bfloat16 | --autocast bf16 (weights stay fp32), or --dtype bfloat16 | --weights bf16
+    | nothing: every --recipe computes in bf16
 fp16 half float16 f16 | --autocast fp16 (weights stay fp32), or --dtype float16 | --weights fp16
 fp32 float32 float full-precision | --no-tf32; without --dtype the model keeps its own fp32
 fp64 double float64 | --dtype float64
@@ -65,6 +66,7 @@ num-workers dataloader loader | --loader-rate 2000, in samples a second | --work
 pin-memory pinned h2d | --copy pinned
 gpu | --cluster dgx-h100
 num-gpus n-gpus ngpus world-size nproc nproc-per-node nodes gpus devices | --gpus {8}
+    | --tp {8}, with --cluster dgx-h100
     | rooflinekit parallel … --cluster dgx-h100 --gpus {8}
 ddp fsdp zero zero3 deepspeed parallel data-parallel distributed | --strategy ddp, or --strategy fsdp | --sharding
     | rooflinekit parallel … --cluster dgx-h100 --strategy ddp, or fsdp

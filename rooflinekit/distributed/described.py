@@ -348,6 +348,9 @@ _MICRO_BATCHES = (1, 2, 4, 8)
 _CHUNKS = (1, 2, 4, 8)
 
 
+_TOLD = 5  # layouts in each list that is printed
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LayoutSearch:
     """What was found: `steps` that were worked out in full, the fastest first; others are slower, or do not fit."""
@@ -380,10 +383,12 @@ class LayoutSearch:
     def __str__(self) -> str:
         lines = [
             f"{self.considered} layouts, {self.too_large} do not fit, {len(self.steps)} predicted",
-            *(_line(step) for step in self.steps[:5]),
+            *(_line(step) for step in self.steps[:_TOLD]),
             "fastest for their memory:",
-            *(_line(step) for step in self.front),
+            *(_line(step) for step in self.front[:_TOLD]),
         ]
+        if more := len(self.front) - _TOLD:
+            lines += [f"{more} more with --json"] * (more > 0)
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.memory_course import Moment
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.report import precision
 from rooflinekit.units import format_bytes, format_quantity
 
 if TYPE_CHECKING:
@@ -299,15 +300,17 @@ class ParallelPrediction(Draws):
 
     def _facts(self) -> list[str]:
         """The step in six lines: what and how long, throughput, links, terms, why, savers and utilization."""
+        one = self.slowest.prediction
+        saved = "" if str(self.savers) == "none" else f"memory savers: {self.savers}; "
         return [
-            f"{self.graph_name} {self.slowest.prediction.mode} (batch={self.batch}) on {self.gpus} of "
-            f"{self.cluster.name}, {type(self.strategy).__name__}: {took(self)}",
+            f"{self.graph_name} {one.mode} (batch={self.batch}), {precision(one.graph)}, {one.execution.backend} on "
+            f"{self.gpus} of {self.cluster.name}, {type(self.strategy).__name__}: {took(self)}",
             f"{self.throughput:.4g} samples/s, {self.speedup:.2f} times one {self.one_gpu.machine.name} "
             f"({_s(self.one_gpu_s)}), efficiency {self.efficiency:.0%}",
             f"links busy {_s(self.communication_s)}: {_s(self.hidden_s)} hidden, {_s(self.exposed_s)} exposed",
             f"terms: {named(self.terms())}",
             f"why: {self._reason()}",
-            f"savers: {self.savers}; MFU {self.mfu:.1%} = matrix FLOP / (time · devices · peak), HFU {self.hfu:.1%}",
+            f"{saved}MFU {self.mfu:.1%} = matrix FLOP / (time · devices · peak), HFU {self.hfu:.1%}",
         ]
 
     def _remarks(self) -> list[str]:
@@ -517,22 +520,27 @@ class TrainingStep(Draws):
         }  # fmt: skip
 
     def __str__(self) -> str:
-        memory = {name: value for name, value in self.memory.to_dict().items() if name not in ("fits", "probability")}
-        lines = [
-            f"{self.decoder.name}, {self.batch} × {self.seq} tokens on {self.gpus} GPUs of {self.cluster.name}: "
-            f"{took(self)}, {self.tokens_per_s:,.0f} tokens/s",
-            f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}"
-            + (f", {self.recipe.offload} layers' activations on the CPU" if self.recipe.offload else ""),
-            f"MFU {self.mfu:.1%} = model FLOP {self.model_flop:.3g} / (step · {self.gpus} · {self.peak_flops:.3g} "
-            f"FLOP/s); HFU {self.hfu:.1%}",
+        flop, byte = partial(format_quantity, unit="flop"), partial(format_quantity, unit="byte", binary=True)
+        memory = self.memory
+        accounts = {name: value for name, value in memory.to_dict().items() if name not in ("fits", "probability")}
+        what = f"{self.decoder.name}, {self.batch} × {self.seq} tokens on {self.gpus} GPUs of {self.cluster.name}"
+        used = "memory: " + ", ".join(f"{name} {byte(value)}" for name, value in accounts.items() if value)
+        layout = f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}"
+        layout += f", {self.recipe.offload} layers' activations on the CPU" if self.recipe.offload else ""
+        if not memory.fits:
+            need = f"{byte(memory.reserved)}, and {byte(memory.context)} for CUDA, of {byte(memory.capacity)} a GPU"
+            advice = "split or recompute more, take more GPUs, or search the layouts that fit (--search)"
+            return "\n".join([f"{what}: does not fit: needs {need}", layout, used, self._verdict(), f"to do: {advice}"])
+        return "\n".join([
+            f"{what}: {took(self)}, {self.tokens_per_s:,.0f} tokens/s",
+            layout,
+            f"MFU {self.mfu:.1%} = {flop(self.model_flop)} of the model / (step · {self.gpus} · "
+            f"{flop(self.peak_flops)}/s); HFU {self.hfu:.1%}",
             f"time: {named(self.terms)}",
-            "memory: "
-            + ", ".join(f"{k} {format_quantity(v, 'byte', binary=True)}" for k, v in memory.items() if v)
-            + ("" if self.memory.fits else " (does not fit)"),
+            used,
             self._verdict(),
             *drawn_and_judged(self, [self.accuracy]),
-        ]
-        return "\n".join(lines)
+        ])  # fmt: skip
 
     @property
     def memory_text(self) -> str:

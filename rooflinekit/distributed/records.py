@@ -171,6 +171,7 @@ STRATEGIES: Mapping[str, Callable[[int], Strategy]] = {
     "ddp-gloo": lambda gpus: DDP(backend="gloo"),
     "zero-1": lambda gpus: FSDP(stage=1),
     "zero-2": lambda gpus: FSDP(stage=2),
+    "zero-3": lambda gpus: FSDP(),
     "fsdp": lambda gpus: FSDP(),
     "tensor": lambda gpus: Mesh(tensor=gpus),
     "context": lambda gpus: Mesh(context=gpus),

@@ -158,10 +158,18 @@ def price_word(currency: str | None) -> str:
     return "launch price" if currency is None else "price of an hour"
 
 
+def some_of(gpus: Sequence[str]) -> str:
+    """The names of a few GPUs, or the number of many with the first.
+
+    >>> some_of(["a", "b"]), some_of("abcdefg")
+    ('a, b', '7 GPUs, such as a')
+    """
+    return ", ".join(gpus) if len(gpus) <= 5 else f"{len(gpus)} GPUs, such as {gpus[0]}"
+
+
 def price_hint(gpus: Sequence[str], currency: str | None) -> str:
     """What is missing of which GPUs, and what to give."""
-    who = ", ".join(gpus) if len(gpus) <= 5 else f"{len(gpus)} GPUs, such as {gpus[0]}"
     return (
-        f"{price_word(currency)}: {who}; to rank them too, give prices of an hour: --price {gpus[0]}=2.99, repeated, "
-        "or --prices FILE"
+        f"{price_word(currency)}: {some_of(gpus)}; to rank them too, give prices of an hour: --price "
+        f"{gpus[0]}=2.99, repeated, or --prices FILE"
     )

@@ -335,6 +335,8 @@ def _what_to_write(query: str, spellings: list[str]) -> str:
         return f"{cluster} is a cluster: write --cluster {cluster}; "
     if query.strip().lower() in _BRANDS:
         return f"`rooflinekit devices --vendor {query.strip()}` lists its GPUs; "
+    if "," in query:
+        return "name one GPU at a time, with a --gpu for each; "
     hint = nearest(query, spellings)
     return f"{hint.removeprefix('; ')} " if hint else ""
 

@@ -36,6 +36,13 @@ def expect_count(what: str, got: object, least: int = 1, most: int = LARGEST, wo
     expect(number is not None and least <= number <= most, what, words or told, got)
 
 
+#: What makes a record that beginners have not made yet, by the record's words.
+_MAKERS = {
+    "a Prediction": "rk.predict(model, …, gpu=…)",
+    "a Decoder": "rk.Decoder.from_config('llama-3.1-8b')",
+    "a Graph": "rk.trace(model, …, mode='training')",
+}
+
 _Checked = TypeVar("_Checked", bound=Callable[..., Any])
 _LOOKED_AT = 1000  # members of a list
 _WORDS: Mapping[Any, str] = {
@@ -61,7 +68,9 @@ def checked(given: _Checked) -> _Checked:
         for name, value in (*zip(chain(by_place, cycle(further)), args, strict=False), *kwargs.items()):
             for parameter in (name,) if name in signature.parameters else others:
                 if not _fits(value, hint(parameter)):
-                    raise InputError(f"{name}: expected {_words(hint(parameter))}; got {shown(value)}")
+                    words = _words(hint(parameter))
+                    made = next((f"; {how} makes one" for what, how in _MAKERS.items() if what in words), "")
+                    raise InputError(f"{name}: expected {words}; got {shown(value)}{made}")
 
     @wraps(called)
     def checking(*args: Any, **kwargs: Any) -> Any:

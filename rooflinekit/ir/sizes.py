@@ -267,9 +267,9 @@ def shown(value: object) -> str:
 
 def missing_size(names: Sequence[str]) -> SizeError:
     """The error for named sizes that are still open."""
-    words = " and ".join(map(repr, names))
+    words = f"size{'s' * (len(names) > 1)} {' and '.join(map(repr, names))}"
     return SizeError(
-        f"no number is given for size {words}: add {', '.join(f'{name}=…' for name in names)} "
+        f"no number is given for {words}: add {', '.join(f'{name}=…' for name in names)} "
         f"({' '.join(f'--{name} …' for name in names)} on the command line)"
     )
 

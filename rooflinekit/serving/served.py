@@ -239,8 +239,8 @@ class Serving(Served):
         if s.output > 1:
             further = f"each further token {t(self.tpot_s)} (90 %: {t(low)} to {t(high)})"
         return "\n".join([
-            f"{self.decoder.name} on {gpus}{self.gpu}: {s.clients} clients, {s.input} tokens in, {s.output} out, "
-            f"weights {self.weights}, cache {self.kv}{told}{waits}",
+            f"{self.decoder.name} on {gpus}{self.gpu}: {s.clients} client{'s' * (s.clients != 1)}, {s.input} tokens "
+            f"in, {s.output} out, weights {self.weights}, cache {self.kv}{told}{waits}",
             *([f"  attention by {', '.join(kernels)}"] if kernels else []),
             f"  first token {t(self.ttft_s)} (90 %: {t(ttft_low)} to {t(ttft_high)}); one prompt alone "
             f"{t(self.prefill_s)}, {self.prefill.regime}-bound",

@@ -118,7 +118,7 @@ def lines(p: Prediction) -> list[str]:
         f"{_time(p.total_s)} ({_time(low)} to {_time(high)}), "
         f"{p.regime}-bound",
         f"GPU busy {_time(p.gpu_s)}, CPU issuing {_time(p.cpu_s)}, "
-        f"{p.launched} kernels, peak memory "
+        f"{p.launched} kernel{'s' * (p.launched != 1)}, peak memory "
         f"{format_quantity(p.memory.peak_bytes, 'byte', binary=True)}",
         *([] if p.energy is None else [p.energy.line((low, high))]),
         f"terms: {terms}",

@@ -51,7 +51,7 @@ def load_target(text: str, device: str = "meta") -> Target:
     if not (source and colon and name):
         near = nearest(text, published_names())
         written = "" if near else what_to_write(text, _library)
-        raise TargetError(f"target {text!r}: {written or f'expected {_FORMS}{near}'}")
+        raise TargetError(f"target {text!r}: {written or near.removeprefix('; ') or f'expected {_FORMS}'}")
     called = Path(name).stem if source == "transformers" else name
     if factory := {"timm": _timm, "transformers": _transformers, "torchvision": _torchvision}.get(source):
         return Target(name=called, model=_built(factory(name), f"{source}:{name}", device))
@@ -353,7 +353,10 @@ def what_to_write(text: str, library: Callable[[str], Any]) -> str:
         return f"write {text}:Name, of a class or a function without arguments in it" + (
             f": {', '.join(names)}" if names else ""
         )
-    return _of_libraries(text.rpartition("/")[2], library)
+    owner, _, name = text.rpartition("/")
+    found = _of_libraries(name, library)
+    cached = f"write hf:{text}, or " if owner and found.startswith("write transformers:") else ""
+    return cached + found.removeprefix("write ") if cached else found
 
 
 def _factories(path: Path) -> list[str]:

@@ -534,6 +534,8 @@ def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
             "; cross_entropy takes the classes from the second dimension: of logits [batch, tokens, classes] it is "
             "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
         )
+    if "scalar types: Long, Int" in said:
+        return "; token ids are integers: Input('batch', 'seq', dtype='int64'), or --input batch,seq:int64"
     if ".numpy()" in said:
         return "; a trace has no numbers that numpy could take: write this part in torch, or trace what is before it"
     if not isinstance(error, TypeError):

@@ -49,6 +49,10 @@ def listing(of: Sequence[float], by: Mapping[str, float] | None = None) -> int:
         (lambda: listing([], {3: 1.0}), "by: expected a mapping or None; got"),
         (lambda: rk.plot.roofline(STEP, joined="x"), "joined: expected True or False; got 'x'"),
         (lambda: rk.plot.memory("x"), "prediction: expected a Prediction or a ParallelPrediction; got 'x'"),
+        (
+            lambda: rk.advise("timm:resnet50"),
+            "p: expected a Prediction; got 'timm:resnet50'; rk.predict",
+        ),
         (lambda: rk.plot.timeline(3), "prediction: expected a Prediction or a ParallelPrediction; got 3"),
         (lambda: rk.explore(GRAPH, gpus=["nvidia-l4"], batch=[1, 2], power=["x"]), "power: expected"),
         (lambda: rk.collective_time("all-reduce", 1e6, "dgx-a100", 8, sharing=math.nan), "sharing: expected"),

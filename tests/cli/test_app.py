@@ -266,7 +266,7 @@ def test_a_wrong_target_is_one_line_and_status_2(run, net, tmp_path, target, mes
 
 def test_unknown_options_and_missing_arguments(run) -> None:
     assert run("devices", "--jsn").status == 2
-    assert run("predict").err == "rooflinekit: Missing argument 'TARGET'.\n"
+    assert run("predict").err.startswith("rooflinekit: TARGET is missing: timm:NAME, transformers:NAME")
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -138,7 +138,7 @@ def test_drafts(run: Run) -> None:
         (("devices", "l5"), "unknown device 'l5'"),
         (("check", "nope.yaml"), "nope.yaml: no such file"),
         (("check", "p100"), "'p100' may be nvidia-p100-pcie-16gb "),
-        (("specs", "new"), "Missing option '--from'"),
+        (("specs", "new"), "--from is missing: "),
         (("specs", "new", "--from", "l4", "--set", "x=1"), "--set x: unknown key"),
         (("specs", "new", "--from", "l4", "--name", "My GPU"), "--name: name: expected lower-case words"),
         (("specs", "new", "--from", "l4", "--out", "no/x.yaml"), "no/x.yaml: cannot be written: No such file"),

@@ -15,7 +15,7 @@ SIZE = ("-i", "batch,32", "--batch", 64)
 def test_a_step_on_four_gpus(run: Run, net: str) -> None:
     result = run("parallel", net, *SIZE, "--cluster", "dgx-a100", "--gpus", 4, "--optimizer", "Adam")
     assert (result.status, result.err) == (0, "")
-    assert "training (batch=64) on 4 of dgx-a100, DDP: " in result.out
+    assert "training (batch=64), float32, eager on 4 of dgx-a100, DDP: " in result.out
     assert "hidden" in result.out
     assert "exposed" in result.out
 

@@ -76,6 +76,8 @@ OTHERS = [
     ("sweep", "--parquet", "--out FILE.parquet"),
     ("advise", "--csv", "--json; rooflinekit sweep … --out writes CSV"),
     ("explain", "--breakdown", "--details"),
+    ("train", "--bf16", "nothing: every --recipe computes in bf16"),
+    ("serve", "--num-gpus", "--tp 8, with --cluster dgx-h100"),
     ("devices", "--csv", "--markdown, or --json"),
 ]
 

@@ -19,6 +19,13 @@ def test_a_step_says_its_time_its_memory_and_its_utilization(run: Run) -> None:
     assert "memory: weights" in out
 
 
+def test_what_does_not_fit_says_so_first_and_no_time(run: Run) -> None:
+    first, *_, last = run("train", "llama-3.1-70b", *SIZES).out.splitlines()
+    assert "does not fit: needs " in first
+    assert "--search" in last
+    assert "tokens/s" not in first
+
+
 def test_search_draws_what_it_found(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "layouts.svg"
     small = tmp_path / "small.json"
@@ -35,3 +42,9 @@ def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
     assert found.err == "rooflinekit: --out: draws what --search has found; add --search\n"
     found = run("train", LLAMA, *SIZES, "--tp", "3")
     assert "expected a multiple of 3 GPUs; got 8" in found.err
+    assert (
+        run("train", LLAMA).err
+        == "rooflinekit: --cluster is missing: a cluster, as `rooflinekit clusters` lists them\n"
+    )
+    found = run("train", LLAMA, *SIZES, "--tokens", "15T")
+    assert found.err == "rooflinekit: --tokens: expected a number in digits, such as 8 or 1.5e12\n"

@@ -138,7 +138,7 @@ def test_sizes_may_be_left_open_unless_all_are_asked_for():
     with pytest.raises(SizeError) as caught:
         check_dims({"n": 4}, ["n", "m", "k"], complete=True)
     assert str(caught.value) == (
-        "no number is given for size 'm' and 'k': add m=…, k=… (--m … --k … on the command line)"
+        "no number is given for sizes 'm' and 'k': add m=…, k=… (--m … --k … on the command line)"
     )
 
 

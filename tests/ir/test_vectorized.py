@@ -68,7 +68,7 @@ def test_exact_everywhere(rows: list[tuple[int, int]]) -> None:
 
 
 def test_wrong_sizes_say_what_is_wrong(graph: rk.Graph) -> None:
-    with pytest.raises(SizeError, match="no number is given for size 'h' and 'w'"):
+    with pytest.raises(SizeError, match="no number is given for sizes 'h' and 'w'"):
         graph.counts(batch=[1, 2])
     with pytest.raises(SizeError, match=r"sizes of different lengths: batch 2, h 3"):
         graph.counts(batch=[1, 2], h=[8, 9, 10], w=8)

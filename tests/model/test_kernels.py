@@ -128,7 +128,7 @@ def test_intensity() -> None:
 
 def test_open_sizes_are_refused() -> None:
     graph = rk.trace(torch.exp, rk.Input("rows", "columns"))
-    with pytest.raises(SizeError, match="no number is given for size 'rows' and 'columns': add rows=…, columns=…"):
+    with pytest.raises(SizeError, match="no number is given for sizes 'rows' and 'columns': add rows=…, columns=…"):
         issues_of(graph)
 
 

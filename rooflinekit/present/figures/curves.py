@@ -87,9 +87,15 @@ def sweep(
     with sheet(ax, width, venue, panels=1 + ("throughput" in table)) as page:
         for panel, column in zip(page.panels, ("total_s", "throughput"), strict=False):
             _draw_sweep(panel, lines, against, column, page.style)
-        page.panels[-1].set_xlabel(against, fontsize=page.style.axis_font)
+        page.panels[-1].set_xlabel(against + _where(table), fontsize=page.style.axis_font)
         page.settle(_sweep_handles(lines))
     return page.ax
+
+
+def _where(table: pd.DataFrame) -> str:
+    """The GPU, where there is one for all lines."""
+    names = set(table["gpu"]) if "gpu" in table else set()
+    return f" on {names.pop()}" if len(names) == 1 else ""
 
 
 def _lines(table: pd.DataFrame, against: str) -> dict[str, pd.DataFrame]:
@@ -351,7 +357,7 @@ def attention(
         last.xaxis.set_minor_locator(NullLocator())
         last.xaxis.set_major_formatter(_PLAIN)
         heads = f"heads of {rates.head_dim}{', causal' * rates.causal}"
-        last.set_xlabel(f"length of sequences, {heads}", fontsize=font)
+        last.set_xlabel(f"length of sequences, {heads}\n{rates.device}", fontsize=font)
         page.settle(handles)
     return page.panels
 

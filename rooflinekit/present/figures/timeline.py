@@ -496,6 +496,8 @@ def _memory_frame(ax: Axes, p: Prediction | Share, style: Style) -> None:
     symbol = in_unit(ax.yaxis, highest, "byte", binary=style.on_screen)
     ax.set_ylabel(f"Memory in use ({symbol})", fontsize=style.axis_font)
     time_scale(ax, p.total_s, style)
+    machine = (p.prediction if isinstance(p, Share) else p).machine
+    ax.set_xlabel(f"{ax.get_xlabel()} on {machine.name}")
     plain_frame(ax, style)
     if near:
         ax.axhline(room, color=VERMILLION, linewidth=1.0, linestyle="--", zorder=3)

@@ -331,6 +331,7 @@ def _row(p: Prediction, peak: float) -> dict[str, Any]:
 
 
 _LISTED = 4  # names in one sentence
+_SURPRISES = 3  # sentences on GPUs with more FLOP/s that are slower
 
 
 def sentences(comparison: GpuComparison) -> Iterator[str]:
@@ -397,10 +398,14 @@ def surprise_sentences(comparison: GpuComparison) -> Iterator[str]:
         if slow in named:
             continue
         named.add(slow)
+        if len(named) > _SURPRISES:
+            continue
         yield (
             f"More FLOP/s, yet slower: {slow} states {_peaks(pair)} of {fast}, and takes "
             f"{seconds(pair.slower.total_s)} against {seconds(pair.faster.total_s)}; it has {_why(pair)}."
         )
+    if len(named) > _SURPRISES:
+        yield f"{len(named) - _SURPRISES} more GPUs are slower than one with fewer FLOP/s."
 
 
 def _why(pair: Pair) -> str:
@@ -450,7 +455,7 @@ def _no_claim(comparison: GpuComparison, places: Sequence[int]) -> Iterator[str]
             than = listed(slower) if len(slower) <= _LISTED else f"the {len(slower)} from {slower[0]} on"
             claims.append(f"{names[i]} is faster than {than}")
     if len(claims) > _LISTED:
-        claims = [*claims[:_LISTED], f"{len(claims) - _LISTED} more such claims in the table"]
+        claims = [*claims[:2], f"{len(claims) - 2} more are faster than others further down"]
     certain = f" For certain, {listed(claims)}." if claims else ""
     yield f"The order of {those} is not certain: the 90 % interval of the ratio of neighbours includes 1.{certain}"
 

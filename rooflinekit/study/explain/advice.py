@@ -264,14 +264,21 @@ def _gpus(p: Prediction, devices: Sequence[Device]) -> Iterator[_Candidate]:
         yield device.name, "it is the one used" if device == p.machine.device else predict
 
 
+_TOLD, _WORTH = 5, 0.01  # suggestions with a sentence of their own, and the share of the step that each saves
+
+
 def sentences(advice: Advice) -> Iterator[str]:
     """What it takes now, what saves time, what does not, and what was left out."""
     p = advice.base
     yield f"{p.graph_name} takes {seconds(p.total_s)} a step on {p.machine.name}, {p.regime}-bound."
     yield from chain_sentences(p)
     saving = [suggestion for suggestion in advice.suggestions if suggestion.saved_s > 0]
-    for place, suggestion in enumerate(saving, 1):
+    told = [suggestion for suggestion in saving[:_TOLD] if suggestion.saved_s >= _WORTH * p.total_s] or saving[:1]
+    for place, suggestion in enumerate(told, 1):
         yield f"{place}. {_saving(suggestion)}"
+    if rest := saving[len(told) :]:
+        less = (f"{one.what} {seconds(one.saved_s)} ({one.speedup:.2f}×)" for one in rest)
+        yield f"Saves less: {', '.join(less)}."
     for suggestion in advice.suggestions[len(saving) :]:
         yield f"Saves nothing: {suggestion.what} ({signed(-suggestion.saved_s)}, {suggestion.prediction.regime}-bound)."
     for what, why in advice.left_out:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError, UnitError, nearest
 from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.prices import price_hint, price_word
+from rooflinekit.hardware.prices import price_hint, price_word, some_of
 from rooflinekit.hardware.specs import resolve
 from rooflinekit.ir import notebook
 from rooflinekit.ir.notebook import FirstLine, aligned
@@ -149,7 +149,7 @@ def search_plan(
     cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
     if not cases:
         raise InputError(
-            f"minimize {goal!r}: no {price_word(currency)} is known of {', '.join(unpriced)}; give "
+            f"minimize {goal!r}: no {price_word(currency)} is known of {some_of(unpriced)}; give "
             f"prices={{{unpriced[0]!r}: …}} (--price {unpriced[0]}=… on the command line)"
         )
     exhaustive = plan.rows <= (ENUMERATED_EACH if plan.each else ENUMERATED)
@@ -321,7 +321,9 @@ def goal_of(minimize: str | None, maximize: str | None) -> str:
     for option, word, known, others in (("minimize", minimize, LEAST, MOST), ("maximize", maximize, MOST, LEAST)):
         if word is not None and word not in known:
             other = {"minimize": "maximize", "maximize": "minimize"}[option]
+            meant = _MEANT.get(word)
             hint = f"; {other} {word!r}" if word in others else nearest(word, known)
+            hint = f"; write {meant}" if meant in known else hint
             raise InputError(f"{option} {word!r}: expected {' or '.join(map(repr, known))}{hint}")
     return minimize or maximize or "throughput"
 

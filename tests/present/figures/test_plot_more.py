@@ -132,7 +132,7 @@ def test_a_sweep_of_one_gpu_has_regimes_behind_it(table: pd.DataFrame) -> None:
     assert page is not None
     below = page.axes[1]
     assert list(below.lines[0].get_ydata()) == list(rows["throughput"])
-    assert below.get_xlabel() == "batch"
+    assert below.get_xlabel() == "batch on nvidia-a100-sxm4-80gb"
     assert overlaps(ax) == []
 
 
