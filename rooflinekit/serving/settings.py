@@ -20,7 +20,7 @@ HostWork = Literal["overlapped", "serial"]
 Policy = Literal["mixed", "prefill-first"]
 Reserve = Literal["grow", "own", "whole"]
 Sums = Literal["nccl", "one-shot"]
-Heads = Literal["together", "apart"]
+Heads = Literal["together", "apart", "threads", "xqa", "tiles"]
 
 #: Seconds of the CPU in each step, and for each sequence in it: scheduling, inputs, sampling, handling of tokens. A
 #: least-squares line through the 26 rows on an A100 without tensor parallelism of vidur's `cpu_overheads` (vLLM of
@@ -85,8 +85,9 @@ class Engine:
     adapters that sequences use. sums: results are summed over GPUs by "nccl", or by the engine's own kernels, over
     links that let each GPU read the others' memory ("one-shot": all-reduces fused with the normalization, in vLLM and
     TensorRT-LLM on B200). heads: those that share keys read them "together" while decoding (FlashAttention, FlashInfer,
-    TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's PagedAttention kernels; TensorRT-LLM's
-    masked multi-head attention, up to 0.10 wherever not eight share).
+    TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's PagedAttention kernels), or by one block
+    of a single SM for each head and sequence: "threads" (TensorRT-LLM's masked multi-head attention of 2023), "xqa"
+    (the same up to 0.10, wherever XQA does not reach), or "tiles", by the kernel of prompts (DeepSpeed-MII).
     host_more_s: seconds of the CPU in each step besides. host_sequence_s, host_token_s: and for each sequence in
     it, and for each token that these hold. handed: where several GPUs share the layers it also hands the inputs of
     each step to their processes (`HOST_SHARED_S`, `HOST_SHARED_TOKEN_S`; vLLM up to 0.7). release: the engine and
@@ -272,7 +273,7 @@ RELEASES: Mapping[str, tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...]] = 
         ((0, 4), _SGLANG),
     ),
     "tensorrt-llm": (
-        ((0, 8), {**_TRTLLM, "graph_sizes": (), "heads": "apart"}),
+        ((0, 8), {**_TRTLLM, "graph_sizes": (), "heads": "xqa"}),
         ((0, 11), {**_TRTLLM, "graph_sizes": ()}),
         ((1, 0), {**_TRTLLM, "sequences": 2048, "layer_s": TRTLLM_LAYER_S}),
     ),
