@@ -37,13 +37,13 @@ PLACES = {
 LIMITS = {"h100-80gb-pcap": 350.0}
 #: What TensorRT-LLM takes of the memory: 0.9 of what is free beside the weights (kv_cache_free_gpu_memory_fraction).
 TRTLLM_MEMORY = 0.97
-#: Seconds of TensorRT-LLM's session in Python for each sequence of a step, beside `HOST_STEP_S`: by half of the rows of
-#: llm_inference_bench (by a hash of GPU, model and tp; A100 and H100 alike), 9.9 % off without any of its work, 4.4 with
-#: it; the other half 23.2 and 5.2 %.
+#: Seconds of TensorRT-LLM's session in Python between steps for each sequence, beside `HOST_STEP_S`: by half of the
+#: sets of llm_inference_bench (by a hash of GPU, model and tp; without Mixtral). Those on H100 are 16.2 % off without
+#: all of its work and 5.5 with it, on A100 7.3 and 3.7; the other half 29.5 and 5.7 %, 17.4 and 4.4. Good to 5 µs.
 SESSION_SEQUENCE_S = 10e-6
 #: Seconds more that a step of vLLM takes behind llm_inference_bench's H100 than behind its A100, at all batches and on
-#: one GPU and four alike, as if its CPU were slower: by the same half of these rows 12.8 % off without, 3.7 with it; the
-#: other half 18.3 and 5.1 %.
+#: one GPU and four alike, as if its CPU were slower: by the same half of the sets 12.8 % off without, 3.7 with it; the
+#: other half 18.3 and 5.1 %. Good to 0.2 ms.
 SLOWER_CPU_S = {"Nvidia H100 GPU": 1.0e-3}
 #: Engines whose harness seems to send all sequences of a batch the same prompt: Mixtral's steps of 16 take less than
 #: reading all of its experts does, and as much more than a step of one as Mistral's.

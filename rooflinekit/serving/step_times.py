@@ -207,8 +207,8 @@ class StepTimes(StepSums):
 #: 128 numbers takes `load_cycles` · 0.023: 10.7 ns on an H100 and 15.0 on an A100; llm_inference_bench's steps grow by
 #: 8.4 to 12.6 and 10.6 to 15.2 ns a token and layer, on 1, 2 and 4 GPUs alike.
 _THREADS, _AT_ONCE, _LOADS = 256, 8, (4, 8)
-#: Heads that may share keys where TensorRT-LLM's kernel reads them together, XQA as compiled beforehand, and the part of
-#: the SMs that its blocks have to fill (decoderXQARunner: nbQHeadsPerKV, kEnableMinBlockFactor; as remembered).
+#: Heads that may share keys where TensorRT-LLM's kernel reads them together, XQA as compiled beforehand, and the part
+#: of the SMs that its blocks have to fill (decoderXQARunner: nbQHeadsPerKV, kEnableMinBlockFactor; as remembered).
 _XQA, _XQA_PART = (1, 8), 1 / 4
 #: Queries of a block of a kernel for prompts.
 _TILE = 128
