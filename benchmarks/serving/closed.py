@@ -1,7 +1,7 @@
 """Closed loops of clients, against measured ones. Called by accuracy.py beside it, by default or --source ml_energy.
 
-DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, four
-numbers are by half of its first tokens, `REQUEST_S` and `INPUT_TOKEN_S`, and of H200's `SGLANG_TOKEN_S` and
+DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, five numbers are by half of its
+first tokens, `REQUEST_S`, `INPUT_TOKEN_S` and `TRTLLM_REQUEST_S`, and of H200's `SGLANG_TOKEN_S` and
 `SGLANG_REQUEST_S`). Judged are rows of
 dense models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts,
 each token choosing evenly among all. What each row does not say is assumed from its source:
@@ -73,7 +73,7 @@ ENGINES = {
 }
 #: Steps that prompts wait for further ones where InferenceX set it (the module's text).
 WAITED = 18
-#: vLLM from 0.14 on, which schedules a step ahead, and nightly builds.
+#: vLLM from 0.14 on, which schedules a step ahead.
 VLLM_AHEAD = rk.Engine.of("vllm:0.14", sequences=None)
 #: Runs of SGLang with `--enable-mixed-chunk`, which aiconfigurator's generator writes and SGLang leaves off by default.
 MIXED_CHUNKS = ("0.5.6.post2",)
@@ -91,8 +91,8 @@ def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
     fewer: sequences that it holds less than there are clients.
     """
     engine, least = ENGINES[row["backend"]], row["batch_size"] + row["isl"]
-    version = row["backend_version"]
-    if row["backend"] == "vllm" and (version.startswith("nightly") or release_of(f"vllm:{version}").since == "0.14"):
+    version = str(row["backend_version"])  # "nan" where it is not told
+    if row["backend"] == "vllm" and version[0].isdigit() and release_of(f"vllm:{version}").since == "0.14":
         engine = VLLM_AHEAD
     if version in MIXED_CHUNKS:
         engine = replace(engine, policy="mixed")

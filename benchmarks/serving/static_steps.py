@@ -122,7 +122,7 @@ class Place:
             found = predict_graph(graph, self.times.machine, self._host, Execution(backend="cuda-graph", sync="none"))
             low, high = (bound / found.total_s for bound in found.interval())
             if self.tp > 1 and self.cluster is not None:
-                all_s, sums_s = self.times.parts_s(step, ALL_REDUCE, **sizes)
+                all_s, sums_s = self.times.parts(step, ALL_REDUCE, **sizes)
                 tokens = sizes["batch"] * sizes.get("seq", 1)
                 width = _collective(2.0 * tokens * self.decoder.hidden, self.tp, self.cluster)[1] - 1
                 high += width * sums_s / all_s

@@ -52,7 +52,12 @@ INPUT_TOKEN_S = 2e-6
 #: copied) helps the first half alone. Good to 5 µs and 1 ms.
 SGLANG_TOKEN_S = 45e-6
 SGLANG_REQUEST_S = 1e-3
-#: By which part of these it may be busy for longer or shorter: 5 of 45 µs.
+#: Seconds in which TensorRT-LLM's server receives a request: it passes from HTTP's process through a proxy's to that of
+#: the first GPU, which tells the others at the beginning of a step. By the first tokens of half of its streams of H100
+#: in aiconfigurator (halves by a hash of GPU, model, engine and tp; each 12th and 6th row): 16.3 % off by `REQUEST_S`,
+#: 10.6 with this; the other half 17.9 and 15.5 %, those of B200 6.0 and 5.7 (on 8 GPUs 13.8 and 8.9). Good to 4 ms.
+TRTLLM_REQUEST_S = 12e-3
+#: By which part of its time SGLang's thread may be busy for longer or shorter: 5 of 45 µs.
 THREAD_SPREAD = 1 / 9
 
 
@@ -275,7 +280,7 @@ RELEASES: Mapping[str, tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...]] = 
     "tensorrt-llm": (
         ((0, 8), {**_TRTLLM, "graph_sizes": (), "heads": "xqa"}),
         ((0, 11), {**_TRTLLM, "graph_sizes": ()}),
-        ((1, 0), {**_TRTLLM, "sequences": 2048, "layer_s": TRTLLM_LAYER_S}),
+        ((1, 0), {**_TRTLLM, "sequences": 2048, "layer_s": TRTLLM_LAYER_S, "request_s": TRTLLM_REQUEST_S}),
     ),
 }
 

@@ -176,10 +176,6 @@ class StepTimes(StepSums):
         """`chunks` of prompts beside sequences, as of `step`."""
         return self.step(chunks, sequences, context)
 
-    def parts_s(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
-        """A whole step, and its kernels of one kind, as of `parts`."""
-        return self.parts(step, kind, **sizes)
-
     def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
         """Seconds of each layer by its name, and of the rest under ""."""
         found: dict[str, float] = defaultdict(float)

@@ -119,7 +119,7 @@ def test_parts_of_a_prompt(gpu: str, beside: int) -> None:
 
 def test_sequences_that_go_on_use_adapters_of_their_own_beside_a_prompt() -> None:
     times = StepTimes(decoder=LARGE, machine=machine_of(GPUS[0]), adapters=rk.Adapters(number=32))
-    whole, _ = times.parts_s("mixed", "serving.paged_attention", prompts=1, seq=64, batch=128, context=1024)
+    whole, _ = times.parts("mixed", "serving.paged_attention", prompts=1, seq=64, batch=128, context=1024)
     assert times.step_s([Chunk(0, 64)], 128, 1024) == pytest.approx(whole, rel=0.02)
 
 
