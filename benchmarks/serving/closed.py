@@ -1,7 +1,7 @@
 """Closed loops of clients, against measured ones. Called by accuracy.py beside it, by default or --source ml_energy.
 
-DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, four
-numbers are by half of its first tokens, `REQUEST_S` and `INPUT_TOKEN_S`, and of H200's `SGLANG_TOKEN_S` and
+DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, five numbers are by half of its
+first tokens, `REQUEST_S`, `INPUT_TOKEN_S` and `TRTLLM_REQUEST_S`, and of H200's `SGLANG_TOKEN_S` and
 `SGLANG_REQUEST_S`). Judged are rows of
 dense models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts,
 each token choosing evenly among all. What each row does not say is assumed from its source:
@@ -45,7 +45,7 @@ from benchmarks.sources.tables import read_table
 from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.serving.served import serve_on
-from rooflinekit.serving.settings import Sums
+from rooflinekit.serving.settings import Sums, release_of
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Stream
 
@@ -67,14 +67,14 @@ MODELS_WITH_EXPERTS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
 }
 ENGINES = {
-    "vllm": rk.Engine.of("vllm:0.12", sequences=None),
+    "vllm": rk.Engine.of("vllm:0.12", sequences=None),  # and what came before 0.14
     "trtllm": rk.Engine.of("tensorrt-llm:1.0", sequences=None),
     "sglang": rk.Engine.of("sglang:0.5"),
 }
 #: Steps that prompts wait for further ones where InferenceX set it (the module's text).
 WAITED = 18
-#: Versions of vLLM that schedule a step ahead (`async_scheduling`, the default from 0.14 on).
-SCHEDULED_AHEAD = ("0.18.0",)
+#: vLLM from 0.14 on, which schedules a step ahead.
+VLLM_AHEAD = rk.Engine.of("vllm:0.14", sequences=None)
 #: Runs of SGLang with `--enable-mixed-chunk`, which aiconfigurator's generator writes and SGLang leaves off by default.
 MIXED_CHUNKS = ("0.5.6.post2",)
 #: Of the memory, to runs of SGLang that leave it less than by its own rule: 0.5.8.post1's of Qwen3 32B on one H100 hold
@@ -91,12 +91,13 @@ def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
     fewer: sequences that it holds less than there are clients.
     """
     engine, least = ENGINES[row["backend"]], row["batch_size"] + row["isl"]
-    if row["backend_version"] in SCHEDULED_AHEAD:
-        engine = replace(engine, host="overlapped")
-    if row["backend_version"] in MIXED_CHUNKS:
+    version = str(row["backend_version"])  # "nan" where it is not told
+    if row["backend"] == "vllm" and version[0].isdigit() and release_of(f"vllm:{version}").since == "0.14":
+        engine = VLLM_AHEAD
+    if version in MIXED_CHUNKS:
         engine = replace(engine, policy="mixed")
-    if row["backend_version"] in TOLD_MEMORY:
-        engine = replace(engine, memory_share=TOLD_MEMORY[row["backend_version"]])
+    if version in TOLD_MEMORY:
+        engine = replace(engine, memory_share=TOLD_MEMORY[version])
     if fewer:
         engine = replace(engine, sequences=max(1, int(row["batch_size"]) - fewer))
     if is_inferencex(row) and row["backend"] == "trtllm" and row["isl"] == row["osl"] == 1024 and row["tp_size"] < 8:

@@ -7,6 +7,7 @@ fitted on them; what is chosen by looking at some of the rows says so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import rooflinekit as rk
 from benchmarks.serving.models import DECODERS
 from benchmarks.serving.static_steps import Batch, Place
 from benchmarks.sources.tables import read_table
-from rooflinekit.serving.settings import HOST_TOKEN_S
+from rooflinekit.serving.settings import HOST_TOKEN_S, Heads
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.step.bounds import widened
 
@@ -34,11 +35,19 @@ PLACES = {
 }
 #: Watts of a GPU: Splitwise's capped machines have half of the power for each (arXiv 2311.18677, Splitwise-HHcap).
 LIMITS = {"h100-80gb-pcap": 350.0}
-#: Heads that may share keys where TensorRT-LLM's kernel reads them together, XQA as compiled beforehand: 1 or 8
-#: (decoderXQARunner, nbQHeadsPerKV; compiled at run time for others from 0.11 on). Pages of 2023 came before it.
-XQA = (1, 8)
 #: What TensorRT-LLM takes of the memory: 0.9 of what is free beside the weights (kv_cache_free_gpu_memory_fraction).
 TRTLLM_MEMORY = 0.97
+#: Seconds of TensorRT-LLM's session in Python between steps for each sequence, beside `HOST_STEP_S`: by half of the
+#: sets of llm_inference_bench (by a hash of GPU, model and tp; without Mixtral). Those on H100 are 16.2 % off without
+#: all of its work and 5.5 with it, on A100 7.3 and 3.7; the other half 29.5 and 5.7 %, 17.4 and 4.4. Good to 5 µs.
+SESSION_SEQUENCE_S = 10e-6
+#: Seconds more that a step of vLLM takes behind llm_inference_bench's H100 than behind its A100, at all batches and on
+#: one GPU and four alike, as if its CPU were slower: by the same half of the sets 12.8 % off without, 3.7 with it; the
+#: other half 18.3 and 5.1 %. Good to 0.2 ms.
+SLOWER_CPU_S = {"Nvidia H100 GPU": 1.0e-3}
+#: Engines whose harness seems to send all sequences of a batch the same prompt: Mixtral's steps of 16 take less than
+#: reading all of its experts does, and as much more than a step of one as Mistral's.
+SAME_PROMPTS = ("TensorRT-LLM", "Deepspeed-MII")
 #: Seconds in which DeepSpeed-MII launches a layer: Llama 2 7B's on four A100, one sequence (llm_inference_bench).
 MII_LAYER_S = 0.35e-3
 #: Seconds in which vLLM of 2023 launches a layer that decodes, without CUDA graphs: Llama 2 70B's 80 layers take 29 to
@@ -57,11 +66,18 @@ TRTLLM_PROMPT_LAYER_S = 0.2e-3
 
 
 @cache
-def place_of(model: str, place: str, weights: str, kv: str, tp: int, engine: rk.Engine, release: str = "") -> Place:
-    """The steps of a model on `tp` GPUs of a kind, in an engine with the attention of this release."""
+def place_of(
+    model: str, place: str, weights: str, kv: str, tp: int, engine: rk.Engine, release: str = "", *, same: bool = False
+) -> Place:  # fmt: skip
+    """The steps of a model on `tp` GPUs of a kind, in an engine with the attention of this release. same: all sequences
+    have the same tokens, which pass the same experts: no others are there.
+    """
     gpu, cluster = PLACES[place]
+    decoder = DECODERS[model]
+    if same and decoder.experts:
+        decoder = decoder.with_changes(experts=decoder.experts_per_token)
     return Place(
-        DECODERS[model], gpu, cluster, weights=weights, kv=kv, tp=tp, engine=engine, release=release,
+        decoder, gpu, cluster, weights=weights, kv=kv, tp=tp, engine=engine, release=release,
         watts=LIMITS.get(place),
     )  # fmt: skip
 
@@ -81,7 +97,7 @@ def tensorrt_llm(data: Path) -> Iterator[dict[str, Any]]:
             continue
         form = "fp8" if row["dtype"] == "FP8" else "fp16"
         decoder = DECODERS[row["model"]]
-        engine = _trtllm(decoder, XQA[:1] if pd.isna(row["version"]) else XQA)
+        engine = _trtllm("threads" if pd.isna(row["version"]) else "xqa")  # pages of 2023 came before XQA
         place = place_of(row["model"], row["gpu"], form, form, int(row["tp"]), engine, "tensorrt-llm:0.9")
         first, batch, given = row["first"], int(row["batch"]), int(row["input"])
         # The first page gives what all GPUs do together; later ones, which it calls peaks, what one does, though the
@@ -114,8 +130,9 @@ def llm_inference_bench(data: Path) -> Iterator[dict[str, Any]]:
         decoder = DECODERS[row["model"]]
         engine = _engine_of_2024(row["framework"], decoder, place)
         steps = place_of(
-            row["model"], place, "fp16", "fp16", int(row["gpus"]), engine, RELEASES_OF_2024[row["framework"]]
-        )
+            row["model"], place, "fp16", "fp16", int(row["gpus"]), engine, RELEASES_OF_2024[row["framework"]],
+            same=row["framework"] in SAME_PROMPTS,
+        )  # fmt: skip
         if not steps.fits():
             continue  # Mixtral's 93 GB on "one" MI250: both of its dies, and how they share it is not told
         if row["latency_s"] < length * steps.reading_s / 2:
@@ -129,10 +146,9 @@ def llm_inference_bench(data: Path) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _trtllm(decoder: rk.Decoder, together: tuple[int, ...]) -> rk.Engine:
+def _trtllm(heads: Heads) -> rk.Engine:
     """Without CUDA graphs, which its sessions of that time captured when asked to (cuda_graph_mode)."""
-    heads = "together" if _shared(decoder) in together else "apart"
-    return rk.Engine(host="overlapped", heads=heads, graph_sizes=(), memory_share=TRTLLM_MEMORY, reserve="whole")  # type: ignore[arg-type]
+    return rk.Engine(host="overlapped", heads=heads, graph_sizes=(), memory_share=TRTLLM_MEMORY, reserve="whole")
 
 
 #: Whose attention ran; DeepSpeed-MII's is FlashAttention 2, as vLLM's.
@@ -145,16 +161,17 @@ RELEASES_OF_2024 = {
 
 def _engine_of_2024(framework: str, decoder: rk.Decoder, place: str) -> rk.Engine:
     """vLLM took PagedAttention's kernels for models with a window, as FlashAttention's had none (attention/selector.py
-    of 0.4 and 0.5), and on AMD's GPUs. DeepSpeed-MII's blocked FlashAttention gives each head a block, and its steps
-    are launched by Python.
+    of 0.4 and 0.5), and on AMD's GPUs. DeepSpeed-MII decodes by its kernel of prompts, blocked FlashAttention, and its
+    steps are launched by Python.
     """
-    if framework == "TensorRT-LLM":
-        return _trtllm(decoder, XQA)
+    if framework == "TensorRT-LLM":  # by Python, which waits for each step's tokens
+        return replace(_trtllm("xqa"), host="serial", host_sequence_s=SESSION_SEQUENCE_S)
     if framework == "vLLM":
         paged = decoder.window is not None or place == "MI250"
-        heads = "apart" if paged else "together"
-        return rk.Engine(host="serial", heads=heads, handed=True, host_token_s=HOST_TOKEN_S)
-    return rk.Engine(host="serial", heads="apart", handed=True, graph_sizes=(), layer_s=MII_LAYER_S)
+        heads: Heads = "apart" if paged else "together"
+        more_s = SLOWER_CPU_S.get(place, 0.0)
+        return rk.Engine(host="serial", heads=heads, handed=True, host_token_s=HOST_TOKEN_S, host_more_s=more_s)
+    return rk.Engine(host="serial", heads="tiles", handed=True, graph_sizes=(), layer_s=MII_LAYER_S)
 
 
 def splitwise(data: Path) -> Iterator[dict[str, Any]]:
@@ -178,11 +195,6 @@ def splitwise(data: Path) -> Iterator[dict[str, Any]]:
         parts = ("first token", "prompt_time", timed.first), ("per token", "token_time", timed.further)
         for what, column, seconds in parts:
             yield {**common, "what": what, "measured": measured[column], **_times(seconds, what)}
-
-
-def _shared(decoder: rk.Decoder) -> int:
-    """Heads that share keys."""
-    return decoder.heads // decoder.kv_heads
 
 
 _NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution

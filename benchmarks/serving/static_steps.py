@@ -46,7 +46,7 @@ class Place:
         links = (lambda size, gpus: _collective(size, gpus, cluster)[0]) if cluster is not None else None
         self.times = StepTimes(
             decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, collective_s=links,
-            padded=engine.padded, heads_apart=engine.heads == "apart",
+            padded=engine.padded, heads=engine.heads,
             graphs=engine.graph_sizes != (), release=release,
         )  # fmt: skip
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}  # bounds of steps, by their sizes
@@ -117,7 +117,7 @@ class Place:
             found = predict_graph(graph, self.times.machine, self._host, Execution(backend="cuda-graph", sync="none"))
             low, high = (bound / found.total_s for bound in found.interval())
             if self.tp > 1 and self.cluster is not None:
-                all_s, sums_s = self.times.parts_s(step, ALL_REDUCE, **sizes)
+                all_s, sums_s = self.times.parts(step, ALL_REDUCE, **sizes)
                 tokens = sizes["batch"] * sizes.get("seq", 1)
                 width = _collective(2.0 * tokens * self.decoder.hidden, self.tp, self.cluster)[1] - 1
                 high += width * sums_s / all_s

@@ -316,7 +316,7 @@ def engine_times(
     return StepTimes(
         decoder=decoder, machine=machine, weights=formats[0], kv=formats[1], tp=tp, ep=ep, dp=dp,
         drafted=engine.drafted, adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,
-        own_sums=engine.sums == "one-shot", heads_apart=engine.heads == "apart",
+        own_sums=engine.sums == "one-shot", heads=engine.heads,
         graphs=engine.graph_sizes != (), release=engine.named,
     )  # fmt: skip
 

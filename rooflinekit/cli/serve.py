@@ -99,7 +99,8 @@ class Engines(Options):
         str | None, "how GPUs sum up: nccl (default), or one-shot, the engine's own all-reduce over NVLink"
     ] = None
     heads: Annotated[
-        str | None, "how heads that share keys read them: together (default), or apart, as older decoding kernels do"
+        str | None,
+        "how heads read keys while decoding: together (default), apart, or by a block each: threads, xqa, tiles",
     ] = None
     draft: Annotated[
         str | None, "--draft MODEL", "with --acceptance: the draft model; by default proposed tokens cost nothing"

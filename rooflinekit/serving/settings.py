@@ -20,7 +20,7 @@ HostWork = Literal["overlapped", "serial"]
 Policy = Literal["mixed", "prefill-first"]
 Reserve = Literal["grow", "own", "whole"]
 Sums = Literal["nccl", "one-shot"]
-Heads = Literal["together", "apart"]
+Heads = Literal["together", "apart", "threads", "xqa", "tiles"]
 
 #: Seconds of the CPU in each step, and for each sequence in it: scheduling, inputs, sampling, handling of tokens. A
 #: least-squares line through the 26 rows on an A100 without tensor parallelism of vidur's `cpu_overheads` (vLLM of
@@ -52,7 +52,12 @@ INPUT_TOKEN_S = 2e-6
 #: copied) helps the first half alone. Good to 5 µs and 1 ms.
 SGLANG_TOKEN_S = 45e-6
 SGLANG_REQUEST_S = 1e-3
-#: By which part of these it may be busy for longer or shorter: 5 of 45 µs.
+#: Seconds in which TensorRT-LLM's server receives a request: it passes from HTTP's process through a proxy's to that of
+#: the first GPU, which tells the others at the beginning of a step. By the first tokens of half of its streams of H100
+#: in aiconfigurator (halves by a hash of GPU, model, engine and tp; each 12th and 6th row): 16.3 % off by `REQUEST_S`,
+#: 10.6 with this; the other half 17.9 and 15.5 %, those of B200 6.0 and 5.7 (on 8 GPUs 13.8 and 8.9). Good to 4 ms.
+TRTLLM_REQUEST_S = 12e-3
+#: By which part of its time SGLang's thread may be busy for longer or shorter: 5 of 45 µs.
 THREAD_SPREAD = 1 / 9
 
 
@@ -85,8 +90,9 @@ class Engine:
     adapters that sequences use. sums: results are summed over GPUs by "nccl", or by the engine's own kernels, over
     links that let each GPU read the others' memory ("one-shot": all-reduces fused with the normalization, in vLLM and
     TensorRT-LLM on B200). heads: those that share keys read them "together" while decoding (FlashAttention, FlashInfer,
-    TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's PagedAttention kernels; TensorRT-LLM's
-    masked multi-head attention, up to 0.10 wherever not eight share).
+    TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's PagedAttention kernels), or by one block
+    of a single SM for each head and sequence: "threads" (TensorRT-LLM's masked multi-head attention of 2023), "xqa"
+    (the same up to 0.10, wherever XQA does not reach), or "tiles", by the kernel of prompts (DeepSpeed-MII).
     host_more_s: seconds of the CPU in each step besides. host_sequence_s, host_token_s: and for each sequence in
     it, and for each token that these hold. handed: where several GPUs share the layers it also hands the inputs of
     each step to their processes (`HOST_SHARED_S`, `HOST_SHARED_TOKEN_S`; vLLM up to 0.7). release: the engine and
@@ -272,9 +278,9 @@ RELEASES: Mapping[str, tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...]] = 
         ((0, 4), _SGLANG),
     ),
     "tensorrt-llm": (
-        ((0, 8), {**_TRTLLM, "graph_sizes": (), "heads": "apart"}),
+        ((0, 8), {**_TRTLLM, "graph_sizes": (), "heads": "xqa"}),
         ((0, 11), {**_TRTLLM, "graph_sizes": ()}),
-        ((1, 0), {**_TRTLLM, "sequences": 2048, "layer_s": TRTLLM_LAYER_S}),
+        ((1, 0), {**_TRTLLM, "sequences": 2048, "layer_s": TRTLLM_LAYER_S, "request_s": TRTLLM_REQUEST_S}),
     ),
 }
 

@@ -17,7 +17,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing, time_kernels
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.formats import Options
-from rooflinekit.serving.settings import captured
+from rooflinekit.serving.settings import Heads, captured
 from rooflinekit.serving.steps import EXCHANGE, step_graph
 
 ALL_REDUCE = "serving.all_reduce"
@@ -54,7 +54,7 @@ class StepSums(Options):
     collective_s: CollectiveTime | None = None
     own_sums: bool = False  # by the engine's kernels, where these are faster than `collective_s`
     graphs: bool = True  # steps are CUDA graphs
-    heads_apart: bool = False  # while decoding each head reads the keys that it shares by itself
+    heads: Heads = "together"  # how those that share keys read them while decoding, as of `Engine`
     _graphs: dict[tuple[str, bool], Graph] = field(default_factory=dict)
     _timings: dict[tuple[object, ...], tuple[Timing, ...]] = field(default_factory=dict)  # by step and sizes
     _known: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)  # by step, kind and sizes
@@ -176,10 +176,6 @@ class StepTimes(StepSums):
         """`chunks` of prompts beside sequences, as of `step`."""
         return self.step(chunks, sequences, context)
 
-    def parts_s(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
-        """A whole step, and its kernels of one kind, as of `parts`."""
-        return self.parts(step, kind, **sizes)
-
     def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
         """Seconds of each layer by its name, and of the rest under ""."""
         found: dict[str, float] = defaultdict(float)
@@ -189,8 +185,9 @@ class StepTimes(StepSums):
 
     def step_part_s(self, timing: Timing) -> float:
         """A kernel's time; of an all-reduce that of the collective."""
-        if self.heads_apart and timing.kernel.kind == ATTENTION:
-            return timing.total_s + max(0.0, _apart_s(timing, self.machine) - max(timing.memory_s, timing.compute_s))
+        if timing.kernel.kind == ATTENTION:
+            alone_s = _by_itself_s(timing, self.machine, self.heads)
+            return timing.total_s + max(0.0, alone_s - max(timing.memory_s, timing.compute_s))
         if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
             return timing.total_s
         gpus = self.gpus if timing.kernel.module.endswith(f".{EXCHANGE}") else self.tp
@@ -201,14 +198,39 @@ class StepTimes(StepSums):
         return self._sums[key]
 
 
-def _apart_s(timing: Timing, machine: Machine) -> float:
-    """Seconds in which the cache passes from the L2 once for each head that shares it; 0 of prompts.
+#: Threads of a block of TensorRT-LLM's masked multi-head attention, numbers that one loads at once, and loads that it
+#: has under way, of keys and of values (decoderMaskedMultiheadAttentionTemplate.h, as remembered). By them a token of
+#: 128 numbers takes `load_cycles` · 0.023: 10.7 ns on an H100 and 15.0 on an A100; llm_inference_bench's steps grow by
+#: 8.4 to 12.6 and 10.6 to 15.2 ns a token and layer, on 1, 2 and 4 GPUs alike.
+_THREADS, _AT_ONCE, _LOADS = 256, 8, (4, 8)
+#: Heads that may share keys where TensorRT-LLM's kernel reads them together, XQA as compiled beforehand, and the part
+#: of the SMs that its blocks have to fill (decoderXQARunner: nbQHeadsPerKV, kEnableMinBlockFactor; as remembered).
+_XQA, _XQA_PART = (1, 8), 1 / 4
+#: Queries of a block of a kernel for prompts.
+_TILE = 128
 
-    Blocks of the heads that share keys run side by side, so that DRAM gives them once.
+
+def _by_itself_s(timing: Timing, machine: Machine, heads: Heads) -> float:
+    """Seconds of heads that read the cache each by itself; 0 of prompts, and of heads that read it together.
+
+    Apart, blocks of the heads that share keys run side by side, so that DRAM gives them once and the L2 to each. By
+    threads or by tiles one block, and so one SM, takes a head of a sequence: its cycles count, and rounds of blocks.
     """
     gemm = timing.kernel.cost.gemms[0]
-    shared = 1 if gemm.needed is not None else gemm.m  # of prompts the product is needed for a triangle alone
-    return float(shared * timing.kernel.cost.read_bytes / machine.l2_bandwidth) if shared > 1 else 0.0
+    if heads == "together" or gemm.needed is not None:  # of prompts the product is needed for a triangle alone
+        return 0.0
+    if heads == "apart":
+        return float(gemm.m * timing.kernel.cost.read_bytes / machine.l2_bandwidth) if gemm.m > 1 else 0.0
+    values, sms = machine.values, machine.sm_count
+    if heads == "xqa" and gemm.m in _XQA and gemm.batch >= sms * _XQA_PART:
+        return 0.0
+    if heads != "tiles":
+        loads = gemm.k / (_THREADS * _AT_ONCE) * sum(1 / loads for loads in _LOADS)
+        token_s = values["load_cycles"] * loads / machine.clock
+    else:
+        rate = min(machine.matrix_rate(timing.kernel.math).peak, values["warp_mma_flop"] * sms * machine.clock)
+        token_s = 4 * _TILE * gemm.k * sms / (rate * values["attention_share"])
+    return float(math.ceil(gemm.batch * gemm.m / sms) * gemm.n * token_s)
 
 
 def part_of(timing: Timing) -> str:

@@ -24,7 +24,7 @@ def times() -> Any:
 def test_steps_put_together_are_those_that_are_timed_whole(times: Any) -> None:
     for prompts, seq, batch, context in ((1, 512, 16, 700), (2, 1024, 8, 2000), (4, 128, 64, 256)):
         sizes = {"prompts": prompts, "seq": seq, "batch": batch, "context": context}
-        whole, _ = times.parts_s("mixed", "serving.paged_attention", **sizes)
+        whole, _ = times.parts("mixed", "serving.paged_attention", **sizes)
         assert times.step_s([Chunk(0, seq)] * prompts, batch, context) == pytest.approx(whole, rel=0.05)
     assert times.step_s([Chunk(0, 512)], 0, 0) == pytest.approx(times.prefill_s(1, 512))
 

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -118,7 +119,7 @@ def test_parts_of_a_prompt(gpu: str, beside: int) -> None:
 
 def test_sequences_that_go_on_use_adapters_of_their_own_beside_a_prompt() -> None:
     times = StepTimes(decoder=LARGE, machine=machine_of(GPUS[0]), adapters=rk.Adapters(number=32))
-    whole, _ = times.parts_s("mixed", "serving.paged_attention", prompts=1, seq=64, batch=128, context=1024)
+    whole, _ = times.parts("mixed", "serving.paged_attention", prompts=1, seq=64, batch=128, context=1024)
     assert times.step_s([Chunk(0, 64)], 128, 1024) == pytest.approx(whole, rel=0.02)
 
 
@@ -148,7 +149,7 @@ def test_two_sums_a_layer() -> None:
 
 def test_heads_that_share_keys_read_them_from_the_cache_where_each_is_by_itself() -> None:
     machine = machine_of(GPUS[0])
-    together, apart = (StepTimes(decoder=LARGE, machine=machine, heads_apart=alone) for alone in (False, True))
+    together, apart = (StepTimes(decoder=LARGE, machine=machine, heads=heads) for heads in ("together", "apart"))
     assert apart.prefill_s(2, 512) == together.prefill_s(2, 512)
     shared = LARGE.heads // LARGE.kv_heads
     # keys and values of 64 sequences of 4096 tokens, 2 bytes, and 64 queries: once for each head that shares them
@@ -159,7 +160,47 @@ def test_heads_that_share_keys_read_them_from_the_cache_where_each_is_by_itself(
     assert more > 0
     assert apart.decode_s(64, 4096) - together.decode_s(64, 4096) == pytest.approx(LARGE.layers * more)
     alone = LARGE.with_changes(kv_heads=LARGE.heads)
-    found = [StepTimes(decoder=alone, machine=machine, heads_apart=way).decode_s(8, 512) for way in (False, True)]
+    found = [StepTimes(decoder=alone, machine=machine, heads=way).decode_s(8, 512) for way in ("together", "apart")]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("heads", "token_cycles"),
+    [
+        # 16 of the 128 numbers of a head a thread group: a block of 256 threads loads 8192 numbers of keys at once, or
+        # 16384 of values, and waits 900 cycles for them: 900 · (128 / 8192 + 128 / 16384)
+        ("threads", 21.09375),
+        # 128 rows of a tile over a token's keys and values: 4 · 128 · 128 FLOP at most 2048 · attention_share a clock
+        ("tiles", 32 / 0.7599),
+    ],
+)
+def test_a_block_by_itself_takes_an_sm_and_as_long_for_one_sequence_as_for_all_that_fill_the_gpu_once(
+    heads: Literal["threads", "tiles"], token_cycles: float
+) -> None:
+    machine = machine_of("nvidia-h100-sxm5-80gb")
+    times = StepTimes(decoder=LARGE, machine=machine, heads=heads)
+    grows = {}
+    for batch in (1, 132 // LARGE.heads, 132 // LARGE.heads + 1):
+        near, far = (times.parts("decode", "serving.paged_attention", batch=batch, context=n)[1] for n in (8192, 16384))
+        grows[batch] = (far - near) / 8192 / LARGE.layers * machine.clock
+    assert list(grows.values())[:2] == pytest.approx([token_cycles] * 2, rel=0.02)
+    assert list(grows.values())[2] == pytest.approx(2 * token_cycles, rel=0.02)
+    assert times.prefill_s(2, 512) == StepTimes(decoder=LARGE, machine=machine).prefill_s(2, 512)
+
+
+def test_xqa_reads_for_all_heads_that_share_where_its_blocks_fill_a_quarter_of_the_gpu() -> None:
+    machine = machine_of("nvidia-h100-sxm5-80gb")
+    eight = LARGE.with_changes(heads=32, kv_heads=4)
+    xqa, together, threads = (
+        StepTimes(decoder=eight, machine=machine, heads=heads) for heads in ("xqa", "together", "threads")
+    )
+    # 4 heads of keys: 8 sequences have 32 blocks of 132 SMs, 9 have 36
+    assert xqa.parts("decode", "serving.paged_attention", batch=8, context=4096)[1] == pytest.approx(
+        threads.parts("decode", "serving.paged_attention", batch=8, context=4096)[1]
+    )
+    assert xqa.decode_s(16, 4096) == together.decode_s(16, 4096)
+    four = eight.with_changes(kv_heads=8)  # for which no kernel is compiled
+    found = [StepTimes(decoder=four, machine=machine, heads=heads).decode_s(64, 4096) for heads in ("xqa", "threads")]
     assert found[0] == found[1]
 
 
