@@ -28,6 +28,7 @@ from rooflinekit.cost.rules.reduction import (
     RMS_NORM_GRADIENT,
 )
 from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.model.stated import NUMBERS
@@ -39,12 +40,13 @@ _WINDOWS = frozenset((*MAX_POOLS, *AVERAGE_POOLS))
 _OVER_ALL = _ALL_GRADIENTS | {*BATCH_NORMS, GROUP_NORM}
 
 WARP_ROW = 1024  # elements of the longest row that a warp keeps in registers
-WARP = 32
 SOFTMAX_PASSES = 3
 GRADIENT_PASSES = 2  # of a softmax: the sum, the result
 NORM_PASSES = 2
-NORM_THREADS = 128
+NORM_WARPS = 4
 MOST_THREADS = 1024
+_LOADED_BYTES = 16  # at once, by a thread of a softmax
+_SHARED_BYTES = 48 * 1024  # of shared memory that a block gets unasked
 _FP32_BYTES = 4
 _BY_NUMBERS = NUMBERS["norm by numbers"].value
 
@@ -57,25 +59,59 @@ class Rows:
     length: int = 0  # elements of one
     passes: int = 1  # how often one is read
     held_bytes: int = 0  # what a block comes back to in the later passes
-    threads: int = 1  # of a block
+    threads: int = 0  # of a block; 0 where it has so many warps of whatever size
+    warps: int = 1
     worked: float = 1.0  # of the time that a forward pass takes on an element
 
 
 NO_ROWS = Rows()
 
 
-def softmax_rows(count: int, length: int, itemsize: int, *, backward: bool = False) -> Rows:
-    """Softmax, or its gradient, of `count` rows of `length` elements."""
-    short = length <= WARP_ROW
-    passes = GRADIENT_PASSES if backward else SOFTMAX_PASSES
+def softmax_rows(
+    count: int, length: int, itemsize: int, *, backward: bool = False, like: Release | None = None
+) -> Rows:
+    """Softmax, or its gradient, of `count` rows of `length` elements, by a release of PyTorch."""
+    passes, read = (GRADIENT_PASSES, 2) if backward else (SOFTMAX_PASSES, 1)
+    if length <= WARP_ROW:
+        return Rows(count=count, length=length, held_bytes=read * itemsize * length, worked=passes / SOFTMAX_PASSES)
     return Rows(
         count=count,
         length=length,
-        passes=1 if short else passes,
+        passes=1 if not backward and _keeps_row(length, itemsize, like) else passes,
         worked=passes / SOFTMAX_PASSES,
-        held_bytes=2 * itemsize * length,  # input and output
-        threads=WARP if short else min(length // 4, MOST_THREADS),
+        held_bytes=read * itemsize * length,
+        threads=_softmax_threads(length, itemsize, like, backward=backward),
     )
+
+
+def _softmax_threads(length: int, itemsize: int, like: Release | None, *, backward: bool) -> int:
+    """Of a block: today all that there may be; else as many as load half of the row at once, up to half of them."""
+    if (like or PRESENT).holds_softmax_rows and not backward:
+        return MOST_THREADS
+    wanted = length * itemsize // _LOADED_BYTES // 2
+    return next((some for some in (32, 64, 128, 256) if wanted <= some), MOST_THREADS // 2)
+
+
+def _keeps_row(length: int, itemsize: int, like: Release | None) -> bool:
+    """Whether a softmax's block keeps its row in shared memory, and so reads it once."""
+    fits = length * itemsize % _LOADED_BYTES == 0 and length * itemsize < _SHARED_BYTES
+    return bool((like or PRESENT).holds_softmax_rows and fits)
+
+
+def softmax_accesses(op: Op, like: Release | None) -> int:
+    """What a long softmax's passes load number by number, less what those would have taken 16 bytes at a time.
+
+    Before PyTorch 2.2 rows have half of the threads or fewer, and nothing of it is seen.
+    """
+    if op.kind not in SOFTMAXES or not op.inputs[0].shape or columns_length(op):
+        return 0
+    x = op.inputs[0]
+    length, itemsize = integer(x.shape[-1]), x.dtype.itemsize
+    if length <= WARP_ROW or not (like or PRESENT).holds_softmax_rows or _keeps_row(length, itemsize, like):
+        return 0
+    at_once = _LOADED_BYTES // itemsize
+    alone = length % (at_once * MOST_THREADS)
+    return integer(x.numel) // length * alone * SOFTMAX_PASSES * (at_once - 1) // at_once
 
 
 def norm_rows(count: int, length: int, itemsize: int, *, backward: bool = False) -> Rows:
@@ -85,7 +121,7 @@ def norm_rows(count: int, length: int, itemsize: int, *, backward: bool = False)
         length=length,
         passes=NORM_PASSES,
         held_bytes=itemsize * length,
-        threads=NORM_THREADS,
+        warps=NORM_WARPS,
         worked=1.0 if backward else float(normalized(itemsize)),
     )
 
@@ -95,7 +131,7 @@ def normalized(itemsize: Any) -> Any:
     return _BY_NUMBERS + (1 - _BY_NUMBERS) * np.minimum(itemsize, _FP32_BYTES) / _FP32_BYTES
 
 
-def rows_of(op: Op, cost: Cost) -> Rows:
+def rows_of(op: Op, cost: Cost, like: Release | None = None) -> Rows:
     """The rows of an op's kernel; none for other kinds. Engines' kernels keep a row in registers, and stream."""
     if not op.outputs or not op.outputs[0].shape:
         return NO_ROWS
@@ -103,7 +139,7 @@ def rows_of(op: Op, cost: Cost) -> Rows:
     if op.kind in _SOFTMAXES and op.attrs.get("dim") in (-1, len(y.shape) - 1):
         length = integer(y.shape[-1])
         count = integer(y.numel) // max(length, 1)
-        return softmax_rows(count, length, y.dtype.itemsize, backward=op.kind in SOFTMAX_GRADIENTS)
+        return softmax_rows(count, length, y.dtype.itemsize, backward=op.kind in SOFTMAX_GRADIENTS, like=like)
     if op.kind in _ROW_NORMS and cost.label in ("", "input gradient"):
         length = math.prod(map(integer, op.attrs["normalized_shape"]))
         count = integer(y.numel) // max(length, 1)
@@ -153,7 +189,7 @@ class Blocks:
 
 NO_BLOCKS = Blocks()
 SUM_THREADS = 512
-_LOADED_BYTES = 8  # at once, by a thread of cuDNN's kernels; PyTorch's own take one number
+_SUMMED_BYTES = 8  # at once, by a thread of cuDNN's kernels; PyTorch's own take one number
 
 
 def blocks_of(op: Op, cost: Cost) -> Blocks:
@@ -172,7 +208,7 @@ def blocks_of(op: Op, cost: Cost) -> Blocks:
         return Blocks(count=count, loads=steps, bytes=integer(x.bytes))
     tensors = 2 if backward else 1
     passes = NORM_PASSES * tensors
-    loads = steps * passes * x.dtype.itemsize // _LOADED_BYTES
+    loads = steps * passes * x.dtype.itemsize // _SUMMED_BYTES
     return Blocks(count=count, loads=loads, bytes=(passes + 1) * integer(x.bytes))
 
 

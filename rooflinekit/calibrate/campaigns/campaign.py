@@ -36,6 +36,7 @@ import pandas as pd
 from rooflinekit.calibrate.campaigns.operators import check_ops
 from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.files import read_text, write_text
+from rooflinekit.ir.inputs import Release
 
 TIMINGS = ("profiler", "alone", "rested", "graph", "backend", "event")
 _MOST_COLUMNS = 100
@@ -65,6 +66,11 @@ class Campaign:
     def warm_calls(self) -> float:
         """How many calls came before those, by the note `warmup`."""
         return float(self.notes.get("warmup", "0"))
+
+    @property
+    def like(self) -> Release | None:
+        """The release of PyTorch that was measured, by the note `torch`; None where nobody says."""
+        return Release.parse(self.notes["torch"]) if "torch" in self.notes else None
 
     @property
     def tuned(self) -> bool:
