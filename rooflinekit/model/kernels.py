@@ -115,6 +115,7 @@ def _kernels(
         return
     math = math_of(op, family, tf32)
     for cost in priced.costs:
+        rows = rows_of(op, cost, like)
         label = f": {cost.label}" if cost.label else ""
         kernel = Kernel(
             name=op.name + label,
@@ -124,11 +125,11 @@ def _kernels(
             phase=op.phase,
             math=math,
             cost=cost,
-            rows=rows_of(op, cost, like),
+            rows=rows,
             reread_bytes=reread_bytes(op, cost),
             column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
             blocks=blocks_of(op, cost),
-            accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(op, like),
+            accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
             raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
         )
         if family is Family.ATTENTION:

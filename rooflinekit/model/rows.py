@@ -9,7 +9,7 @@ times.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,48 +70,34 @@ NO_ROWS = Rows()
 def softmax_rows(
     count: int, length: int, itemsize: int, *, backward: bool = False, like: Release | None = None
 ) -> Rows:
-    """Softmax, or its gradient, of `count` rows of `length` elements, by a release of PyTorch."""
-    passes, read = (GRADIENT_PASSES, 2) if backward else (SOFTMAX_PASSES, 1)
-    if length <= WARP_ROW:
-        return Rows(count=count, length=length, held_bytes=read * itemsize * length, worked=passes / SOFTMAX_PASSES)
-    return Rows(
-        count=count,
-        length=length,
-        passes=1 if not backward and _keeps_row(length, itemsize, like) else passes,
-        worked=passes / SOFTMAX_PASSES,
-        held_bytes=read * itemsize * length,
-        threads=_softmax_threads(length, itemsize, like, backward=backward),
-    )
+    """Softmax, or its gradient, of `count` rows of `length` elements, by a release of PyTorch.
 
-
-def _softmax_threads(length: int, itemsize: int, like: Release | None, *, backward: bool) -> int:
-    """Of a block: today all that there may be; else as many as load half of the row at once, up to half of them."""
-    if (like or PRESENT).holds_softmax_rows and not backward:
-        return MOST_THREADS
-    wanted = length * itemsize // _LOADED_BYTES // 2
-    return next((some for some in (32, 64, 128, 256) if wanted <= some), MOST_THREADS // 2)
-
-
-def _keeps_row(length: int, itemsize: int, like: Release | None) -> bool:
-    """Whether a softmax's block keeps its row in shared memory, and so reads it once."""
-    fits = length * itemsize % _LOADED_BYTES == 0 and length * itemsize < _SHARED_BYTES
-    return bool((like or PRESENT).holds_softmax_rows and fits)
-
-
-def softmax_accesses(op: Op, like: Release | None) -> int:
-    """What a long softmax's passes load number by number, less what those would have taken 16 bytes at a time.
-
-    Before PyTorch 2.2 rows have half of the threads or fewer, and nothing of it is seen.
+    Before PyTorch 2.2 a block had as many threads as load half of its row at once, up to 512; a gradient's still has.
+    Since then it has 1024, and keeps rows of whole 16 bytes in shared memory, as far as they fit.
     """
-    if op.kind not in SOFTMAXES or not op.inputs[0].shape or columns_length(op):
+    passes, read = (GRADIENT_PASSES, 2) if backward else (SOFTMAX_PASSES, 1)
+    row = Rows(count=count, length=length, held_bytes=read * itemsize * length, worked=passes / SOFTMAX_PASSES)
+    if length <= WARP_ROW:
+        return row
+    if backward or not (like or PRESENT).holds_softmax_rows:
+        wanted = length * itemsize // _LOADED_BYTES // 2
+        some = next((some for some in (32, 64, 128, 256) if wanted <= some), MOST_THREADS // 2)
+        return replace(row, threads=some, passes=passes)
+    if length * itemsize % _LOADED_BYTES == 0 and length * itemsize < _SHARED_BYTES:
+        return replace(row, threads=MOST_THREADS, worked=1 / SOFTMAX_PASSES)
+    return replace(row, threads=MOST_THREADS, passes=passes)
+
+
+def softmax_accesses(rows: Rows, op: Op) -> int:
+    """What a softmax's passes load number by number, less what those numbers would have taken 16 bytes at a time.
+
+    Of rows that all threads of a block read again; where they are fewer, before PyTorch 2.2, nothing of it is seen.
+    """
+    if (rows.threads, rows.passes) != (MOST_THREADS, SOFTMAX_PASSES):
         return 0
-    x = op.inputs[0]
-    length, itemsize = integer(x.shape[-1]), x.dtype.itemsize
-    if length <= WARP_ROW or not (like or PRESENT).holds_softmax_rows or _keeps_row(length, itemsize, like):
-        return 0
-    at_once = _LOADED_BYTES // itemsize
-    alone = length % (at_once * MOST_THREADS)
-    return integer(x.numel) // length * alone * SOFTMAX_PASSES * (at_once - 1) // at_once
+    at_once = _LOADED_BYTES // op.inputs[0].dtype.itemsize
+    alone = rows.length % (at_once * MOST_THREADS)
+    return rows.count * alone * SOFTMAX_PASSES * (at_once - 1) // at_once
 
 
 def norm_rows(count: int, length: int, itemsize: int, *, backward: bool = False) -> Rows:
@@ -139,7 +125,8 @@ def rows_of(op: Op, cost: Cost, like: Release | None = None) -> Rows:
     if op.kind in _SOFTMAXES and op.attrs.get("dim") in (-1, len(y.shape) - 1):
         length = integer(y.shape[-1])
         count = integer(y.numel) // max(length, 1)
-        return softmax_rows(count, length, y.dtype.itemsize, backward=op.kind in SOFTMAX_GRADIENTS, like=like)
+        itemsize, backward = op.inputs[0].dtype.itemsize, op.kind in SOFTMAX_GRADIENTS
+        return softmax_rows(count, length, itemsize, backward=backward, like=like)
     if op.kind in _ROW_NORMS and cost.label in ("", "input gradient"):
         length = math.prod(map(integer, op.attrs["normalized_shape"]))
         count = integer(y.numel) // max(length, 1)

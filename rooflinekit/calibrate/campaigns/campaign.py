@@ -18,7 +18,8 @@ A file is a CSV table. Comment lines at its head name the GPU, the source, its l
     event     one eager call between two CUDA events, synchronised each time: the CPU's work before and after the launch
 Lines `# calls: 36` and `# warmup: 18` say that so few calls were timed in a row, after so many others, that the board's
 power was no limit to the shortest.
-A line `# products: tuned` says that AMD's library of products was one with tuned kernels of all sizes in bf16.
+A line `# products: tuned` says that AMD's library of products was one with tuned kernels of all sizes in bf16, a line
+`# torch: 2.1.0` which release of PyTorch was measured.
 """
 
 from __future__ import annotations
