@@ -18,7 +18,7 @@ _IDEAL = {
     "naive_cycles": 1.0,
     **dict.fromkeys(("matrix_tile_loss", "matrix_prologue", "latency_cycles"), 0.0),
     **dict.fromkeys(("matrix_energy", "simt_energy"), 1e-30),
-    **dict.fromkeys(("column_cycles", "row_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
+    **dict.fromkeys(("column_cycles", "thread_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,
     "efficient_attention": 1.0,
     **dict.fromkeys(("efficient_wide_gradient", "triton_attention", "cudnn_attention"), 1.0),

@@ -57,7 +57,7 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "bandwidth of the cache (32 bytes a clock)": ({"l2_bytes_per_clock": 32.0}, ("quantize", "mm", "attention_call")),
     "early memory": ({"early_memory": 1.0}, ("add", "relu", "gelu", "softmax", "layernorm")),
     "cycles of a row's elements": ({"column_cycles": 1e-9}, ("softmax", "layernorm")),
-    "start of a row's block": ({"row_cycles": 1e-9}, ("softmax", "layernorm")),
+    "start of a row's block": ({"thread_cycles": 1e-9}, ("softmax", "layernorm")),
     "single accesses": ({"access_cycles": 1e-9}, ("llm_norm", "llm_act", "llm_rope", "llm_gelu")),
     "energy of 8 bits (half of 16)": ({"eight_bit_energy": 0.5}, ("mm_quantized",)),
     "rate of a weight's gradient, CUDA cores": (

@@ -1,11 +1,12 @@
 """Public measurements of attention kernels beside the prediction, by GPU, library and direction.
 
-    python -m benchmarks.operators.attention DATA [--all] [--judge]
+    python -m benchmarks.operators.attention DATA [--all] [--judge] [--unseen]
     python -m benchmarks.operators.attention DATA --choose
 
 DATA holds `attention/attention.csv`. A row is the geometric mean of predicted / measured, the median of
 |predicted / measured - 1| and how many rows there are: of shapes that take a millisecond or more, with --all of all.
-Rows without a licence, and those read by a third party, are left out unless --judge is given. --choose prints by which
+Rows without a licence, and those read by a third party, are left out unless --judge is given. --unseen: each GPU by
+constants that were fitted on all others, in some minutes. --choose prints by which
 values of the constants that no campaign tells the rows with a licence are told best: the mean over GPUs, libraries
 and directions of |ln(predicted / measured)|, one constant changed at a time.
 """
@@ -22,7 +23,10 @@ import pandas as pd
 
 from benchmarks.sources.page_tables import markdown_lines
 from benchmarks.sources.tables import read_table
+from calibration.make.operators import FOLDER
+from rooflinekit.calibrate.campaigns.campaign import load_campaigns
 from rooflinekit.calibrate.fitting.files import constants_for
+from rooflinekit.calibrate.fitting.refit import refit
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.op import DType, Op, Phase, TensorSpec
@@ -47,6 +51,7 @@ LIBRARIES = {
 }  # fmt: skip
 _DTYPES = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}
 _OPEN = ("MIT", "BSD-3-Clause", "Apache-2.0")
+_NONE: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 _KIND = "aten._scaled_dot_product_flash_attention"
 
 
@@ -96,6 +101,12 @@ def machine_of(gpu: str) -> Machine:
     return Machine.of(device, constants_for(device))
 
 
+def fitted_without() -> dict[str, dict[str, float]]:
+    """Of each GPU that is in the fits, the constants that all others tell."""
+    fits = refit(load_campaigns(FOLDER))
+    return {gpu: found.values(gpu, fits.relatives[gpu]) for gpu, found in fits.without.items()}
+
+
 def kernels_of(rows: pd.DataFrame) -> dict[str, list[tuple[int, Kernel]]]:
     """The kernels of each GPU's rows, with the rows that they are of."""
     found = {}
@@ -109,12 +120,16 @@ def kernels_of(rows: pd.DataFrame) -> dict[str, list[tuple[int, Kernel]]]:
     return found
 
 
-def predicted(kernels: Mapping[str, list[tuple[int, Kernel]]], count: int, **values: float) -> np.ndarray:
-    """Seconds of each of so many rows; values: of constants, in place of the shipped ones."""
+def predicted(
+    kernels: Mapping[str, list[tuple[int, Kernel]]], count: int, unseen: Mapping[str, Mapping[str, float]] = _NONE,
+    **values: float,
+) -> np.ndarray:  # fmt: skip
+    """Seconds of each of so many rows; of GPUs in `unseen` by their values there, `values` in place of the shipped."""
     found = np.zeros(count)
     for gpu, owned in kernels.items():
         machine = machine_of(gpu)
-        timings = time_kernels([k for _, k in owned], machine.with_values({**machine.values, **values}))
+        own = {**unseen.get(GPUS[gpu], machine.values), **values}
+        timings = time_kernels([k for _, k in owned], machine.with_values(own))
         np.add.at(found, [o for o, _ in owned], [timing.total_s for timing in timings])
     return found
 
@@ -164,13 +179,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--choose", action="store_true", help="errors by the values of constants that no campaign tells"
     )
+    parser.add_argument("--unseen", action="store_true", help="each GPU by constants that all others tell")
     options = parser.parse_args(arguments)
     rows = read(options.data, judge=options.judge)
     rows = rows if options.all else rows[rows["ms_derived"] >= 1]
     if options.choose:
         print(choices(read(options.data, judge=False).query("ms_derived >= 1")).to_string(index=False))
         return
-    found = table(rows, predicted(kernels_of(rows), len(rows))).reset_index()
+    unseen = fitted_without() if options.unseen else _NONE
+    found = table(rows, predicted(kernels_of(rows), len(rows), unseen)).reset_index()
     print(markdown_lines(list(found.columns), found.astype(str).to_numpy().tolist()))
 
 

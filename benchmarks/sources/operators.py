@@ -142,7 +142,8 @@ def _neusight(data: Path) -> Iterator[Campaign]:
             )
             if family != "conv":
                 rows["copies"] = 1.0
-            yield from _by_gpu(rows, NEUSIGHT, file.stem, "event")
+            for release, places in table.groupby("torch", sort=True).groups.items():
+                yield from _by_gpu(rows.loc[places], NEUSIGHT, file.stem, "event", torch=str(release))
 
 
 def _gemm_consensus(data: Path) -> Iterator[Campaign]:

@@ -42,7 +42,7 @@ from rooflinekit.model.layout import (
 from rooflinekit.model.loops import LABEL, Loop
 from rooflinekit.model.lowering import BIAS_GRADIENT
 from rooflinekit.model.recurrence import RECURRENT
-from rooflinekit.model.rows import MOST_THREADS, NO_ROWS, Rows
+from rooflinekit.model.rows import NO_ROWS, Rows
 from rooflinekit.model.templates import fuse_into_templates, may_fuse, with_template
 
 FUSED = "inductor"  # the namespace of fused kernels' kinds
@@ -52,6 +52,7 @@ _NAMED = 6  # ops in the name of a kernel
 # A Triton kernel keeps rows of up to this many elements in registers; a longer one is read in each of its passes
 # (torch/_inductor/choices.py, should_use_persistent_reduction).
 PERSISTENT_ROW = 1024
+_OF_A_WARP, _MOST_WARPS = 128, 16  # elements of a longer row, and warps (torch/_inductor/runtime/triton_heuristics.py)
 
 
 def compiled_issues(
@@ -315,5 +316,5 @@ def _rows(group: Group, written: list[tuple[TensorSpec, int]]) -> Rows:
     size = max((spec.dtype.itemsize for spec, _ in written), default=4)
     return Rows(
         count=group.outer, length=group.inner, passes=2, held_bytes=size * group.inner,
-        threads=min(MOST_THREADS, group.inner // 4),
+        warps=min(_MOST_WARPS, group.inner // _OF_A_WARP),
     )  # fmt: skip

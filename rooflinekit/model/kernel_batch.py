@@ -19,7 +19,7 @@ from rooflinekit.model.kernel import Kernel
 Floats: TypeAlias = NDArray[np.float64]
 T = TypeVar("T")
 
-_ONCE = ("passes", "threads", "links", "starts", "streamed")  # columns that are 1 where nothing is said
+_ONCE = ("passes", "warps", "links", "starts", "streamed")  # columns that are 1 where nothing is said
 
 
 class Columns:
@@ -129,7 +129,8 @@ class KernelBatch:
     columns: Floats  # elements of such a row
     passes: Floats  # how often such a row is read
     row_bytes: Floats  # what a block comes back to in the later passes
-    threads: Floats  # of such a block
+    threads: Floats  # of such a block; 0 where it has so many warps of whatever size
+    warps: Floats
     reread_bytes: Floats  # of tensors that are read once more after the kernel has been through them
     column: Floats  # bytes that a thread has been through before it reads them once more; 0 for the whole tensor
     blocks: Floats  # that sum a part of a tensor each
@@ -195,6 +196,7 @@ TOLD = {
     name: attrgetter(place)
     for name, place in {
         "rows": "rows.count", "passes": "rows.passes", "row_bytes": "rows.held_bytes", "threads": "rows.threads",
+        "warps": "rows.warps",
         "reread_bytes": "reread_bytes", "column": "column", "blocks": "blocks.count", "loads": "blocks.loads",
         "block_bytes": "blocks.bytes", "accesses": "accesses", "alone": "alone", "streamed": "streamed",
     }.items()

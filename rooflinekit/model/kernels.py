@@ -19,13 +19,11 @@ from rooflinekit.model.convolution import convolution_kernels, is_convolution, w
 from rooflinekit.model.kernel import Issue, Kernel, Traffic
 from rooflinekit.model.recurrence import RECURRENT, cell_kernel, is_cell, recurrent_kernel
 from rooflinekit.model.rows import (
-    MOST_THREADS,
-    SOFTMAX_PASSES,
-    WARP_ROW,
     blocks_of,
     columns_length,
     reread_bytes,
     rows_of,
+    softmax_accesses,
     window_accesses,
 )
 
@@ -117,6 +115,7 @@ def _kernels(
         return
     math = math_of(op, family, tf32)
     for cost in priced.costs:
+        rows = rows_of(op, cost, like)
         label = f": {cost.label}" if cost.label else ""
         kernel = Kernel(
             name=op.name + label,
@@ -126,11 +125,11 @@ def _kernels(
             phase=op.phase,
             math=math,
             cost=cost,
-            rows=rows_of(op, cost),
+            rows=rows,
             reread_bytes=reread_bytes(op, cost),
             column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
             blocks=blocks_of(op, cost),
-            accesses=window_accesses(op) + unaligned_accesses(op),
+            accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
             raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
         )
         if family is Family.ATTENTION:
@@ -189,20 +188,15 @@ def math_of(op: Op, family: Family, tf32: bool | None) -> Math:
     return math
 
 
-# Kernels that move numbers one by one, for rows begin off a boundary of 16 bytes: products in 16 bits, long softmaxes.
+# Kernels that move numbers one by one, for rows begin off a boundary of 16 bytes.
 
 
 _PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
-_SOFTMAXES = ("aten._softmax", "aten._log_softmax")
 _AT_ONCE = 8  # numbers of 16 bits in 16 bytes
-_LOADED_BYTES = 16  # at once
-_SHARED_BYTES = 48 * 1024  # of shared memory that a block gets unasked
 
 
 def unaligned_accesses(op: Op) -> int:
     """Loads of single elements that a kernel on such rows takes beyond what it would on others; 0 for other ops."""
-    if op.kind in _SOFTMAXES:
-        return _of_a_softmax(op)
     if op.kind not in _PRODUCTS:
         return 0
     return sum(_in_pieces(tensor) for tensor in (*op.inputs[-2:], *op.outputs[:1]))
@@ -220,16 +214,3 @@ def _in_pieces(matrix: TensorSpec) -> int:
     row = integer(stride[1 - along])
     pieces = next(many for many in (_AT_ONCE, 4, 2, 1) if row % many == 0)
     return 0 if pieces == _AT_ONCE else integer(matrix.numel) // pieces
-
-
-def _of_a_softmax(op: Op) -> int:
-    """What its passes load number by number, less what those numbers would have taken 16 bytes at a time."""
-    x = op.inputs[0]
-    if not x.shape or columns_length(op):
-        return 0
-    length, at_once = integer(x.shape[-1]), _LOADED_BYTES // x.dtype.itemsize
-    held = length % at_once == 0 and length * x.dtype.itemsize < _SHARED_BYTES
-    if length <= WARP_ROW or held:
-        return 0
-    alone = length % (at_once * MOST_THREADS)
-    return integer(x.numel) // length * alone * SOFTMAX_PASSES * (at_once - 1) // at_once

@@ -24,7 +24,7 @@ from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.rows import SUM_THREADS, WARP
+from rooflinekit.model.rows import SUM_THREADS
 from rooflinekit.model.stated import NUMBERS
 
 _SMALL_L1 = 24 * 1024.0  # bytes, where the specification is silent: the smallest of any GPU since 2014
@@ -160,20 +160,26 @@ def _missed(work: KernelBatch, machine: Machine) -> Floats:
 
 def _rows_bytes(work: KernelBatch, machine: Machine) -> Floats:
     """Bytes that pass the caches before a block comes back to its row: the rows of all blocks, and as many results."""
-    blocks = np.minimum(machine.threads_per_sm / work.threads, np.ceil(work.rows / machine.sm_count))
+    blocks = np.minimum(machine.threads_per_sm / _threads(work, machine), np.ceil(work.rows / machine.sm_count))
     found: Floats = 2 * blocks * work.row_bytes * machine.sm_count
+    return found
+
+
+def _threads(work: KernelBatch, machine: Machine) -> Floats:
+    """Of a block that works on a row."""
+    found: Floats = np.where(work.threads > 0, work.threads, work.warps * machine.warp)
     return found
 
 
 def rows_s(work: KernelBatch, machine: Machine) -> Floats:
     """Seconds that the SMs spend on rows: on their elements, and on starting, joining and ending each row's threads."""
-    value = machine.values
-    once = value["row_cycles"] * (work.threads > WARP)  # a warp needs no other to find its row's sum
+    value, threads = machine.values, _threads(work, machine)
+    once = value["thread_cycles"] * threads * (threads > machine.warp)  # a warp needs no other to find its row's sum
     busy = np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once)
     # a block alone waits for its row: it asks for its next elements when the last have come from DRAM
     far = 1 - np.divide(_found(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
-    loads = work.columns / (_PER_LOAD * work.threads) * (1 + (work.passes - 1) * _missed(work, machine))
-    waits = (work.rows > 0) & (work.threads > WARP)
+    loads = work.columns / (_PER_LOAD * threads) * (1 + (work.passes - 1) * _missed(work, machine))
+    waits = (work.rows > 0) & (threads > machine.warp)
     longer: Floats = np.maximum(busy, np.where(waits, loads * value["load_cycles"] * np.maximum(far, 0.0), 0.0))
     return longer / machine.clock
 

@@ -9,7 +9,7 @@ times.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from rooflinekit.cost.rules.reduction import (
     RMS_NORM_GRADIENT,
 )
 from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.model.stated import NUMBERS
@@ -39,12 +40,13 @@ _WINDOWS = frozenset((*MAX_POOLS, *AVERAGE_POOLS))
 _OVER_ALL = _ALL_GRADIENTS | {*BATCH_NORMS, GROUP_NORM}
 
 WARP_ROW = 1024  # elements of the longest row that a warp keeps in registers
-WARP = 32
 SOFTMAX_PASSES = 3
 GRADIENT_PASSES = 2  # of a softmax: the sum, the result
 NORM_PASSES = 2
-NORM_THREADS = 128
+NORM_WARPS = 4
 MOST_THREADS = 1024
+_LOADED_BYTES = 16  # at once, by a thread of a softmax
+_SHARED_BYTES = 48 * 1024  # of shared memory that a block gets unasked
 _FP32_BYTES = 4
 _BY_NUMBERS = NUMBERS["norm by numbers"].value
 
@@ -57,25 +59,45 @@ class Rows:
     length: int = 0  # elements of one
     passes: int = 1  # how often one is read
     held_bytes: int = 0  # what a block comes back to in the later passes
-    threads: int = 1  # of a block
+    threads: int = 0  # of a block; 0 where it has so many warps of whatever size
+    warps: int = 1
     worked: float = 1.0  # of the time that a forward pass takes on an element
 
 
 NO_ROWS = Rows()
 
 
-def softmax_rows(count: int, length: int, itemsize: int, *, backward: bool = False) -> Rows:
-    """Softmax, or its gradient, of `count` rows of `length` elements."""
-    short = length <= WARP_ROW
-    passes = GRADIENT_PASSES if backward else SOFTMAX_PASSES
-    return Rows(
-        count=count,
-        length=length,
-        passes=1 if short else passes,
-        worked=passes / SOFTMAX_PASSES,
-        held_bytes=2 * itemsize * length,  # input and output
-        threads=WARP if short else min(length // 4, MOST_THREADS),
-    )
+def softmax_rows(
+    count: int, length: int, itemsize: int, *, backward: bool = False, like: Release | None = None
+) -> Rows:
+    """Softmax, or its gradient, of `count` rows of `length` elements, by a release of PyTorch.
+
+    Before PyTorch 2.2 a block had as many threads as load half of its row at once, up to 512; a gradient's still has.
+    Since then it has 1024, and keeps rows of whole 16 bytes in shared memory, as far as they fit.
+    """
+    passes, read = (GRADIENT_PASSES, 2) if backward else (SOFTMAX_PASSES, 1)
+    row = Rows(count=count, length=length, held_bytes=read * itemsize * length, worked=passes / SOFTMAX_PASSES)
+    if length <= WARP_ROW:
+        return row
+    if backward or not (like or PRESENT).holds_softmax_rows:
+        wanted = length * itemsize // _LOADED_BYTES // 2
+        some = next((some for some in (32, 64, 128, 256) if wanted <= some), MOST_THREADS // 2)
+        return replace(row, threads=some, passes=passes)
+    if length * itemsize % _LOADED_BYTES == 0 and length * itemsize < _SHARED_BYTES:
+        return replace(row, threads=MOST_THREADS, worked=1 / SOFTMAX_PASSES)
+    return replace(row, threads=MOST_THREADS, passes=passes)
+
+
+def softmax_accesses(rows: Rows, op: Op) -> int:
+    """What a softmax's passes load number by number, less what those numbers would have taken 16 bytes at a time.
+
+    Of rows that all threads of a block read again; where they are fewer, before PyTorch 2.2, nothing of it is seen.
+    """
+    if (rows.threads, rows.passes) != (MOST_THREADS, SOFTMAX_PASSES):
+        return 0
+    at_once = _LOADED_BYTES // op.inputs[0].dtype.itemsize
+    alone = rows.length % (at_once * MOST_THREADS)
+    return rows.count * alone * SOFTMAX_PASSES * (at_once - 1) // at_once
 
 
 def norm_rows(count: int, length: int, itemsize: int, *, backward: bool = False) -> Rows:
@@ -85,7 +107,7 @@ def norm_rows(count: int, length: int, itemsize: int, *, backward: bool = False)
         length=length,
         passes=NORM_PASSES,
         held_bytes=itemsize * length,
-        threads=NORM_THREADS,
+        warps=NORM_WARPS,
         worked=1.0 if backward else float(normalized(itemsize)),
     )
 
@@ -95,7 +117,7 @@ def normalized(itemsize: Any) -> Any:
     return _BY_NUMBERS + (1 - _BY_NUMBERS) * np.minimum(itemsize, _FP32_BYTES) / _FP32_BYTES
 
 
-def rows_of(op: Op, cost: Cost) -> Rows:
+def rows_of(op: Op, cost: Cost, like: Release | None = None) -> Rows:
     """The rows of an op's kernel; none for other kinds. Engines' kernels keep a row in registers, and stream."""
     if not op.outputs or not op.outputs[0].shape:
         return NO_ROWS
@@ -103,7 +125,8 @@ def rows_of(op: Op, cost: Cost) -> Rows:
     if op.kind in _SOFTMAXES and op.attrs.get("dim") in (-1, len(y.shape) - 1):
         length = integer(y.shape[-1])
         count = integer(y.numel) // max(length, 1)
-        return softmax_rows(count, length, y.dtype.itemsize, backward=op.kind in SOFTMAX_GRADIENTS)
+        itemsize, backward = op.inputs[0].dtype.itemsize, op.kind in SOFTMAX_GRADIENTS
+        return softmax_rows(count, length, itemsize, backward=backward, like=like)
     if op.kind in _ROW_NORMS and cost.label in ("", "input gradient"):
         length = math.prod(map(integer, op.attrs["normalized_shape"]))
         count = integer(y.numel) // max(length, 1)
@@ -153,7 +176,7 @@ class Blocks:
 
 NO_BLOCKS = Blocks()
 SUM_THREADS = 512
-_LOADED_BYTES = 8  # at once, by a thread of cuDNN's kernels; PyTorch's own take one number
+_SUMMED_BYTES = 8  # at once, by a thread of cuDNN's kernels; PyTorch's own take one number
 
 
 def blocks_of(op: Op, cost: Cost) -> Blocks:
@@ -172,7 +195,7 @@ def blocks_of(op: Op, cost: Cost) -> Blocks:
         return Blocks(count=count, loads=steps, bytes=integer(x.bytes))
     tensors = 2 if backward else 1
     passes = NORM_PASSES * tensors
-    loads = steps * passes * x.dtype.itemsize // _LOADED_BYTES
+    loads = steps * passes * x.dtype.itemsize // _SUMMED_BYTES
     return Blocks(count=count, loads=loads, bytes=(passes + 1) * integer(x.bytes))
 
 

@@ -30,9 +30,9 @@ def test_each_count_in_its_column() -> None:
     work = work_of([kernel(), kernel(cost=cost, rows=rows, math=Math.FP64, algorithm=cudnn.FEW_CHANNELS)])
     columns = ("vector_flop", "special_flop", "read_bytes", "write_bytes")
     assert [getattr(work, name).tolist() for name in columns] == [[0, 1], [0, 2], [0, 3], [0, 4]]
-    # no rows are read once by one thread
+    # no rows are read once by one warp
     columns = ("rows", "columns", "passes", "row_bytes", "threads")
-    assert [getattr(work, name).tolist() for name in columns] == [[0, 10], [0, 20], [1, 3], [0, 40], [1, 50]]
+    assert [getattr(work, name).tolist() for name in columns] == [[0, 10], [0, 20], [1, 3], [0, 40], [0, 50]]
     assert [work.math[i] for i in work.arithmetic] == [Math.FP32, Math.FP64]
     assert work.tensor_core.tolist() == [True, False]
 

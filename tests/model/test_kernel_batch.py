@@ -26,7 +26,7 @@ def test_what_is_not_given_is_nothing() -> None:
         "accesses",
     ):
         assert getattr(work, name).tolist() == [0.0, 0.0, 0.0]
-    for name in ("passes", "threads"):  # rows are read once, by one thread
+    for name in ("passes", "warps"):  # rows are read once, by one warp
         assert getattr(work, name).tolist() == [1.0, 1.0, 1.0]
 
 

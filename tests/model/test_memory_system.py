@@ -219,6 +219,21 @@ def test_rows_go_to_sms_as_wholes(device: Device) -> None:
     assert compute_us(machine, rows=0, columns=1000) == 0.0
 
 
+def test_a_row_takes_its_sm_so_long_for_each_thread_of_its_block(device: Device) -> None:
+    values = constants(thread_cycles=2.5)
+    machine = Machine.of(device, values)
+    # 100 rows are 2 an SM: 1024 threads take 2560 cycles a row, four warps of 32 threads 320
+    assert compute_us(machine, rows=100, threads=1024) == pytest.approx(2 * 2560 / 1250)
+    assert compute_us(machine, rows=100, warps=4) == pytest.approx(2 * 320 / 1250)
+    # AMD's data centre GPUs have warps of 64, its others of 32
+    assert compute_us(Machine.of(device.replace(compute_capability="gfx90a"), values), rows=100, warps=4) == (
+        pytest.approx(2 * 640 / 1250)
+    )
+    assert Machine.of(device.replace(compute_capability="gfx1030"), values).warp == 32
+    # a warp alone needs no other to find the sum of its row
+    assert compute_us(machine, rows=100, warps=1) == 0.0
+
+
 def test_single_accesses_take_their_cycles(device: Device) -> None:
     # a million accesses on 50 SMs at a quarter cycle: 5000 cycles
     machine = Machine.of(device, constants(access_cycles=0.25))

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
@@ -38,24 +39,35 @@ class Scaled(nn.Module):
     ("length", "itemsize", "expected"),
     [
         # up to 1024 a warp keeps the row
-        (1024, 4, Rows(count=10, length=1024, passes=1, held_bytes=8192, threads=32)),
-        # 1025 // 4 = 256 threads
-        (1025, 4, Rows(count=10, length=1025, passes=3, held_bytes=8200, threads=256)),
-        (2048, 4, Rows(count=10, length=2048, passes=3, held_bytes=16384, threads=512)),
-        # no more than 1024 threads: from 4096 elements on
-        (8192, 2, Rows(count=10, length=8192, passes=3, held_bytes=32768, threads=1024)),
-        (16, 2, Rows(count=10, length=16, passes=1, held_bytes=64, threads=32)),
-        (1, 4, Rows(count=10, length=1, passes=1, held_bytes=8, threads=32)),
+        (1024, 4, Rows(count=10, length=1024, held_bytes=4096)),
+        (1, 4, Rows(count=10, length=1, held_bytes=4)),
+        # no whole number of 16 bytes: the row is read three times
+        (1025, 4, Rows(count=10, length=1025, passes=3, held_bytes=4100, threads=1024)),
+        # else it lies in shared memory, of which a block gets 48 KiB: 12288 numbers are too many
+        (2048, 4, Rows(count=10, length=2048, held_bytes=8192, threads=1024, worked=1 / 3)),
+        (12288, 4, Rows(count=10, length=12288, passes=3, held_bytes=49152, threads=1024)),
+        (12288, 2, Rows(count=10, length=12288, held_bytes=24576, threads=1024, worked=1 / 3)),
     ],
 )
 def test_softmax(length: int, itemsize: int, expected: Rows) -> None:
     assert softmax_rows(10, length, itemsize) == expected
 
 
+@pytest.mark.parametrize(
+    ("length", "itemsize", "threads"),
+    # NeuSight's table has the blocks of PyTorch 2.1: 128 threads up to 1031 numbers, 256 up to 2055, then 512
+    [(1031, 4, 128), (1033, 4, 256), (2053, 4, 256), (2065, 4, 512), (16384, 4, 512), (1032, 2, 64), (2048, 2, 128)],
+)
+def test_softmax_before_rows_were_held(length: int, itemsize: int, threads: int) -> None:
+    old = softmax_rows(10, length, itemsize, like=Release.parse("2.1.0"))
+    assert (old.threads, old.passes) == (threads, 3)
+    assert softmax_rows(10, length, itemsize, backward=True).threads == threads  # as gradients still are
+
+
 def test_normalization() -> None:
-    # statistics, then the result: two reads by 128 threads; of half the bytes three quarters of the time
-    assert norm_rows(7, 768, 4) == Rows(count=7, length=768, passes=2, held_bytes=3072, threads=128)
-    assert norm_rows(7, 768, 2) == Rows(count=7, length=768, passes=2, held_bytes=1536, threads=128, worked=0.75)
+    # statistics, then the result: two reads by four warps; of half the bytes three quarters of the time
+    assert norm_rows(7, 768, 4) == Rows(count=7, length=768, passes=2, held_bytes=3072, warps=4)
+    assert norm_rows(7, 768, 2) == Rows(count=7, length=768, passes=2, held_bytes=1536, warps=4, worked=0.75)
 
 
 # --- on traced ops ----------------------------------------------------------------------------------------------
@@ -66,7 +78,7 @@ def test_normalization() -> None:
 def test_softmax_over_the_last_size_of_a_trace(op: object, dim: int) -> None:
     (kernel,) = kernels(lambda x: op(x, dim), rk.Input(3, 5, 2048))
     # 15 rows of 2048 numbers of 4 bytes
-    assert kernel.rows == Rows(count=15, length=2048, passes=3, held_bytes=16384, threads=512)
+    assert kernel.rows == Rows(count=15, length=2048, held_bytes=8192, threads=1024, worked=1 / 3)
 
 
 def test_softmax_over_another_size_has_no_rows() -> None:
@@ -77,10 +89,10 @@ def test_softmax_over_another_size_has_no_rows() -> None:
 def test_the_gradient_of_softmax_has_the_rows_of_softmax() -> None:
     found = kernels(Scaled(lambda x: functional.softmax(x, -1)), rk.Input(6, 64), mode="training")
     rows = {kernel.kind: kernel.rows for kernel in found}
-    assert rows["aten._softmax"] == Rows(count=6, length=64, passes=1, held_bytes=512, threads=32)
+    assert rows["aten._softmax"] == Rows(count=6, length=64, held_bytes=256)
     # a sum and the result, where the softmax has a maximum before
-    assert rows["aten._softmax_backward_data"] == replace(rows["aten._softmax"], worked=2 / 3)
-    longer = kernels(Scaled(lambda x: functional.softmax(x, -1)), rk.Input(6, 4096), mode="training")
+    assert rows["aten._softmax_backward_data"] == replace(rows["aten._softmax"], held_bytes=512, worked=2 / 3)
+    longer = kernels(Scaled(lambda x: functional.softmax(x, -1)), rk.Input(6, 4097), mode="training")
     assert {k.kind: k.rows.passes for k in longer if "softmax" in k.kind} == {
         "aten._softmax": 3,
         "aten._softmax_backward_data": 2,
@@ -90,7 +102,7 @@ def test_the_gradient_of_softmax_has_the_rows_of_softmax() -> None:
 def test_layer_norm_over_the_sizes_that_it_normalizes() -> None:
     (kernel,) = kernels(nn.LayerNorm((5, 32)), rk.Input(3, 7, 5, 32, dtype="float16"), dtype="float16")
     # 21 rows of 160 numbers of 2 bytes
-    assert kernel.rows == Rows(count=21, length=160, passes=2, held_bytes=320, threads=128, worked=0.75)
+    assert kernel.rows == Rows(count=21, length=160, passes=2, held_bytes=320, warps=4, worked=0.75)
 
 
 def test_of_layer_norm_backward_only_the_gradient_of_the_input_goes_by_rows() -> None:
@@ -98,7 +110,7 @@ def test_of_layer_norm_backward_only_the_gradient_of_the_input_goes_by_rows() ->
     found = kernels(Scaled(layer), rk.Input(6, 32), mode="training")
     rows = {k.cost.label: k.rows for k in found if k.kind == "aten.native_layer_norm_backward"}
     assert rows == {
-        "input gradient": Rows(count=6, length=32, passes=2, held_bytes=128, threads=128),
+        "input gradient": Rows(count=6, length=32, passes=2, held_bytes=128, warps=4),
         "gain and shift gradient": NO_ROWS,
     }
 

@@ -18,7 +18,8 @@ A file is a CSV table. Comment lines at its head name the GPU, the source, its l
     event     one eager call between two CUDA events, synchronised each time: the CPU's work before and after the launch
 Lines `# calls: 36` and `# warmup: 18` say that so few calls were timed in a row, after so many others, that the board's
 power was no limit to the shortest.
-A line `# products: tuned` says that AMD's library of products was one with tuned kernels of all sizes in bf16.
+A line `# products: tuned` says that AMD's library of products was one with tuned kernels of all sizes in bf16, a line
+`# torch: 2.1.0` which release of PyTorch was measured.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import pandas as pd
 from rooflinekit.calibrate.campaigns.operators import check_ops
 from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.files import read_text, write_text
+from rooflinekit.ir.inputs import Release
 
 TIMINGS = ("profiler", "alone", "rested", "graph", "backend", "event")
 _MOST_COLUMNS = 100
@@ -65,6 +67,11 @@ class Campaign:
     def warm_calls(self) -> float:
         """How many calls came before those, by the note `warmup`."""
         return float(self.notes.get("warmup", "0"))
+
+    @property
+    def like(self) -> Release | None:
+        """The release of PyTorch that was measured, by the note `torch`; None where nobody says."""
+        return Release.parse(self.notes["torch"]) if "torch" in self.notes else None
 
     @property
     def tuned(self) -> bool:

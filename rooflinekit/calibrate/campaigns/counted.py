@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rooflinekit.calibrate.campaigns.operators import OPS, STORED, ops_of
 from rooflinekit.cost.table import price
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.points import Number, Points, TooLargeError, integer
 from rooflinekit.model.convolution import with_layout_copies
@@ -50,8 +51,13 @@ class Group:
     residuals: str  # the family that their residuals are of, as `model.families` has it
 
 
-def counted(op: str, rows: pd.DataFrame, device: Device | None = None) -> tuple[Group, ...]:
-    """What the rows of one op in one format launch on a device; of none known, families and layouts are as stated."""
+def counted(
+    op: str, rows: pd.DataFrame, device: Device | None = None, like: Release | None = None
+) -> tuple[Group, ...]:
+    """What the rows of one op in one format launch on a device, by a release of PyTorch.
+
+    Of no device known, families and layouts are as stated.
+    """
     sizes = OPS[op].sizes
     dtype = str(rows["dtype"].iloc[0]) if len(rows) else ""
     table = {name: rows[name].fillna(0).to_numpy().astype(np.int64) for name in sizes if name in rows}
@@ -60,7 +66,7 @@ def counted(op: str, rows: pd.DataFrame, device: Device | None = None) -> tuple[
         left = places
         while left.size:
             own = {name: column[left] for name, column in table.items() if name in _COLUMNS}
-            alike, kernels, family = _kernels(op, dtype, fixed, own, device)
+            alike, kernels, family = _kernels(op, dtype, fixed, own, device, like)
             groups.append(Group(rows=left[alike], kernels=kernels, residuals=family))
             left = left[~alike]
     return tuple(groups)
@@ -80,15 +86,16 @@ def _alike(rows: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[NDArray[n
 
 
 def _kernels(
-    op: str, dtype: str, fixed: Mapping[str, Any], columns: Mapping[str, NDArray[np.int64]], device: Device | None
-) -> tuple[NDArray[np.bool_], tuple[Kernel, ...], str]:
+    op: str, dtype: str, fixed: Mapping[str, Any], columns: Mapping[str, NDArray[np.int64]], device: Device | None,
+    like: Release | None,
+) -> tuple[NDArray[np.bool_], tuple[Kernel, ...], str]:  # fmt: skip
     """Which of the rows launch what the first does, their kernels, and the family of these."""
     among = np.ones(len(next(iter(columns.values()))), dtype=bool)
     while True:
         points = Points({name: column[among] for name, column in columns.items()})
         try:
             with np.errstate(all="ignore"):  # rows that are crossed out may be anything
-                kernels = _launched(op, dtype, {**fixed, **_sizes(points)}, device)
+                kernels = _launched(op, dtype, {**fixed, **_sizes(points)}, device, like)
                 main = next((kernel for kernel in reversed(kernels) if kernel.cost.gemms), kernels[-1])  # its product
                 family = measured_family(main, device)
         except TooLargeError:  # fewer at once; one alone has Python's own numbers, which hold all
@@ -106,13 +113,14 @@ def _sizes(points: Points) -> Sizes:
     return {name: points.column(column) for name, column in points.sizes.items()}
 
 
-def _launched(op: str, dtype: str, size: Sizes, device: Device | None) -> tuple[Kernel, ...]:
+def _launched(op: str, dtype: str, size: Sizes, device: Device | None, like: Release | None) -> tuple[Kernel, ...]:
     kernels: list[Kernel] = []
     ops, tensor_formats = ops_of(op, dtype, size), () if device is None else formats_channels_last(device)
     for one in ops:
         priced = price(one, on_unknown="raise")
         # attention was measured as engines run it, by kernels that differ by the GPU
-        found = plain_kernels(priced, dtype == "tf32", device if priced.timed_as is Family.ATTENTION else None)
+        own = device if priced.timed_as is Family.ATTENTION else None
+        found = plain_kernels(priced, dtype == "tf32", own, like)
         kernels += with_layout_copies(one, found, tensor_formats) if priced.timed_as is Family.CONVOLUTION else found
     return _repeated(op, size, ops[-1], _as_measured(op, dtype, size, kernels))
 
@@ -126,7 +134,7 @@ def _as_measured(op: str, dtype: str, size: Sizes, kernels: list[Kernel]) -> lis
         last = replace(last, accesses=_SINGLE_LOADS[op] * elements, rows=rows)
         if op == "llm_rope":
             last = replace(last, cost=replace(last.cost, vector_flop=3 * elements))
-    elif op in ("softmax", *_PRODUCTS):
+    elif op in _PRODUCTS:
         last = replace(last, accesses=0)
     elif op == "quantize":
         loads, stored = -(-size["cols"] // _QUANTIZED_AT_ONCE), STORED[dtype].itemsize

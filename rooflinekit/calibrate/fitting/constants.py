@@ -129,8 +129,8 @@ CONSTANTS: dict[str, Description] = {
     "overlap": _d("1", "exponent of the norm that joins compute and memory time", 2.8, 1.2, 10, 0.5, 0.0, _FITTED),
     "column_cycles": _d("cycle", "time of an SM for an element of a row, all passes together",
                         0.5, 0.005, 4, 1.0, 0.3, _FITTED),
-    "row_cycles": _d("cycle", "time of an SM for a row's block, beside its elements: start, reductions, end",
-                     400, 20, 4000, 1.0, 0.2, _FITTED),
+    "thread_cycles": _d("cycle", "time of an SM for a thread of a row's block, beside elements: start, reductions, end",
+                        3.5, 0.2, 40, 1.0, 0.2, _FITTED),
     "load_cycles": _d("cycle", "from one load of a row's block that is alone on its SM to the next, out of DRAM",
                       900, 400, 2000, 0.3, 0.0, "KernelBench's layer norm of 16 rows of 4 million numbers takes 3.5 "
                       "cycles a number on eight GPUs: two passes of 128 threads with 4 numbers each"),
@@ -326,7 +326,7 @@ STAGES = (
         name="rows",
         ops=frozenset({"softmax", "layernorm"}),
         dtypes=_HALF | _SINGLE,
-        constants=("column_cycles", "row_cycles"),
+        constants=("column_cycles", "thread_cycles"),
     ),
     Stage(
         name="products on the CUDA cores",

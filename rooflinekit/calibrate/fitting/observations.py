@@ -17,6 +17,7 @@ from rooflinekit.calibrate.campaigns.counted import Group, counted
 from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_names, load_device
+from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.points import values_of
 from rooflinekit.model.families import plain
 from rooflinekit.model.kernel import Kernel
@@ -100,6 +101,7 @@ class Observations:
     calls: float = float("inf")  # that were timed in a row
     warm_calls: float = 0.0  # before those, after a rest
     tuned: bool = False  # see Campaign
+    like: Release | None = None  # likewise
     memo: dict[str, tuple[Device, Candidates]] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -157,7 +159,7 @@ class Observations:
     def taken(self, chosen: NDArray[Any]) -> Observations:
         """Some of the measurements."""
         rows = self.rows[chosen].reset_index(drop=True)
-        groups = counted(self.op, rows, _device(self.gpu))
+        groups = counted(self.op, rows, _device(self.gpu), self.like)
         return replace(self, rows=rows, seconds=rows["seconds"].to_numpy(dtype=float), groups=groups, memo={})
 
     def with_kernels(self, change: Callable[[Kernel], Kernel]) -> Observations:
@@ -167,11 +169,15 @@ class Observations:
 
 
 def observe(
-    gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame, device: Device | None = None
-) -> Observations:
-    """Measurements of one op in one format, with their kernels. device: by default the shipped one of the name."""
+    gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame, device: Device | None = None,
+    like: Release | None = None,
+) -> Observations:  # fmt: skip
+    """Measurements of one op in one format, with their kernels.
+
+    device: by default the shipped one of the name. like: the release of PyTorch that was measured.
+    """
     rows = rows.reset_index(drop=True)
-    groups = counted(op, rows, device or _device(gpu))
+    groups = counted(op, rows, device or _device(gpu), like)
     return Observations(
         gpu=gpu,
         host=host,
@@ -181,6 +187,7 @@ def observe(
         groups=groups,
         rows=rows,
         seconds=rows["seconds"].to_numpy(dtype=float),
+        like=like,
     )
 
 
@@ -196,7 +203,7 @@ def observations_of(campaigns: Iterable[Campaign]) -> list[Observations]:
         replace(one, calls=c.calls, warm_calls=c.warm_calls, tuned=c.tuned)
         for c in campaigns
         for (op, _), rows in c.rows.groupby(["op", "dtype"], sort=True)
-        for one in _by_family(observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows))
+        for one in _by_family(observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows, like=c.like))
     ]
 
 

@@ -1,6 +1,7 @@
 """Campaign files: written and read as they are, never half, and one clear error for each that is wrong."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ from rooflinekit.calibrate.campaigns.campaign import Campaign, load_campaigns, r
 from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.calibrate.fitting.folder import default_campaigns
 from rooflinekit.errors import CampaignError
+from rooflinekit.ir.inputs import Release
 
 HEAD = "# gpu: nvidia-t4\n# source: lab run 7\n# licence: CC0\n# timing: event\n"
 COLUMNS = "op,dtype,m,n,k,seconds\n"
@@ -268,6 +270,8 @@ def test_what_else_the_head_says_is_kept(tmp_path: Path) -> None:
     file.write_text(HEAD + "# driver: 580.65\n" + COLUMNS + ROW)
     found = read_campaign(file)
     assert found.notes == {"driver": "580.65"}
+    assert found.like is None
+    assert replace(found, notes={"torch": "2.1.0+cu121"}).like == Release(2, 1, 0)
     write_campaign(found, tmp_path / "again.csv")
     assert read_campaign(tmp_path / "again.csv").notes == found.notes
 

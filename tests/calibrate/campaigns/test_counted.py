@@ -10,6 +10,7 @@ from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.calibrate.fitting.observations import observe
 from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import SCALED
 from rooflinekit.model.kernel import Kernel
@@ -254,3 +255,10 @@ def test_families_are_those_of_predictions(op: str, dtype: str, gpu: str, name: 
     sizes = {**dict.fromkeys(OPS[op].needed, 64), **(SMALL if op.startswith("conv") else {})}
     (group,) = counted(op, pd.DataFrame([{"op": op, "dtype": dtype, **sizes}]), rk.load_device(gpu))
     assert group.residuals == name
+
+
+def test_a_softmax_by_the_release_that_was_measured() -> None:
+    rows = pd.DataFrame([{"op": "softmax", "dtype": "fp32", "rows": 10, "cols": 2048}])
+    threads = {like: counted("softmax", rows, like=like)[0].kernels[-1].rows.threads for like in (Release(2, 1), None)}
+    # PyTorch 2.1's block loads half of 512 times 16 bytes at once
+    assert threads == {Release(2, 1): 256, None: 1024}
