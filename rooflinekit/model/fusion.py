@@ -52,7 +52,9 @@ _NAMED = 6  # ops in the name of a kernel
 # A Triton kernel keeps rows of up to this many elements in registers; a longer one is read in each of its passes
 # (torch/_inductor/choices.py, should_use_persistent_reduction).
 PERSISTENT_ROW = 1024
-_OF_A_WARP, _MOST_WARPS = 128, 16  # elements of a longer row, and warps (torch/_inductor/runtime/triton_heuristics.py)
+# Elements of a longer row for each thread, and threads (torch/_inductor/runtime/triton_heuristics.py): 16 warps of 32,
+# or 8 of 64.
+_OF_A_THREAD, _MOST_THREADS = 4, 512
 
 
 def compiled_issues(
@@ -316,5 +318,5 @@ def _rows(group: Group, written: list[tuple[TensorSpec, int]]) -> Rows:
     size = max((spec.dtype.itemsize for spec, _ in written), default=4)
     return Rows(
         count=group.outer, length=group.inner, passes=2, held_bytes=size * group.inner,
-        warps=min(_MOST_WARPS, group.inner // _OF_A_WARP),
+        threads=min(_MOST_THREADS, group.inner // _OF_A_THREAD),
     )  # fmt: skip
