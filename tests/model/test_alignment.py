@@ -2,8 +2,10 @@
 
 import pytest
 
+from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import DType, Op, Phase, TensorSpec
 from rooflinekit.model.kernels import unaligned_accesses
+from rooflinekit.model.rows import rows_of, softmax_accesses
 
 
 def product(m: int, n: int, k: int, dtype: DType = DType.FLOAT16, stride: tuple[int, ...] | None = None) -> Op:
@@ -51,4 +53,4 @@ def softmax(rows: int, length: int, dtype: DType = DType.BFLOAT16, dim: int = -1
     ],
 )
 def test_numbers_that_a_softmax_of_rows_off_a_boundary_loads_alone(op: Op, singles: int) -> None:
-    assert unaligned_accesses(op) == singles
+    assert softmax_accesses(rows_of(op, Cost()), op) == singles
