@@ -243,8 +243,8 @@ HEAD = """# Training on clusters, against measurements
 Made by `python -m benchmarks.clusters.accuracy DATA --page`. Rows are other people's; each source says what it is and
 what was assumed of it. One number that no op tells is fitted on whole steps, on half of vtrain's models by the hash of
 their names (`--fit` prints both halves): what Megatron's Python takes (`MEGATRON_ISSUE` in
-`rooflinekit/distributed/records.py`). Rows of megatron_bridge, of which it knows nothing, are 10.1 % off with it and
-13.4 % without it. `--fit` prints too what the halves of MPT's models on A100 say of the pace of FSDP 1's kernels beside
+`rooflinekit/distributed/records.py`). Rows of megatron_bridge, of which it knows nothing, are 10 % off with it and
+13 % without it. `--fit` prints too what the halves of MPT's models on A100 say of the pace of FSDP 1's kernels beside
 collectives: they are taken to stand still ([training](training.md)).
 """
 

@@ -106,7 +106,7 @@ SPREADS: Mapping[str, Constant] = {
         0.08, 0.3, "1", "a decoder's training step by a recipe (Megatron-LM, NeMo, LLM Foundry)", _LEDGER,
     ),
     "per token": _stated(
-        0.1, 0.3, "1", "a token of an engine that serves (vLLM, TensorRT-LLM, SGLang, DeepSpeed-MII)", _LEDGER,
+        0.08, 0.3, "1", "a token of an engine that serves (vLLM, TensorRT-LLM, SGLang, DeepSpeed-MII)", _LEDGER,
     ),
     "first token": _stated(0.15, 0.3, "1", "its first token", _LEDGER),
     "several GPUs": _stated(0.024, 0.3, "1", "a traced step on several GPUs, beside that on one (gavel)", _LEDGER),

@@ -104,8 +104,8 @@ def test_labels_say_what_is_not_as_by_default() -> None:
          "gpus: beside clusters, how many devices take part: expected integers; got 'nvidia-l4'"),
         ({"clusters": CLUSTERS, "gpus": [9]}, "dgx-a100 has 8 devices; got gpus=9"),
         ({"clusters": CLUSTERS, "strategies": ["dpd"]},
-         "strategy: expected dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, context, expert, pipeline; got 'dpd'; "
-         "did you mean 'dp' or 'ddp' or 'fsdp'?"),
+         "strategy: expected dp, ddp, ddp-gloo, zero-1, zero-2, zero-3, fsdp, tensor, context, expert, pipeline; "
+         "got 'dpd'; did you mean 'dp' or 'ddp' or 'fsdp'?"),
         ({"clusters": CLUSTERS, "savers": ["offload"]}, "savers: expected Savers(…), or several; got 'offload'"),
         ({"clusters": CLUSTERS, "split": "odd"}, "split: expected 'even' or 'proportional'; got 'odd'"),
     ],
