@@ -30,7 +30,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 ALL = dict(commands(typer.main.get_group(program(*COMMANDS))))
-SLOW = {("calibrate",), ("fit",), ("measure",)}
+SLOW = {("calibrate",), ("explore",), ("fit",), ("measure",), ("report",)}  # tests of their own run them
 
 
 def test_every_command_answers_one_question() -> None:
