@@ -387,8 +387,8 @@ class LayoutSearch:
             "fastest for their memory:",
             *(_line(step) for step in self.front[:_TOLD]),
         ]
-        if more := len(self.front) - _TOLD:
-            lines += [f"{more} more with --json"] * (more > 0)
+        if len(self.front) > _TOLD:
+            lines.append(f"{len(self.front) - _TOLD} more with --json")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
