@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import logging
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -40,6 +38,7 @@ from benchmarks.memory.sam import GPU as SAM_GPU
 from benchmarks.memory.sam import judged as sam_rows
 from benchmarks.memory.torchtune import GPU as TORCHTUNE_GPU
 from benchmarks.memory.torchtune import judged as torchtune_rows
+from benchmarks.sources.command import asked
 from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
 from benchmarks.sources.tables import read_table
 from rooflinekit.errors import RooflinekitError
@@ -155,16 +154,13 @@ def summary(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--most", type=int, default=300, help="about so many rows of each source; 0: all")
-    parser.add_argument("--worst", type=int, default=10, help="rows furthest off that are printed too")
-    parser.add_argument("--source", choices=[*SOURCES, "timm"], action="append", help="by default all")
-    parser.add_argument("--share", type=float, default=0.01, help="of timm's models that is taken")
-    parser.add_argument("--page", action="store_true", help="write the table into docs/execution.md")
-    options = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
+    options = asked(
+        __doc__, most={"type": int, "default": 300, "help": "about so many rows of each source; 0: all"},
+        worst={"type": int, "default": 10, "help": "rows furthest off that are printed too"},
+        source={"choices": [*SOURCES, "timm"], "action": "append", "help": "by default all"},
+        share={"type": float, "default": 0.01, "help": "of timm's models that is taken"},
+        page={"action": "store_true", "help": "write the table into docs/execution.md"},
+    )  # fmt: skip
     rows = pd.DataFrame(_judged(options)).astype({"beside MiB": float})
     table = summary(rows, ["source", "kind", "gpu"])
     print_frames([table])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 import rooflinekit as rk
-from benchmarks.memory.largest_batch import asked, made_smaller
+from benchmarks.memory.largest_batch import asked_share, made_smaller
 from benchmarks.sources.halves import in_first_half
 from rooflinekit.step.allocator import reserved_bytes
 from rooflinekit.step.entry import issues_for
@@ -44,7 +44,7 @@ def judged(data: Path, share: float) -> pd.DataFrame:
 
 def main() -> None:
     """Prints the table."""
-    options = asked(__doc__, 0.05)
+    options = asked_share(__doc__, 0.05)
     rows = judged(options.data, options.share)
     for column in ("all", "half", "gpu"):
         parts = rows.groupby(column)[[*_TRIED]]

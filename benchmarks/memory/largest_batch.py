@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import pandas as pd
 
 import rooflinekit as rk
 from benchmarks.networks.accuracy import traced
+from benchmarks.sources.command import asked
 from benchmarks.sources.networks import Step, timm_steps
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import memory_of
@@ -117,21 +117,15 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def asked(words: str | None, share: float) -> argparse.Namespace:
-    """The folder of measurements and a share of the models; from here on nothing is said beside the table."""
-    parser = argparse.ArgumentParser(description=(words or "").split("\n")[0])
-    parser.add_argument("data", type=Path)
-    parser.add_argument(
-        "--share", type=float, default=share, help="of the models that are taken, by a hash of the name"
-    )
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.ERROR)
-    return parser.parse_args()
+def asked_share(words: str | None, share: float) -> argparse.Namespace:
+    """The folder of measurements, and a share of the models."""
+    given = {"type": float, "default": share, "help": "of the models that are taken, by a hash of the name"}
+    return asked((words or "").split("\n")[0], silent=logging.ERROR, share=given)
 
 
 def main() -> None:
     """Prints the table."""
-    options = asked(__doc__, 0.02)
+    options = asked_share(__doc__, 0.02)
     print(summary(judge(options.data, options.share)).round(2).to_string(index=False))
 
 

@@ -15,10 +15,8 @@ result, which are in another unit than they say.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
-import warnings
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -31,6 +29,7 @@ from torch import nn
 
 import rooflinekit as rk
 from benchmarks.networks.liger import _CASES, _REFERENCES, _WITH_GRADIENT, HeadAndLoss, settings_of
+from benchmarks.sources.command import asked
 from benchmarks.sources.operators import gpu_name
 from benchmarks.sources.tables import read_table
 from rooflinekit.distributed.saving import accumulated
@@ -170,12 +169,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--worst", type=int, default=0, help="also so many rows that are furthest off")
-    options = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.ERROR)
+    further = {"type": int, "default": 0, "help": "also so many rows that are furthest off"}
+    options = asked(__doc__, silent=logging.ERROR, worst=further)
     rows = judged(options.data / "liger" / "kernels.parquet")
     print(summary(rows).round(1).to_string(index=False))
     if options.worst:

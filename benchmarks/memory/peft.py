@@ -15,9 +15,6 @@ nothing but how its weights begin may still be another method: "bat" of MiSS, an
 
 from __future__ import annotations
 
-import argparse
-import logging
-import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ import pandas as pd
 import torch
 
 import rooflinekit as rk
+from benchmarks.sources.command import asked
 from benchmarks.sources.tables import read_table
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.published.models import published
@@ -130,13 +128,10 @@ def judged(data: Path, most: int, steps: int = 60) -> pd.DataFrame:
 
 def main() -> None:
     """Prints the table, a line a method."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--most", type=int, default=12, help="methods that are followed; 0: all")
-    parser.add_argument("--steps", type=int, default=60, help="that are followed of each")
-    options = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
+    options = asked(
+        __doc__, most={"type": int, "default": 12, "help": "methods that are followed; 0: all"},
+        steps={"type": int, "default": 60, "help": "that are followed of each"},
+    )  # fmt: skip
     found = judged(options.data, options.most, options.steps)
     print(found.pivot(index="method", columns="kind", values="ratio").round(3).to_string())
     print((found.assign(off=100 * (found.ratio - 1).abs()).groupby("kind")["off"].describe()).round(1).to_string())

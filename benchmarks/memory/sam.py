@@ -10,9 +10,6 @@ other kernels are not described.
 
 from __future__ import annotations
 
-import argparse
-import logging
-import warnings
 from pathlib import Path
 from unittest import mock
 
@@ -20,6 +17,7 @@ import pandas as pd
 import torch
 
 import rooflinekit as rk
+from benchmarks.sources.command import asked
 from benchmarks.sources.tables import read_table
 
 _SIZES = {
@@ -76,12 +74,7 @@ def _judged(data: Path) -> pd.DataFrame:
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    options = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    print(judged(options.data).round(3).to_string(index=False))
+    print(judged(asked(__doc__).data).round(3).to_string(index=False))
 
 
 if __name__ == "__main__":

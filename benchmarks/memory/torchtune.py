@@ -11,9 +11,6 @@ ladder is followed up to checkpointing.
 
 from __future__ import annotations
 
-import argparse
-import logging
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ import torch
 from torch import nn
 
 import rooflinekit as rk
+from benchmarks.sources.command import asked
 from benchmarks.sources.tables import read_table
 from rooflinekit.published.models import published
 
@@ -96,12 +94,7 @@ def judged(data: Path) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    options = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    print(pd.DataFrame(judged(options.data)).round(3).to_string(index=False))
+    print(pd.DataFrame(judged(asked(__doc__).data)).round(3).to_string(index=False))
 
 
 if __name__ == "__main__":
