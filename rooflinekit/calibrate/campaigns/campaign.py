@@ -146,6 +146,11 @@ def read_head(file: Path, text: str, keys: Iterable[str], timings: Sequence[str]
         raise CampaignError(f"{file}: calls: expected a positive integer; got {found['calls']!r}")
     if not re.fullmatch(r"\d+", found.get("warmup", "0")):
         raise CampaignError(f"{file}: warmup: expected how many calls, from 0; got {found['warmup']!r}")
+    if "torch" in found:
+        try:
+            Release.parse(found["torch"])
+        except InputError as error:
+            raise CampaignError(f"{file}: torch: {str(error).partition(': ')[2]}") from error
     if found["timing"] not in timings:
         raise CampaignError(f"{file}: timing: expected {', '.join(timings)}; got {found['timing']!r:.60}")
     return found

@@ -209,6 +209,10 @@ def test_a_new_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
             HEAD.replace("event", "sync") + COLUMNS + ROW,
             "timing: expected profiler, alone, rested, graph, backend, event; got 'sync'",
         ),
+        (
+            HEAD + "# torch: new\n" + COLUMNS + ROW,
+            "torch: expected a release of PyTorch from 1.0 on, such as '1.12' or '2.4'; got 'new'",
+        ),
         (HEAD, "not a campaign: No columns to parse from file"),
         (HEAD + "op,dtype,m\nadd,fp32,7\n", "expected columns op, dtype and seconds; seconds is missing"),
         (HEAD + "kind,m,seconds\nadd,7,1\n", "expected columns op, dtype and seconds; op, dtype is missing"),
