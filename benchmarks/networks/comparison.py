@@ -22,7 +22,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from scipy.stats import t as student
 
 from benchmarks.sources.page_tables import frame_lines, print_frames, write_tables
 from benchmarks.transfer.sources import SOURCES, Measured, Pair
-from rooflinekit.study.errors import components, ratio
+from rooflinekit.study.errors import components
 from rooflinekit.study.errors.components import FREEDOM, Ratios, chips_of
 
 _DRAWN = 4  # pairs of a network with others on its GPU
@@ -94,14 +93,14 @@ def tables(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 @contextmanager
-def stated(module: object, name: str, value: float) -> Iterator[None]:
+def stated(name: str, value: float) -> Iterator[None]:
     """A component of the errors with another value."""
-    before = getattr(module, name)
-    setattr(module, name, replace(before, value=value))
+    before = getattr(components, name)
+    setattr(components, name, value)
     try:
         yield
     finally:
-        setattr(module, name, before)
+        setattr(components, name, before)
 
 
 def likelihood(found: Sequence[tuple[str, Pair]]) -> float:
@@ -127,12 +126,12 @@ def estimate(data: Path) -> None:
         (what, (a, b)) for what, (a, b) in found
         if what == "two networks" and a.prediction.regime == b.prediction.regime == "overhead"
     ]  # fmt: skip
-    for module, name, values, on in (
-        (components, "UNMODELLED_KERNELS", (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0), compiled),
-        (ratio, "ISSUING", (0.05, 0.1, 0.15, 0.2, 0.25, 0.3), waiting),
+    for name, values, on in (
+        ("UNMODELLED_KERNELS", (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0), compiled),
+        ("ISSUING", (0.05, 0.1, 0.15, 0.2, 0.25, 0.3), waiting),
     ):
         for value in values:
-            with stated(module, name, value):
+            with stated(name, value):
                 print(f"{name} {value}: {likelihood(on):.3f} ({len(on)} pairs)")
 
 

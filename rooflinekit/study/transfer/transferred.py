@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from rooflinekit.study.sweep.plan import Case
 
 #: What the levels of parts are called where a measured step's error is split into them.
-LEVELS = {"family": "constants", "kernel": "kernels", "host": "host", "issuing": "host", "network": "network"}
+LEVELS = {
+    "family": "constants", "kernel": "kernels", "host": "host", "issuing": "host", "network": "network",
+    "program": "network",
+}  # fmt: skip
 CORRECTION = "correction"
 
 
