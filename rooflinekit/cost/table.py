@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from rooflinekit.errors import DuplicateRuleError, InputError, PluginError, UnknownOpError, nearest
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Basis, Family, Op, PricedOp, TensorSpec
+from rooflinekit.ir.op import ADDED, Basis, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.sizes import Size, product, shown, total
 
 #: A rule gives the cost of an op: one `Cost`, or one for each kernel that eager execution launches.
@@ -184,7 +184,7 @@ def price(
         if not all(isinstance(one, Cost) for one in costs):
             raise InputError(f"rule of {kind!r}: expected a Cost, or one for each kernel; got {shown(cost)}")
         return PricedOp(op=op, costs=costs, basis=Basis.RULE, timed_as=_family(kind, costs))
-    if kind in _FREE:
+    if kind in _FREE or op.kind.startswith(ADDED):
         return PricedOp(op=op, costs=(), basis=Basis.FREE)
     if on_unknown == "raise":
         raise _unknown(op, kind)

@@ -172,10 +172,6 @@ class Offload:
         rate = min(setting.copy_rate, own)
         return cls(layers=layers, layer_bytes=layer_bytes, copy_s=layer_bytes / rate if layers else 0.0)
 
-    def wait_s(self, layer_s: float) -> float:
-        """What a layer that takes so long waits for the copy beside it."""
-        return max(0.0, self.copy_s - layer_s)
-
     def kept(self, held: int, under_way: float) -> float:
         """Layers' worth of activations on a GPU with so many layers, of as many micro-batches under way.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rooflinekit.distributed.accounts import Accounts, Offload, at_update
 from rooflinekit.distributed.groups import Groups, Setting, groups_of
@@ -15,7 +16,7 @@ from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
 from rooflinekit.distributed.prediction import TrainingStep, dense_peak
 from rooflinekit.distributed.products import Part
-from rooflinekit.distributed.queues import Pace
+from rooflinekit.distributed.queues import HostCopy, HostWait, Item, Pace, Run, Work, covered, run_devices, sent_item
 from rooflinekit.distributed.records import RECOMPUTES, Layout, Recipe
 from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.ir.op import Phase
@@ -27,6 +28,13 @@ from rooflinekit.units import format_bytes, format_quantity
 #: Megatron's buckets hold max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
 _BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
 _BOTH = (Phase.FORWARD, Phase.BACKWARD)
+
+
+class Timed(NamedTuple):
+    """What a part takes for a micro-batch, and of that what it waits for, by cause."""
+
+    seconds: float
+    waits: Mapping[str, float]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +52,7 @@ class Planner:
     pieces: Pieces = field(init=False)
     count: int = field(init=False)  # micro-batches of a copy
     offload: Offload = field(init=False)
+    known: dict[tuple[str, Phase, bool], Timed] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         lay, place = self.layout, self.place
@@ -68,51 +77,17 @@ class Planner:
 
     # --- what a micro-batch waits for in its groups -----------------------------------------------------------
 
-    def _in_tensor_group_s(self, *whats: str, share: float = 1.0) -> float:
-        """Collectives of an activation between layers, or of a share of it, one after another."""
-        return sum(self.groups.seconds("tensor", what, share * self.part.boundary_bytes) for what in whats)
-
-    def sent_s(self, phase: Phase) -> dict[str, float]:
-        """What a layer waits for in its groups: seconds by group."""
-        lay, backward = self.layout, phase is Phase.BACKWARD
-        again = backward and self.recipe.recompute == "full"
-        rounds = 2 + 2 * again  # attention and network; and once more for what is computed again
-        found: dict[str, float] = {}
-        if lay.tensor > 1:
-            found["tensor"] = self._tensor_s(phase, rounds)
-        if lay.context > 1:
-            found["context"] = self._context_s(phase)
-        if self.decoder.experts:
-            # the fullest GPU gets its tokens from all, and the group that shares an expert those of all of its GPUs
-            size = 2.0 * self.decoder.hidden * self.decoder.experts_per_token * self.part.rows * lay.imbalance
-            found["expert"] = (2 + 2 * again) * self.groups.seconds("expert", "all-to-all", size)
-            apart = lay.sequence or lay.tensor == 1  # else GPUs that share an expert have the same tokens
-            for what in ("all-gather", "reduce-scatter") if apart else ():
-                found["expert"] += (1 + again) * self.groups.seconds("expert tensor", what, size * lay.expert_tensor)
-        return found
-
-    def _tensor_s(self, phase: Phase, rounds: int) -> float:
-        """Two reductions each way, or a gather and a scatter for each; backward's run beside weights' gradients."""
-        groups, layer, size = self.groups, self.pieces.part("layer", phase), self.part.boundary_bytes
-        if not self.layout.sequence:
-            each, hidden = self._in_tensor_group_s("all-reduce"), 0.0
-            if phase is Phase.BACKWARD:
-                # Megatron reduces the gradient of a column layer's input beside its weight's gradient.
-                hidden = min(2 * each, layer.weight_gradient_s / 2) / groups.slowdown("tensor", "all-reduce", size)
-            return rounds * each - hidden
-        each = self._in_tensor_group_s("all-gather", "reduce-scatter")
-        if self.recipe.tensor_overlap:  # piece by piece beside a product: the first piece, and what is longer than it
-            each = max(each / self.layout.tensor, each - (layer.gpu_s - layer.attention_s) / 2)
-        if self.decoder.experts:
-            rounds //= 2  # the mixture sends its own tokens
-        return rounds * each
-
-    def _context_s(self, phase: Phase) -> float:
-        """Keys and values around the ring beside attention; what is longer than that is waited for."""
-        lay, width = self.layout, self.part.kv_heads * self.decoder.head_dim
-        way = self.groups.seconds("context", "all-gather", 2.0 * 2 * lay.micro_batch * self.seq * width)
-        beside = self.pieces.part("layer", phase).attention_s
-        return max(0.0, (2 if phase is Phase.BACKWARD else 1) * way - beside * (1 - 1 / lay.context))
+    def timed(self, name: str, phase: Phase, *, away: bool = False) -> Timed:
+        """A part on the queues of a GPU, with what its groups send; `away`: beside a layer's activations' copy."""
+        key = name, phase, away
+        if key not in self.known:
+            piece = self.pieces.part(name, phase)
+            items: list[Item] = [one if isinstance(one, Work) else sent_item(one, self.groups) for one in piece.items]
+            if away:
+                copy = HostCopy(key=name, seconds=piece.count * self.offload.copy_s, inward=phase is Phase.BACKWARD)
+                items = [copy, *items, HostWait(key=name)]
+            self.known[key] = _timed(run_devices([(items, self._pace(None))]), piece.count)
+        return self.known[key]
 
     def copies_s(self, beside: Stage) -> float:
         """What the copies' gradients and weights make a step wait for.
@@ -131,39 +106,21 @@ class Planner:
                 "reduce-scatter" if shared else "all-reduce", [(group, gradient * n / count) for group, n in groups]
             ),
         )
-        return sum(sent_beside([bucket] * count, self._pace(), ahead=count).waits.values())
+        return sum(sent_beside([bucket] * count, self._pace(self.recipe.progress), ahead=count).waits.values())
 
-    def _pace(self) -> Pace:
+    def _pace(self, progress: float | None) -> Pace:
         """Of a GPU whose CPU is part of what its layers take."""
         device = self.place.machines[0].device
-        return Pace(device=device, latency_s=0.0, sync_s=0.0, steady=True, progress=self.recipe.progress)
+        return Pace(device=device, latency_s=0.0, sync_s=0.0, steady=True, progress=progress)
 
     # --- layers and stages -------------------------------------------------------------------------------------
-
-    def layer(self, phase: Phase) -> float:
-        """Seconds of a layer, with what its groups send."""
-        return self.pieces.part("layer", phase).seconds + sum(self.sent_s(phase).values())
 
     def _offload_s(self, phase: Phase, stage: int = 0) -> float:
         """What the first layers of a GPU wait for their activations' copies, in one of its stages."""
         counts, pipeline = self.layers_of(), self.layout.pipeline
         before = sum(counts[stage % pipeline : stage : pipeline])
         own = max(0, min(counts[stage], self.offload.layers - before))
-        return own * self.offload.wait_s(self.layer(phase)) if own else 0.0
-
-    def head(self, phase: Phase) -> float:
-        """The last norm, the output's product and the loss, with the group's reductions."""
-        own = self.pieces.part("head", phase).seconds
-        if phase is Phase.BACKWARD:
-            return own + self._in_tensor_group_s("all-reduce")
-        small = 3 * self._in_tensor_group_s("all-reduce", share=2 / self.decoder.hidden)
-        return own + small + (self._in_tensor_group_s("all-gather") if self.layout.sequence else 0.0)
-
-    def embedding(self, phase: Phase) -> float:
-        """The embedding, with the sum over its parts."""
-        summed = "reduce-scatter" if self.layout.sequence else "all-reduce"
-        sent_s = 0.0 if phase is Phase.BACKWARD else self._in_tensor_group_s(summed)
-        return self.pieces.part("embedding", phase).seconds + sent_s
+        return own * (self.timed("layer", phase, away=True).seconds - self.timed("layer", phase).seconds)
 
     def layers_of(self) -> list[int]:
         """Layers of each stage: as many each; where there cannot be, with the embedding and the head as one layer each,
@@ -177,18 +134,18 @@ class Planner:
 
     def stages(self) -> list[Stage]:
         """What each stage takes for a micro-batch."""
-        counts, layer = self.layers_of(), {phase: self.layer(phase) for phase in _BOTH}
+        counts = self.layers_of()
 
         def seconds(k: int, phase: Phase) -> float:
-            own = counts[k] * layer[phase] + self._offload_s(phase, k)
-            own += self.embedding(phase) if k == 0 else 0.0
-            return own + (self.head(phase) if k == len(counts) - 1 else 0.0)
+            own = counts[k] * self.timed("layer", phase).seconds + self._offload_s(phase, k)
+            own += self.timed("embedding", phase).seconds if k == 0 else 0.0
+            return own + (self.timed("head", phase).seconds if k == len(counts) - 1 else 0.0)
 
         return [Stage(*(seconds(k, phase) for phase in _BOTH)) for k in range(len(counts))]
 
     def hop_s(self) -> float:
         """An activation to the next stage; tensor groups send a part each."""
-        return self.groups.seconds("pipe", "send-recv", self.part.boundary_bytes / self.layout.tensor)
+        return self.groups.timing("pipe", "send-recv", self.part.boundary_bytes / self.layout.tensor).total_s
 
     # --- weights ---------------------------------------------------------------------------------------------
 
@@ -227,7 +184,10 @@ class Planner:
         if self.offload.layers:
             sums["offload"] = self.count * away_s
         optimizer_s, updated_j = update_of(self.updated, self.recipe, machine, place.host)
-        terms = {**sums, **run.waits, "optimizer": optimizer_s, "overhead": run.busy_s - sum(sums.values())}
+        overhead_s = run.busy_s - sum(sums.values())
+        for cause, seconds in run.waits.items():
+            sums[cause] = sums.get(cause, 0.0) + seconds
+        terms = {**sums, "optimizer": optimizer_s, "overhead": overhead_s}
         return TrainingStep(
             decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, device=machine.device,
             gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
@@ -258,14 +218,15 @@ class Planner:
                 reduce=(*groups.sent("reduce-scatter", [(inside, size)]), *across),
             )
 
-        seconds = [self.layer(phase) for phase in _BOTH]
-        waits = [self.offload.wait_s(one) for one in seconds]
+        near, far = ([self.timed("layer", phase, away=one).seconds for phase in _BOTH] for one in (False, True))
+        ends = [sum(self.timed(name, phase).seconds for name in ("embedding", "head")) for phase in _BOTH]
         numbers = w["layer"] + w["experts"]
-        ends = layer(w["embedding"] + w["head"], *(self.embedding(way) + self.head(way) for way in _BOTH))
-        waiting = layer(numbers, *(s + wait for s, wait in zip(seconds, waits, strict=True)))
-        layers = [ends, *[waiting] * away, *[layer(numbers, *seconds)] * (self.decoder.layers - away)]
-        run = sent_beside(layers, self._pace(), pieces=self.count, again=lay.sharding != "grad-op")
-        return run, away * sum(waits)
+        layers = [
+            layer(w["embedding"] + w["head"], *ends), *[layer(numbers, *far)] * away,
+            *[layer(numbers, *near)] * (self.decoder.layers - away),
+        ]  # fmt: skip
+        run = sent_beside(layers, self._pace(self.recipe.progress), pieces=self.count, again=lay.sharding != "grad-op")
+        return run, away * (sum(far) - sum(near))
 
     def _sums(self, layers: float) -> dict[str, float]:
         """Seconds by cause: kernels by their terms, then groups. The ends' time is kernels' too."""
@@ -276,8 +237,8 @@ class Planner:
         scale = (layers * whole + own) / whole if whole else 0.0
         found = {name: scale * seconds for name, seconds in self.pieces.terms.items()}
         for phase in _BOTH:
-            for group, seconds in self.sent_s(phase).items():
-                found[group] = found.get(group, 0.0) + layers * seconds
+            for cause, seconds in self.timed("layer", phase).waits.items():
+                found[cause] = found.get(cause, 0.0) + layers * seconds
         return found
 
     @property
@@ -339,6 +300,16 @@ class Planner:
             ),
             replace(stands, working=stands.working + left),
         )  # fmt: skip
+
+
+def _timed(run: Run, count: int) -> Timed:
+    """Of so many equal parts on a GPU."""
+    (device,), sent = run.devices, defaultdict[str, list[tuple[float, float]]](list)
+    for message in run.messages:
+        sent[message.group.partition(" ")[0]].append((message.start_s, message.end_s))
+    waits = {group: sum(covered(busy, *one) for one in device.waits) for group, busy in sent.items()}
+    waits |= {"contention": device.contention_s} if sent else {}
+    return Timed(device.end_s / count, {cause: seconds / count for cause, seconds in waits.items()})
 
 
 # The fastest layouts, by bounds that skip what cannot win.

@@ -18,7 +18,6 @@ from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.collectives import CollectiveTiming, LinkConstants, Route, route_of, time_collective
 from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.memory_system import slowdown_of
 from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -163,18 +162,6 @@ class Groups:
             self.spreads[group] = max(self.spreads.get(group, 0.0), found.spread)
         return self._known[key]
 
-    def seconds(self, group: str, what: str, size_bytes: float) -> float:
-        """Likewise; 0 for a group of one, and for nothing to send."""
-        if len(self.members[group]) == 1 or size_bytes <= 0:
-            return 0.0
-        return self.timing(group, what, size_bytes).total_s
-
     def sent(self, what: str, sizes: Iterable[tuple[str, float]]) -> tuple[CollectiveTiming, ...]:
         """A collective of groups, each with its bytes, where there is something to send."""
-        return tuple(self.timing(*one) for one in ((g, what, s) for g, s in sizes if self.seconds(g, what, s)))
-
-    def slowdown(self, group: str, what: str, size_bytes: float) -> float:
-        """How many times as long products take beside such a collective."""
-        if len(self.members[group]) == 1 or size_bytes <= 0:
-            return 1.0
-        return slowdown_of(self.timing(group, what, size_bytes), self.setting.machines[0].device).compute
+        return tuple(self.timing(g, what, size) for g, size in sizes if len(self.members[g]) > 1 and size > 0)

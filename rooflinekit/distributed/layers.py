@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rooflinekit.distributed.products import Products
@@ -45,6 +46,7 @@ class Layers(Products):
         table = tape.weight("weight", part.vocab, d.hidden)
         flat = TensorSpec(name="ids.flat", shape=(part.rows,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
         x = tape.run("aten.embedding", (table, flat), tape.new(part.rows, d.hidden))
+        tape.send("reduce-scatter" if part.layout.sequence else "all-reduce", "tensor", part.boundary_bytes)
         if d.positions == "learned":
             where = tape.weight("positions", d.max_positions or part.seq, d.hidden)
             x = tape.run("aten.add", (x, where), tape.new(part.rows, d.hidden), alpha=1)
@@ -67,6 +69,8 @@ class Layers(Products):
         table = tape.weights["embedding.weight"] if part.decoder.tied else None
         logits = self.linear(x, "out", part.vocab, biased=False, shared=table)
         tape.module = "loss"
+        for _ in range(3):  # of each token: the largest logit, the sum over all parts, and that of the label
+            tape.send("all-reduce", "tensor", 4.0 * part.tokens)
         if self.recipe.loss == "shared" or (self.recipe.fused and self.recipe.loss == "plain"):
             return self._shared_loss(logits)
         self.held.append(logits.memory)
@@ -319,7 +323,18 @@ class Layers(Products):
         if shared == 1:
             return (k, v), True
         b, heads, _, dim = k.shape
-        return (k.seen(b, heads, seen, dim), v.seen(b, heads, seen, dim)), False
+        block = max(1, seen // self.part.layout.context)
+        return (k.seen(b, heads, block, dim), v.seen(b, heads, block, dim)), False
+
+    def _around_the_ring(self, ways: int, attend: Callable[[], Any]) -> None:
+        """Attention to a block of keys after the other; beside it come the next, and in backward their gradients go."""
+        part, layout = self.part, self.part.layout
+        if layout.context > 1:
+            size = 2.0 * 2 * layout.micro_batch * part.seq * part.kv_heads * part.decoder.head_dim
+            with self.tape.sending("all-gather", "context", ways * size, waits=0.0):
+                for _ in range(layout.context - 1):
+                    attend()
+        attend()
 
     def _flash(self, q: TensorSpec, k: TensorSpec, v: TensorSpec) -> TensorSpec:
         tape, shape = self.tape, tuple(map(int, q.shape))
@@ -333,7 +348,7 @@ class Layers(Products):
         out, sums = tape.like(q), tape.new(b, heads, seq, dtype=DType.FLOAT32)
         kind = _FLASH if bias is None else "aten._scaled_dot_product_efficient_attention"
         given = {"is_causal": causal, "attn_bias": bias, "backend": self.recipe.attention_backend}
-        tape.run(kind, (q, keys, values, *extra), out, sums, **given)
+        self._around_the_ring(1, lambda: tape.run(kind, (q, keys, values, *extra), out, sums, **given))
         y = tape.view(out, self.part.tokens, heads * dim, calls=2)
 
         @tape.behind(y)
@@ -341,7 +356,8 @@ class Layers(Products):
             g = g.seen(*shape)
             tape.view(g, *shape, calls=2)
             made = [tape.like(one) for one in (q, k, v)]
-            tape.run(f"{kind}_backward", (g, q, keys, values, out, sums, *extra), *made, **given)
+            inputs = (g, q, keys, values, out, sums, *extra)
+            self._around_the_ring(2, lambda: tape.run(f"{kind}_backward", inputs, *made, **given))
             for one, gradient in zip((q, k, v), made, strict=True):
                 tape.give(one, gradient)
 
@@ -422,6 +438,8 @@ class Layers(Products):
         rows = math.ceil(tokens * chosen * part.layout.expert_tensor * part.layout.imbalance)
         sent = tape.run("aten.index_select", (x, index), tape.new(tokens * chosen, d.hidden), dim=0)
         each = -(-rows // here)
+        self._exchange(back=False)
+        tape.later(partial(self._exchange, back=True))
         come = sent
         if part.layout.expert > 1 or part.layout.expert_tensor > 1:  # in the order of the experts here
             come = tape.run("aten.index_select", (sent, index), tape.new(rows, d.hidden), dim=0)
@@ -434,6 +452,8 @@ class Layers(Products):
         h = self._grouped(come.seen(here, each, d.hidden), "experts.up", (2 if d.gated else 1) * width, rows)
         a = self.activated(h.seen(here * each, h.shape[2]), width)
         y = self._grouped(a.seen(here, each, width), "experts.down", d.hidden, rows)
+        self._exchange(back=True)
+        tape.later(partial(self._exchange, back=False))
         out = tape.run("serving.combine_experts", (y, index), tape.new(tokens, d.hidden))
 
         @tape.behind(out)
@@ -452,6 +472,20 @@ class Layers(Products):
             tape.give(shared, g)
 
         return both
+
+    def _exchange(self, *, back: bool) -> None:
+        """Tokens to the GPUs of their experts, or back, or gradients the other way: the fullest GPU gets some from all,
+        and the group that shares an expert has those of all of its GPUs, where these are not the same ones.
+        """
+        d, part, lay = self.part.decoder, self.part, self.part.layout
+        size = 2.0 * d.hidden * d.experts_per_token * part.rows * lay.imbalance
+        sent = [("all-to-all", "expert", size)]
+        if lay.sequence or lay.tensor == 1:
+            sent.append(("reduce-scatter" if back else "all-gather", "expert tensor", size * lay.expert_tensor))
+        elif back:
+            sent.append(("all-reduce", "tensor", part.boundary_bytes))
+        for one in reversed(sent) if back else sent:
+            self.tape.send(*one)
 
     def _routed(self, x: TensorSpec) -> TensorSpec:
         """Scores by a product in fp32 or 16 bits, softmax, the largest few; and the sort by experts."""

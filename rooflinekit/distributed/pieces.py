@@ -6,15 +6,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 from types import MappingProxyType
 
 from rooflinekit.cost.table import price_all
 from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.layers import Layers
 from rooflinekit.distributed.products import GradientTape, Part
+from rooflinekit.distributed.queues import Work, is_arithmetic
 from rooflinekit.distributed.records import Layout, Recipe, recipe_of
-from rooflinekit.distributed.rewriting import kept_for_backward
+from rooflinekit.distributed.rewriting import is_ours, kept_for_backward
 from rooflinekit.distributed.saving import checkpointed
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
@@ -47,12 +48,13 @@ def training_graph(
 
 
 def graph_of(part: Part, recipe: Recipe, *, optimizer: bool = True) -> Graph:
-    """The same of one GPU's part, without what groups send."""
+    """The same of one GPU's part, with what its groups send within a layer."""
     tape = GradientTape(dtype=recipe.dtype, summed_in=DType.FLOAT32 if recipe.main_gradients else None)
     writer = Layers(part=part, recipe=recipe, tape=tape)
     ids, loss = writer.step()
     weights, gradients = tuple(tape.weights.values()), tuple(tape.main.values())
-    ops = [*tape.ops, *(optimizer_ops(weights, gradients, recipe) if optimizer else ())]
+    ops = [op for op in tape.ops if not is_ours(op) or getattr(part.layout, op.attrs["group"].replace(" ", "_")) > 1]
+    ops += optimizer_ops(weights, gradients, recipe) if optimizer else ()
     graph = Graph(
         name=f"{part.decoder.name} training", mode="training", inputs=(ids,), weights=weights, outputs=(loss,),
         gradients=gradients, priced=price_all(ops), sizes={"batch": part.layout.micro_batch, "seq": part.seq},
@@ -138,22 +140,15 @@ def _issues(recipe: Recipe) -> tuple[Issue, ...]:
 _LAYERS = 2
 _COUNTS = {"layer": _LAYERS, "experts": _LAYERS}  # of each part, where not one
 _EAGER, _COMPILED = Execution(), Execution(backend="compiled")
-_GRADIENT_KINDS = ("training.accumulated_mm",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """What a GPU and its CPU take for a part of a step."""
 
+    items: tuple[Work | Op, ...] = ()  # of `count` such parts: kernels, and what groups send between them
+    count: int = 1
     gpu_s: float = 0.0
-    cpu_s: float = 0.0
-    weight_gradient_s: float = 0.0  # of products that give gradients of weights, beside which a group may reduce
-    attention_s: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """The longer of the two."""
-        return max(self.gpu_s, self.cpu_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,25 +190,19 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     issues = issues_for(graph, machine.device, execution)
     timed = time_kernels([kernel for issue in issues for kernel in issue.kernels], machine)
     timings = iter(timed)
-    found: dict[tuple[str, Phase], dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    layer: list[Timing] = []
+    found: dict[tuple[str, Phase], list[Timing | Op]] = defaultdict(list)
+    cpu_s: dict[tuple[str, Phase], float] = defaultdict(float)
     for issue in issues:
-        own = [next(timings) for _ in issue.kernels]
-        seconds, name = sum(timing.total_s for timing in own), _part_of(issue.op.module)
-        sums = found[name, issue.op.phase]
-        sums["gpu_s"] += seconds
+        key = _part_of(issue.op.module), issue.op.phase
+        if is_ours(issue.op):
+            found[key].append(issue.op)
+            continue
+        found[key] += [next(timings) for _ in issue.kernels]
         # beside its kernels as they are timed, an op may launch more: a product for each expert
         further_s = max(0, int(issue.op.attrs.get("calls", 1)) - 1) * host.launch
-        sums["cpu_s"] += recipe.issue * (issue_cost_s(issue, host) + further_s)
-        gradient = issue.op.kind in _GRADIENT_KINDS or any(s.role is Role.GRADIENT for s in issue.op.outputs)
-        if gradient and any(kernel.cost.gemms for kernel in issue.kernels):
-            sums["weight_gradient_s"] += seconds
-        if issue.op.module.endswith(".core"):
-            sums["attention_s"] += seconds
-        layer += own if name == "layer" else []
-    parts = {
-        key: Piece(**{name: s / _COUNTS.get(key[0], 1) for name, s in sums.items()}) for key, sums in found.items()
-    }
+        cpu_s[key] += recipe.issue * (issue_cost_s(issue, host) + further_s)
+    parts = {key: _piece(own, cpu_s[key], _COUNTS.get(key[0], 1)) for key, own in found.items()}
+    layer = [one for (name, _), own in found.items() if name == "layer" for one in own if isinstance(one, Timing)]
     terms: dict[str, float] = defaultdict(float)
     for timing in layer:
         for cause, seconds in timing.terms().items():
@@ -228,6 +217,21 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         terms=terms, tied=part.decoder.tied,
         drawn_j=_drawn(timed, machine), deviation=float(estimate_of_timings(layer, machine, OF_THE_DAY).deviation),
     )  # fmt: skip
+
+
+def _piece(ran: Sequence[Timing | Op], cpu_s: float, count: int) -> Piece:
+    """One of so many parts that ran; kernels between collectives in one."""
+    items: list[Work | Op] = []
+    for _, group in groupby(ran, type):
+        own = list(group)
+        timings = [one for one in own if isinstance(one, Timing)]
+        items += [one for one in own if isinstance(one, Op)]
+        if block_s := sum(one.total_s for one in timings):
+            limited_s = sum(one.total_s for one in timings if is_arithmetic(one))
+            items.append(Work(what="kernels", block_s=block_s, arithmetic=limited_s / block_s))
+    gpu_s = sum(one.total_s for one in ran if isinstance(one, Timing))
+    issue = Work(what="issue", block_s=max(0.0, cpu_s - gpu_s))  # what the CPU takes longer
+    return Piece(items=(issue, *items), count=count, gpu_s=gpu_s / count)
 
 
 def _part_of(module: str) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from rooflinekit.distributed.records import Layout, Recipe
+from rooflinekit.distributed.rewriting import collective, wait
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import DType, Phase, Role, TensorSpec
 from rooflinekit.ir.sizes import Size
@@ -79,6 +83,7 @@ class Products:
     tape: GradientTape
     _eight: dict[str, TensorSpec] = field(default_factory=dict)  # what has been made 8 bits, by its memory
     _written_so: set[str] = field(default_factory=set)  # memory whose kernel writes 8 bits beside or in its place
+    _whole: set[str] = field(default_factory=set)  # memory that a tensor group has for the products of its columns
 
     def linear(
         self, x: TensorSpec, name: str, n: int, *, bias_in_kernel: bool = True, after_reduce: bool = False,
@@ -86,10 +91,20 @@ class Products:
     ) -> TensorSpec:  # fmt: skip
         """[tokens, k] → [tokens, n]. A bias is added by the product, or left to the kernel behind it.
 
-        after_reduce: the bias belongs behind a tensor group's reduction, where Megatron adds it with the residual.
-        biased: whether it has one, if the decoder's products do. shared: a weight of another module.
+        after_reduce: a tensor group has its rows, not its columns, and adds up what it gives; the bias belongs behind
+        that, where Megatron adds it with the residual. biased: whether it has one, if the decoder's products do.
+        shared: a weight of another module.
+
+        Of sequences cut by tokens columns gather what they read, the first of several that read the same, and rows
+        the gradient. Megatron gathers what columns read once more beside the gradient of it, and adds that up beside
+        the weights' gradients (`LinearWithGradAccumulationAndAsyncCommunication`).
         """
-        tape, k = self.tape, int(x.shape[-1])
+        tape, k, layout = self.tape, int(x.shape[-1]), self.part.layout
+        gather, add_up = ("all-gather", "reduce-scatter") if layout.sequence else ("", "all-reduce")
+        waits = 1 / layout.tensor if gather and self.recipe.tensor_overlap else 1.0
+        enters = not after_reduce and x.memory not in self._whole
+        self._whole.add(x.memory)
+        sending = partial(tape.sending, group="tensor", size_bytes=self.part.boundary_bytes)
         tokens = self.part.tokens if int(x.shape[0]) == self.part.rows else int(x.shape[0])
         fused = self.recipe.fused
         weight = shared or tape.weight(f"{name}.weight", n, k)
@@ -98,7 +113,8 @@ class Products:
         flat = x.seen(tokens, k, mark="flat")
         if not fused:
             tape.view(flat, tokens, k)
-        y = self._product(flat, tape.view(weight, k, n), tape.new(tokens, n), bias if inside else ())
+        with sending(add_up if after_reduce else gather * enters, waits=waits, behind=after_reduce):
+            y = self._product(flat, tape.view(weight, k, n), tape.new(tokens, n), bias if inside else ())
         if not fused:
             tape.view(y, tokens, n)
 
@@ -106,8 +122,11 @@ class Products:
         def back(g: TensorSpec) -> None:  # of what was read and of the weight, in the order of autograd
             if not fused:
                 tape.view(g, tokens, n)
-            made = self._product(g, weight, tape.new(tokens, k))
-            self.weight_gradient(g, flat, weight, calls=1 if fused else 2)
+            again = gather * (after_reduce or (enters and fused))
+            with sending(again, waits=waits if after_reduce else 0.0):
+                made = self._product(g, weight, tape.new(tokens, k))
+            with sending(add_up * enters, waits=1.0 - fused):
+                self.weight_gradient(g, flat, weight, calls=1 if fused else 2)
             if bias and (inside or not fused):
                 self.bias_gradient(g)
             if not fused:
@@ -255,6 +274,30 @@ class GradientTape(Tape):
     ) -> TensorSpec:
         """A kernel that goes over its elements once, with so many operations each."""
         return self.run("training.pointwise", inputs, *outputs, vector=vector, special=special)
+
+    def send(self, what: str, group: str, size_bytes: float, *, blocking: bool = True) -> None:
+        """A collective of a group, for which what follows waits, or an op behind it."""
+        sent = collective(
+            f"{what} {len(self.ops)}", what, math.ceil(size_bytes), phase=self.phase, group=group, blocking=blocking,
+            module=self.module,
+        )  # fmt: skip
+        self.ops.append(sent.op)
+
+    @contextmanager
+    def sending(
+        self, what: str, group: str, size_bytes: float, *, waits: float = 1.0, behind: bool = False
+    ) -> Iterator[None]:
+        """A collective, or nothing for no word: a share before the ops inside, or behind them, the rest beside."""
+        if what and waits and not behind:
+            self.send(what, group, waits * size_bytes)
+        if beside := what and waits < 1:
+            self.send(what, group, (1 - waits) * size_bytes, blocking=False)
+            key = self.ops[-1].attrs["key"]
+        yield
+        if beside:
+            self.ops.append(wait([key], self.phase, group, self.module).op)
+        if what and waits and behind:
+            self.send(what, group, waits * size_bytes)
 
     def weight(self, name: str, *shape: Size, dtype: DType | None = None) -> TensorSpec:
         """A weight, once for all ops that use it, and its gradient."""

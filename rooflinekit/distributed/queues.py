@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from rooflinekit.distributed.groups import Groups
-from rooflinekit.distributed.rewriting import HOST_COPY, is_ours
+from rooflinekit.distributed.rewriting import BEGIN, HOST_COPY, WORK, is_ours
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op, Phase
@@ -221,9 +221,8 @@ class DeviceQueues:
             )
             self.idle += gap
             self._stand_still(self.gpu + gap)
-            arithmetic = timing.compute_s > timing.memory_s and timing.busy_s >= timing.launch_s
             start = self.gpu
-            self._compute(timing.total_s, float(arithmetic))
+            self._compute(timing.total_s, float(is_arithmetic(timing)))
             self.spans.append(KernelSpan(timing=timing, start_s=start, end_s=self.gpu))
         if item.block_s:
             self._stand_still(self.gpu)
@@ -271,6 +270,11 @@ class DeviceQueues:
             now, left, extra = now + spent, left - done, extra + spent - done
         self.gpu = now + left
         self.contention += extra
+
+
+def is_arithmetic(timing: Timing) -> bool:
+    """Whether arithmetic limits a kernel."""
+    return timing.compute_s > timing.memory_s and timing.busy_s >= timing.launch_s
 
 
 def covered(intervals: Sequence[tuple[float, float]], start_s: float = 0.0, end_s: float = float("inf")) -> float:
@@ -430,15 +434,11 @@ def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[
             # compiled holds all but those of the copies, which DDP's and FSDP's hooks send.
             outside = not p.execution.as_graph or op.attrs.get("group") == "data"
             cost_s = p.host.dispatch_s("default") if plain and outside else 0.0
-            if op.kind == HOST_COPY:
-                yield op, _host_item(op, cost_s)
-            elif "keys" in op.attrs:
-                yield op, Barrier(keys=op.attrs["keys"])
-            elif "collective" in op.attrs:
-                yield op, transmission(groups, op, cost_s)
-            else:
+            if op.kind in (WORK, BEGIN):
                 waits = op.attrs.get("waits", False)
                 yield op, Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
+            else:
+                yield op, sent_item(op, groups, cost_s)
             continue
         own = [next(spans) for _ in issue.kernels]
         timings, gaps = tuple(span.timing for span in own), tuple(span.waited_s for span in own)
@@ -457,9 +457,13 @@ def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[
             yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, between_s=p.host.launch, syncs=syncs)
 
 
-def transmission(groups: Groups, op: Op, cpu_s: float) -> Transmission:
-    """A collective op with its time."""
+def sent_item(op: Op, groups: Groups, cpu_s: float = 0.0) -> Transmission | Barrier | HostCopy | HostWait:
+    """A collective op with its time, or a copy to the host, or a wait for one of them."""
     facts = op.attrs
+    if op.kind == HOST_COPY:
+        return _host_item(op, cpu_s)
+    if "keys" in facts:
+        return Barrier(keys=facts["keys"])
     size, group, staged, by_engine = (facts.get(name, False) for name in ("bytes", "group", "staged", "by_engine"))
     if by_engine:
         timing = time_copy(size, groups.route(group), groups.setting.links, groups.setting.copy_rate)
