@@ -379,18 +379,21 @@ def power(
 
     Example: rooflinekit power timm:resnet50 --batch 64 --gpu nvidia-a40
     """
+    from rooflinekit.study.compare.limits import power_limits_together
+
     if "power_w" in workload.limits:
         raise InputError("--power-limit: `power` tries every limit; leave it out, or ask `predict`")
     if (cluster is None) == (not workload.gpus):
         raise InputError("--gpu or --cluster: expected one of the two" if cluster else NO_GPU)
     step_w = quantity_of("--step", step, "W")
     rack_w = None if rack is None else quantity_of("--rack", rack, "W")
-    found: list[PowerLimits[Any]] = (
-        [rk.power_limits(p, step_w) for p in workload.predict(target)[0]]
-        if cluster is None
-        else [_together(workload, target, (cluster, gpus, strategy), step_w)]
-    )
-
+    found: list[PowerLimits[Any]]
+    if cluster is None:
+        found = [rk.power_limits(p, step_w) for p in workload.predict(target)[0]]
+    else:
+        workload.check_trains(_ONE_OF_TRAINING)
+        _, at = workload.team(target, cluster=cluster, gpus=gpus, strategy=strategy)
+        found = [power_limits_together(at, at(), step_w)]
     racks = [None if rack_w is None else one.rack(rack_w, pue) for one in found]
 
     def told() -> None:
@@ -402,26 +405,6 @@ def power(
         lambda: {"studies": [one.to_dict(held) for one, held in zip(found, racks, strict=True)]},
         told,
     )
-
-
-def _together(workload: Workload, target: str, place: tuple[str, int | None, str], step_w: float) -> PowerLimits[Any]:
-    """The step on a cluster whose GPUs all have the limit."""
-    from rooflinekit.study.compare.limits import power_limits_together
-
-    workload.check_trains(_ONE_OF_TRAINING)
-    cluster, gpus, strategy = place
-    graph, at = workload.team(target, cluster=cluster, gpus=gpus, strategy=strategy)
-    first = at()
-    machines = {share.prediction.machine.name: share.prediction.machine for share in first.shares}
-    if len(machines) > 1:
-        raise InputError(
-            f"{first.cluster.name}: expected equal GPUs under one limit; got {', '.join(sorted(machines))}"
-        )
-    return power_limits_together(
-        lambda watts: at(power_limit=watts), first.slowest.prediction.machine, step_w, gpus=first.gpus,
-        batch=first.batch, sizes={"batch": first.batch},
-        heading=(first.graph_name, graph.mode, first.cluster.name),
-    )  # fmt: skip
 
 
 @describes_workload(needs_gpu=False)

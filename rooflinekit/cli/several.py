@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +31,6 @@ from rooflinekit.present import text
 if TYPE_CHECKING:
     from rooflinekit.model.collectives import CollectiveTiming
     from rooflinekit.study.compare.cost import Costs
-    from rooflinekit.study.compare.limits import PowerLimits
 
 
 class Meshed(Options):
@@ -249,6 +247,8 @@ def train(
     what a run of --tokens costs, and with --search the best layout.
     Example: rooflinekit train llama-3.1-8b --cluster dgx-h100 --batch 128 --tp 2
     """
+    from rooflinekit.study.compare.limits import power_limits_together
+
     decoder = rk.Decoder.from_config(config, weights="bf16")
     chosen = recipe_of(recipe).with_changes(recompute=recompute, offload=offload, fp8=fp8)
     given: dict[str, Any] = {
@@ -269,7 +269,7 @@ def train(
     at = functools.partial(rk.train, decoder, layout=laid.layout(), **given)
     step = at(power_limit=None if power_limit is None else quantity_of("--power-limit", power_limit, "W"))
     costs = None if pricing is None else _costs(step, pricing, tokens, carbon)
-    limits = None if rack_w is None else _limits(step, at)
+    limits = None if rack_w is None else power_limits_together(at, step)
     racks = None if limits is None or rack_w is None else limits.rack(rack_w, purchase.pue)
 
     def fields() -> dict[str, object]:
@@ -303,23 +303,6 @@ def _costs(step: rk.TrainingStep, pricing: rk.Pricing, tokens: float | None, car
 
     say_notes(pricing, [*members_of(step.cluster)])
     return rk.costs(step, pricing, samples=tokens, carbon=carbon)
-
-
-_LIMITS = 12  # about so many are looked at, from idling to the board's own
-
-
-def _limits(step: rk.TrainingStep, at: Callable[..., rk.TrainingStep]) -> PowerLimits[rk.TrainingStep]:
-    """The step under limits."""
-    from rooflinekit.api.parallel import place_of
-    from rooflinekit.study.compare.limits import power_limits_together
-
-    machine = place_of(step.cluster).machines[0]
-    board_w = machine.device.board_power or 0.0
-    return power_limits_together(
-        lambda watts: at(power_limit=watts), machine, max(25.0, 25.0 * round(board_w / _LIMITS / 25)),
-        gpus=step.gpus, batch=step.batch * step.seq, sizes={"batch": step.batch, "seq": step.seq},
-        heading=(step.decoder.name, "training", step.cluster.name),
-    )  # fmt: skip
 
 
 def collective(

@@ -14,7 +14,7 @@ from rooflinekit.distributed.accounts import Accounts, Offload, at_update
 from rooflinekit.distributed.groups import Groups, Setting, groups_of
 from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
-from rooflinekit.distributed.prediction import TrainingStep, dense_peak
+from rooflinekit.distributed.prediction import TrainingStep
 from rooflinekit.distributed.products import Part
 from rooflinekit.distributed.queues import HostCopy, HostWait, Item, Pace, Run, Work, covered, run_devices, sent_item
 from rooflinekit.distributed.records import RECOMPUTES, Layout, Recipe
@@ -189,9 +189,9 @@ class Planner:
             sums[cause] = sums.get(cause, 0.0) + seconds
         terms = {**sums, "optimizer": optimizer_s, "overhead": overhead_s}
         return TrainingStep(
-            decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, device=machine.device,
+            decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, machine=machine,
             gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
-            peak_flops=dense_peak(machine, self.recipe), deviation=self.pieces.deviation,
+            deviation=self.pieces.deviation,
             link_deviation=max([0.0, *self.groups.spreads.values()]), host_deviation=place.host.spread,
             courses=self.courses(run.under_way), energy=self._energy(sum(terms.values()), updated_j),
         )  # fmt: skip

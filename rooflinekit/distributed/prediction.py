@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.distributed import held
 from rooflinekit.distributed.queues import DeviceRun, Message
 from rooflinekit.distributed.records import Layout, Recipe, Savers, Strategy
+from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir import notebook
@@ -114,6 +115,19 @@ class ParallelPrediction(Draws):
     def graph_name(self) -> str:
         """What the workload is called."""
         return self.shares[0].prediction.graph_name
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Of the whole step."""
+        return {"batch": self.batch}
+
+    @property
+    def machine(self) -> Machine:
+        """That of each device. Raises InputError where they are not equal."""
+        names = sorted({share.prediction.machine.name for share in self.shares})
+        if len(names) > 1:
+            raise InputError(f"{self.cluster.name}: expected equal GPUs under one limit; got {', '.join(names)}")
+        return self.slowest.prediction.machine
 
     @cached_property
     def one_gpu(self) -> Prediction:
@@ -410,18 +424,39 @@ class TrainingStep(Draws):
     layout: Layout
     recipe: Recipe
     cluster: Cluster
-    device: Device  # of each GPU
+    machine: Machine  # of each GPU
     gpus: int
     batch: int
     seq: int
     pieces: int  # micro-batches of a copy
     terms: Mapping[str, float]  # they add up to `total_s`
     courses: tuple[tuple[Accounts, ...], ...]  # memory of a GPU of each stage, at the moments that may be its fullest
-    peak_flops: float  # FLOP/s of a GPU's dense products, by the datasheet
     deviation: float  # standard deviation of the logarithm of kernels' time
     link_deviation: float
     host_deviation: float
     energy: Energy | None = None  # of all GPUs; None where the specification states no power
+
+    @property
+    def device(self) -> Device:
+        """Of each GPU."""
+        return self.machine.device
+
+    @property
+    def graph_name(self) -> str:
+        """What the workload is called."""
+        return self.decoder.name
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sequences of the whole step, and tokens of each."""
+        return {"batch": self.batch, "seq": self.seq}
+
+    @property
+    def peak_flops(self) -> float:
+        """FLOP/s of a GPU's dense products, by the datasheet, in the format that is multiplied."""
+        peaks = {str(name): float(peak) for name, peak in self.device.matrix_peak.items()}
+        word = {"bfloat16": "bf16", "float16": "fp16"}.get(self.recipe.dtype.value, "fp32")
+        return peaks.get("fp8" if self.recipe.fp8 else word, 0.0)
 
     @property
     def stages(self) -> tuple[Accounts, ...]:
@@ -584,10 +619,3 @@ def _flop_per_token(d: Decoder, seq: int) -> float:
 def _attention_flop(d: Decoder, seq: int) -> float:
     """Of a token, by scores and the sums that they weigh, forward and backward."""
     return 12.0 * d.layers * d.heads * d.head_dim * seq / 2
-
-
-def dense_peak(machine: Machine, recipe: Recipe) -> float:
-    """FLOP/s of dense products, by the datasheet, in the format that is multiplied."""
-    peaks = machine.device.matrix_peak
-    word = "fp8" if recipe.fp8 else {"bfloat16": "bf16", "float16": "fp16"}.get(recipe.dtype.value, "fp32")
-    return float(next(peak for name, peak in peaks.items() if str(name) == word)) if word in map(str, peaks) else 0.0

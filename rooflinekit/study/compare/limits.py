@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -26,8 +26,10 @@ _ROUNDED = 1.005  # of a limit: more is above it
 _LEAST = 1.1  # of what the idling board draws: the lowest limit that is looked at
 
 
-#: Steps whose energy is known.
+_LIMITS = 12  # about so many are looked at, from idling to the board's own, where no step is given
+#: Steps whose energy is known; those on several devices.
 Step = TypeVar("Step", bound="Prediction | ParallelPrediction | TrainingStep")
+Together = TypeVar("Together", bound="ParallelPrediction | TrainingStep")
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the cached property needs a place
@@ -134,23 +136,28 @@ def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits[Pr
         machine = limited(p.machine, power_w=watts, clock=p.machine.clock_limit)
         return predict_graph(p.graph, machine, p.host, p.execution)
 
-    heading = p.graph_name, p.mode, p.machine.name
-    batch = p.sizes.get("batch", 1)
-    return power_limits_together(at, p.machine, step_w, gpus=1, batch=batch, heading=heading, sizes=dict(p.sizes))
+    limits_w = limits_of(p.machine, step_w)
+    return PowerLimits(
+        predictions=tuple(map(at, limits_w)), limits_w=limits_w, sizes=dict(p.sizes), batch=p.sizes.get("batch", 1),
+        heading=(p.graph_name, p.mode, p.machine.name),
+    )  # fmt: skip
 
 
 def power_limits_together(
-    at: Callable[[float], Step], machine: Machine, step_w: float = 25.0, *, gpus: int, batch: float,
-    heading: tuple[str, str, str], sizes: dict[str, int],
-) -> PowerLimits[Step]:  # fmt: skip
-    """The same of a step on several equal GPUs.
+    at: Callable[..., Together], step: Together, step_w: float | None = None
+) -> PowerLimits[Together]:
+    """The same of a training step on several equal GPUs, without a limit; by default at about 12 limits.
 
-    at: the step with every GPU under a limit of so many watts. batch: samples or tokens of a step. heading: what the
-    workload is called, its mode, and the cluster's name.
+    at: the step with every GPU under a `power_limit` of so many watts.
     """
+    machine = replace(step.machine, power_limit=None)
+    if step_w is None:
+        step_w = max(25.0, 25.0 * round((machine.device.board_power or 0.0) / _LIMITS / 25))
     limits_w = limits_of(machine, step_w)
     return PowerLimits(
-        predictions=tuple(map(at, limits_w)), limits_w=limits_w, sizes=sizes, batch=batch, gpus=gpus, heading=heading
+        predictions=tuple(at(power_limit=watts) for watts in limits_w), limits_w=limits_w, sizes=step.sizes,
+        batch=math.prod(step.sizes.values()), gpus=step.gpus,
+        heading=(step.graph_name, "training", step.cluster.name),
     )  # fmt: skip
 
 

@@ -67,10 +67,8 @@ def test_a_rack_of_clusters_by_hand() -> None:
     graph = graph.at(batch=512)
     first = rk.parallel(graph, cluster="dgx-a100", gpus=4)
     found = power_limits_together(
-        lambda watts: rk.parallel(graph, cluster="dgx-a100", gpus=4, power_limit=watts),
-        first.slowest.prediction.machine, 100.0, gpus=4, batch=512, heading=("linear", "training", "dgx-a100"),
-        sizes={"batch": 512},
-    )  # fmt: skip
+        lambda power_limit: rk.parallel(graph, cluster="dgx-a100", gpus=4, power_limit=power_limit), first, 100.0
+    )
     assert found.limits_w == (100.0, 200.0, 300.0, 400.0)
     assert found.table["energy_j"].iloc[-1] == pytest.approx(first.energy_j)
     rack = found.rack(10_000.0, 1.25)
