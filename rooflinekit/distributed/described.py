@@ -84,9 +84,9 @@ class Planner:
             piece = self.pieces.part(name, phase)
             items: list[Item] = [one if isinstance(one, Work) else sent_item(one, self.groups) for one in piece.items]
             if away:
-                copy = HostCopy(key=name, seconds=piece.count * self.offload.copy_s, inward=phase is Phase.BACKWARD)
+                copy = HostCopy(key=name, seconds=self.offload.copy_s, inward=phase is Phase.BACKWARD)
                 items = [copy, *items, HostWait(key=name)]
-            self.known[key] = _timed(run_devices([(items, self._pace(None))]), piece.count)
+            self.known[key] = _timed(run_devices([(items, self._pace(None))]))
         return self.known[key]
 
     def copies_s(self, beside: Stage) -> float:
@@ -302,14 +302,14 @@ class Planner:
         )  # fmt: skip
 
 
-def _timed(run: Run, count: int) -> Timed:
-    """Of so many equal parts on a GPU."""
+def _timed(run: Run) -> Timed:
+    """Of a part on a GPU."""
     (device,), sent = run.devices, defaultdict[str, list[tuple[float, float]]](list)
     for message in run.messages:
         sent[message.group.partition(" ")[0]].append((message.start_s, message.end_s))
     waits = {group: sum(covered(busy, *one) for one in device.waits) for group, busy in sent.items()}
     waits |= {"contention": device.contention_s} if sent else {}
-    return Timed(device.end_s / count, {cause: seconds / count for cause, seconds in waits.items()})
+    return Timed(device.end_s, waits)
 
 
 # The fastest layouts, by bounds that skip what cannot win.

@@ -139,6 +139,7 @@ def _issues(recipe: Recipe) -> tuple[Issue, ...]:
 #: Layers of the graph that stands for all: one that follows another finds in the cache what a further one would.
 _LAYERS = 2
 _COUNTS = {"layer": _LAYERS, "experts": _LAYERS}  # of each part, where not one
+_FIRST = {Phase.FORWARD: "layers.0", Phase.BACKWARD: f"layers.{_LAYERS - 1}"}  # which follow no other layer
 _EAGER, _COMPILED = Execution(), Execution(backend="compiled")
 
 
@@ -146,8 +147,7 @@ _EAGER, _COMPILED = Execution(), Execution(backend="compiled")
 class Piece:
     """What a GPU and its CPU take for a part of a step."""
 
-    items: tuple[Work | Op, ...] = ()  # of `count` such parts: kernels, and what groups send between them
-    count: int = 1
+    items: tuple[Work | Op, ...] = ()  # kernels, and what groups send between them
     gpu_s: float = 0.0
 
 
@@ -193,20 +193,22 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     found: dict[tuple[str, Phase], list[Timing | Op]] = defaultdict(list)
     cpu_s: dict[tuple[str, Phase], float] = defaultdict(float)
     for issue in issues:
-        key = _part_of(issue.op.module), issue.op.phase
+        key, own = (_part_of(issue.op.module), issue.op.phase), [next(timings) for _ in issue.kernels]
+        if issue.op.module.startswith(_FIRST[issue.op.phase]):
+            continue
         if is_ours(issue.op):
             found[key].append(issue.op)
             continue
-        found[key] += [next(timings) for _ in issue.kernels]
+        found[key] += own
         # beside its kernels as they are timed, an op may launch more: a product for each expert
         further_s = max(0, int(issue.op.attrs.get("calls", 1)) - 1) * host.launch
         cpu_s[key] += recipe.issue * (issue_cost_s(issue, host) + further_s)
-    parts = {key: _piece(own, cpu_s[key], _COUNTS.get(key[0], 1)) for key, own in found.items()}
+    parts = {key: _piece(ran, cpu_s[key]) for key, ran in found.items()}
     layer = [one for (name, _), own in found.items() if name == "layer" for one in own if isinstance(one, Timing)]
     terms: dict[str, float] = defaultdict(float)
     for timing in layer:
         for cause, seconds in timing.terms().items():
-            terms[cause] += seconds / _LAYERS
+            terms[cause] += seconds
     kept = graph if recipe.loss == "plain" else graph_of(part, recipe, optimizer=False)
     working, left = _working(
         kept, issues if kept is graph else issues_for(kept, machine.device, execution), machine.device,
@@ -219,8 +221,8 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     )  # fmt: skip
 
 
-def _piece(ran: Sequence[Timing | Op], cpu_s: float, count: int) -> Piece:
-    """One of so many parts that ran; kernels between collectives in one."""
+def _piece(ran: Sequence[Timing | Op], cpu_s: float) -> Piece:
+    """A part that ran; kernels between collectives in one."""
     items: list[Work | Op] = []
     for _, group in groupby(ran, type):
         own = list(group)
@@ -231,7 +233,7 @@ def _piece(ran: Sequence[Timing | Op], cpu_s: float, count: int) -> Piece:
             items.append(Work(what="kernels", block_s=block_s, arithmetic=limited_s / block_s))
     gpu_s = sum(one.total_s for one in ran if isinstance(one, Timing))
     issue = Work(what="issue", block_s=max(0.0, cpu_s - gpu_s))  # what the CPU takes longer
-    return Piece(items=(issue, *items), count=count, gpu_s=gpu_s / count)
+    return Piece(items=(issue, *items), gpu_s=gpu_s)
 
 
 def _part_of(module: str) -> str:
