@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from rooflinekit.distributed.accounts import Accounts, Offload, at_update
 from rooflinekit.distributed.groups import Groups, Setting, groups_of
@@ -16,7 +16,7 @@ from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
 from rooflinekit.distributed.prediction import TrainingStep
 from rooflinekit.distributed.products import Part
-from rooflinekit.distributed.queues import HostCopy, HostWait, Item, Pace, Run, Work, covered, run_devices, sent_item
+from rooflinekit.distributed.queues import HostCopy, HostWait, Item, Pace, Work, run_devices, sent_item
 from rooflinekit.distributed.records import RECOMPUTES, Layout, Recipe
 from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.ir.op import Phase
@@ -28,13 +28,6 @@ from rooflinekit.units import format_bytes, format_quantity
 #: Megatron's buckets hold max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
 _BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
 _BOTH = (Phase.FORWARD, Phase.BACKWARD)
-
-
-class Timed(NamedTuple):
-    """What a part takes for a micro-batch, and of that what it waits for, by cause."""
-
-    seconds: float
-    waits: Mapping[str, float]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +45,7 @@ class Planner:
     pieces: Pieces = field(init=False)
     count: int = field(init=False)  # micro-batches of a copy
     offload: Offload = field(init=False)
-    known: dict[tuple[str, Phase, bool], Timed] = field(default_factory=dict, init=False, repr=False)
+    known: dict[tuple[str, Phase, bool], Scheduled] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         lay, place = self.layout, self.place
@@ -77,16 +70,20 @@ class Planner:
 
     # --- what a micro-batch waits for in its groups -----------------------------------------------------------
 
-    def timed(self, name: str, phase: Phase, *, away: bool = False) -> Timed:
-        """A part on the queues of a GPU, with what its groups send; `away`: beside a layer's activations' copy."""
+    def items(self, name: str, phase: Phase, *, away: bool = False) -> list[Item]:
+        """A part with what its groups send; `away`: beside a layer's activations' copy."""
+        found = self.pieces.part(name, phase).items
+        items: list[Item] = [one if isinstance(one, Work) else sent_item(one, self.groups) for one in found]
+        if not away:
+            return items
+        copy = HostCopy(key=name, seconds=self.offload.copy_s, inward=phase is Phase.BACKWARD)
+        return [copy, *items, HostWait(key=name)]
+
+    def timed(self, name: str, phase: Phase, *, away: bool = False) -> Scheduled:
+        """The same on the queues of a GPU."""
         key = name, phase, away
         if key not in self.known:
-            piece = self.pieces.part(name, phase)
-            items: list[Item] = [one if isinstance(one, Work) else sent_item(one, self.groups) for one in piece.items]
-            if away:
-                copy = HostCopy(key=name, seconds=self.offload.copy_s, inward=phase is Phase.BACKWARD)
-                items = [copy, *items, HostWait(key=name)]
-            self.known[key] = _timed(run_devices([(items, self._pace(None))]))
+            self.known[key] = Scheduled.of(run_devices([(self.items(name, phase, away=away), self._pace(None))]))
         return self.known[key]
 
     def copies_s(self, beside: Stage) -> float:
@@ -100,7 +97,7 @@ class Planner:
             count = math.ceil(sum(numbers) / max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * self.replicas))
         groups = list(zip(("data", "expert data"), numbers, strict=True))
         bucket = Layer(
-            stage=Stage(*(s / count for s in beside)) if lay.overlap else Stage(),
+            items=[[Work(what="layers", block_s=lay.overlap * s / count)] for s in beside],
             gather=self.groups.sent("all-gather", [(group, 2.0 * n / count) for group, n in groups if shared]),
             reduce=self.groups.sent(
                 "reduce-scatter" if shared else "all-reduce", [(group, gradient * n / count) for group, n in groups]
@@ -120,7 +117,7 @@ class Planner:
         counts, pipeline = self.layers_of(), self.layout.pipeline
         before = sum(counts[stage % pipeline : stage : pipeline])
         own = max(0, min(counts[stage], self.offload.layers - before))
-        return own * (self.timed("layer", phase, away=True).seconds - self.timed("layer", phase).seconds)
+        return own * (self.timed("layer", phase, away=True).total_s - self.timed("layer", phase).total_s)
 
     def layers_of(self) -> list[int]:
         """Layers of each stage: as many each; where there cannot be, with the embedding and the head as one layer each,
@@ -137,9 +134,9 @@ class Planner:
         counts = self.layers_of()
 
         def seconds(k: int, phase: Phase) -> float:
-            own = counts[k] * self.timed("layer", phase).seconds + self._offload_s(phase, k)
-            own += self.timed("embedding", phase).seconds if k == 0 else 0.0
-            return own + (self.timed("head", phase).seconds if k == len(counts) - 1 else 0.0)
+            own = counts[k] * self.timed("layer", phase).total_s + self._offload_s(phase, k)
+            own += self.timed("embedding", phase).total_s if k == 0 else 0.0
+            return own + (self.timed("head", phase).total_s if k == len(counts) - 1 else 0.0)
 
         return [Stage(*(seconds(k, phase) for phase in _BOTH)) for k in range(len(counts))]
 
@@ -179,15 +176,11 @@ class Planner:
     def step(self) -> TrainingStep:
         """All of it."""
         place, machine = self.place, self.place.machines[0]
-        run, away_s = self._gathered() if self.layout.gathers else self._in_stages()
-        sums = self._sums(self.decoder.layers / self.layout.pipeline * self.count)
-        if self.offload.layers:
-            sums["offload"] = self.count * away_s
+        run = self._gathered() if self.layout.gathers else self._in_stages()
+        kernels = self._kernels()
         optimizer_s, updated_j = update_of(self.updated, self.recipe, machine, place.host)
-        overhead_s = run.busy_s - sum(sums.values())
-        for cause, seconds in run.waits.items():
-            sums[cause] = sums.get(cause, 0.0) + seconds
-        terms = {**sums, "optimizer": optimizer_s, "overhead": overhead_s}
+        overhead_s = run.busy_s - sum(kernels.values())
+        terms = {**kernels, **run.waits, "optimizer": optimizer_s, "overhead": overhead_s}
         return TrainingStep(
             decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, machine=machine,
             gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
@@ -196,50 +189,53 @@ class Planner:
             courses=self.courses(run.under_way), energy=self._energy(sum(terms.values()), updated_j),
         )  # fmt: skip
 
-    def _in_stages(self) -> tuple[Scheduled, float]:
-        """How the stages run, and what is waited for activations' copies in a micro-batch."""
+    def _in_stages(self) -> Scheduled:
+        """How the stages run; what a layer waits for is taken from what the GPU that computes most is busy with."""
         stages, pipeline = self.stages(), self.layout.pipeline
         run = pipelined(stages, self.count, self.layout.chunks, self.hop_s())
-        away_s = sum(self._offload_s(way, k) for way in _BOTH for k in range(0, len(stages), pipeline))
-        copies_s = self.copies_s(whole(stages, pipeline)[0])
-        return replace(run, waits={**run.waits, "copies": copies_s}), away_s
+        waits: dict[str, float] = defaultdict(float)
+        for phase in _BOTH:
+            for cause, seconds in self.timed("layer", phase).waits.items():
+                waits[cause] += self._layers * seconds
+            if self.offload.layers:
+                waits["offload"] += self.count * sum(self._offload_s(phase, k) for k in range(0, len(stages), pipeline))
+        busy_s, copies_s = run.busy_s - sum(waits.values()), self.copies_s(whole(stages, pipeline)[0])
+        return replace(run, busy_s=busy_s, waits={**waits, **run.waits, "copies": copies_s})
 
-    def _gathered(self) -> tuple[Scheduled, float]:
+    def _gathered(self) -> Scheduled:
         """The same of layers that gather their weights, one after another."""
         lay, w, groups, hybrid = self.layout, self.pieces.weights, self.groups, self.layout.sharding == "hybrid"
         inside, away, node = "node" if hybrid else "data", self.offload.layers, len(groups.members["node"])
 
-        def layer(numbers: int, *seconds: float) -> Layer:
+        def layer(numbers: int, *items: Sequence[Item]) -> Layer:
             size = 2.0 * numbers
             across = groups.sent("all-reduce", [("across", size / node)]) if hybrid else ()
             return Layer(
-                stage=Stage(*seconds),
-                gather=groups.sent("all-gather", [(inside, size)]),
+                items=items, gather=groups.sent("all-gather", [(inside, size)]),
                 reduce=(*groups.sent("reduce-scatter", [(inside, size)]), *across),
-            )
+            )  # fmt: skip
 
-        near, far = ([self.timed("layer", phase, away=one).seconds for phase in _BOTH] for one in (False, True))
-        ends = [sum(self.timed(name, phase).seconds for name in ("embedding", "head")) for phase in _BOTH]
-        numbers = w["layer"] + w["experts"]
-        layers = [
-            layer(w["embedding"] + w["head"], *ends), *[layer(numbers, *far)] * away,
-            *[layer(numbers, *near)] * (self.decoder.layers - away),
-        ]  # fmt: skip
-        run = sent_beside(layers, self._pace(self.recipe.progress), pieces=self.count, again=lay.sharding != "grad-op")
-        return run, away * (sum(far) - sum(near))
+        near, far = (
+            layer(w["layer"] + w["experts"], *(self.items("layer", phase, away=one) for phase in _BOTH))
+            for one in (False, True)
+        )
+        ends = ([*self.items("embedding", phase), *self.items("head", phase)] for phase in _BOTH)
+        layers = [layer(w["embedding"] + w["head"], *ends), *[far] * away, *[near] * (self.decoder.layers - away)]
+        return sent_beside(layers, self._pace(self.recipe.progress), pieces=self.count, again=lay.sharding != "grad-op")
 
-    def _sums(self, layers: float) -> dict[str, float]:
-        """Seconds by cause: kernels by their terms, then groups. The ends' time is kernels' too."""
+    @property
+    def _layers(self) -> float:
+        """That a GPU runs in a step, those of all micro-batches, in the mean of the stages."""
+        return self.decoder.layers / self.layout.pipeline * self.count
+
+    def _kernels(self) -> dict[str, float]:
+        """Seconds of kernels by cause. The ends' time is kernels' too."""
         whole, *ends = (
             sum(self.pieces.part(name, phase).gpu_s for phase in _BOTH) for name in ("layer", "embedding", "head")
         )
         own = self.count * sum(ends) / (1 if self.layout.pipeline == 1 else 2)
-        scale = (layers * whole + own) / whole if whole else 0.0
-        found = {name: scale * seconds for name, seconds in self.pieces.terms.items()}
-        for phase in _BOTH:
-            for cause, seconds in self.timed("layer", phase).waits.items():
-                found[cause] = found.get(cause, 0.0) + layers * seconds
-        return found
+        scale = (self._layers * whole + own) / whole if whole else 0.0
+        return {name: scale * seconds for name, seconds in self.pieces.terms.items()}
 
     @property
     def updated(self) -> float:
@@ -300,16 +296,6 @@ class Planner:
             ),
             replace(stands, working=stands.working + left),
         )  # fmt: skip
-
-
-def _timed(run: Run) -> Timed:
-    """Of a part on a GPU."""
-    (device,), sent = run.devices, defaultdict[str, list[tuple[float, float]]](list)
-    for message in run.messages:
-        sent[message.group.partition(" ")[0]].append((message.start_s, message.end_s))
-    waits = {group: sum(covered(busy, *one) for one in device.waits) for group, busy in sent.items()}
-    waits |= {"contention": device.contention_s} if sent else {}
-    return Timed(device.end_s, waits)
 
 
 # The fastest layouts, by bounds that skip what cannot win.

@@ -7,12 +7,13 @@ the model on each device, as Megatron-LM does.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from rooflinekit.distributed.queues import Barrier, Item, Pace, Transmission, Work, run_devices
+from rooflinekit.distributed.queues import Barrier, Item, Pace, Run, Transmission, run_devices, shared_s
 from rooflinekit.errors import InputError
 from rooflinekit.model.collectives import CollectiveTiming
 
@@ -171,6 +172,19 @@ class Scheduled:
         """Until all is done."""
         return self.busy_s + sum(self.waits.values())
 
+    @classmethod
+    def of(cls, run: Run) -> Scheduled:
+        """What became of a GPU. While a layer's own groups send, copies are not what it waits for."""
+        (device,), sent = run.devices, defaultdict[str, list[tuple[float, float]]](list)
+        for message in run.messages:
+            sent[message.group.partition(" ")[0]].append((message.start_s, message.end_s))
+        waits = {group: shared_s(busy, device.waits) for group, busy in sent.items() if group != "data"}
+        exposed_s = device.exposed_s + device.straggling_s - sum(waits.values())
+        waits |= {"copies": exposed_s} if "data" in sent else {}
+        waits |= {"contention": device.contention_s} if sent else {}
+        waits |= {"offload": device.offload_s} if device.offload_s else {}
+        return cls(busy_s=device.end_s - sum(waits.values()), waits=waits)
+
 
 def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -> Scheduled:
     """1F1B, interleaved where a GPU has several chunks. Stage s is on GPU s mod GPUs.
@@ -222,7 +236,7 @@ def least_s(stages: Sequence[Stage], pieces: int, chunks: int) -> float:
 class Layer:
     """A layer or a bucket of them, and what is sent for it: weights before it, gradients behind its backward."""
 
-    stage: Stage
+    items: Sequence[Sequence[Item]]  # forward, backward
     gather: tuple[CollectiveTiming, ...] = ()
     reduce: tuple[CollectiveTiming, ...] = ()
 
@@ -238,18 +252,16 @@ def sent_beside(
     again: weights are gathered once more for backward (FSDP's FULL_SHARD), but for the last layer's, which are kept.
     """
 
-    def run(count: int) -> tuple[float, ...]:
+    def run(count: int) -> Scheduled:
         items = [item for piece in range(count) for item in _piece(layers, str(piece), again=again, ahead=ahead)]
-        (device,) = run_devices([(items, pace)]).devices
-        return device.end_s, device.exposed_s + device.straggling_s, device.contention_s
+        return Scheduled.of(run_devices([(items, pace)]))
 
-    seconds = run(min(pieces, _ALIKE))
-    if pieces > _ALIKE:
-        seconds = tuple(a + (pieces - _ALIKE) * (a - b) for a, b in zip(seconds, run(_ALIKE - 1), strict=True))
-    total_s, exposed_s, contention_s = seconds
+    found, more = run(min(pieces, _ALIKE)), max(0, pieces - _ALIKE)
+    less = run(_ALIKE - 1) if more else found
     return Scheduled(
-        busy_s=total_s - exposed_s - contention_s, waits={"copies": exposed_s, "contention": contention_s}
-    )  # fmt: skip
+        busy_s=found.busy_s + more * (found.busy_s - less.busy_s),
+        waits={cause: own + more * (own - less.waits[cause]) for cause, own in found.waits.items()},
+    )
 
 
 def _piece(layers: Sequence[Layer], name: str, *, again: bool, ahead: int) -> Iterator[Item]:
@@ -266,7 +278,7 @@ def _piece(layers: Sequence[Layer], name: str, *, again: bool, ahead: int) -> It
                     yield from map(_sent, keys[i], order[i].gather)
             if keys[k]:
                 yield Barrier(keys=keys[k])
-            yield Work(what="layer", block_s=one.stage[backward])
+            yield from one.items[backward]
             if backward:
                 yield from (_sent(f"reduce {k} {name} {n}", timing) for n, timing in enumerate(one.reduce))
 

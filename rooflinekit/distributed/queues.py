@@ -292,6 +292,19 @@ def covered(intervals: Sequence[tuple[float, float]], start_s: float = 0.0, end_
     return total
 
 
+def shared_s(one: Sequence[tuple[float, float]], two: Sequence[tuple[float, float]]) -> float:
+    """How much of the time lies in both of two rows of intervals, each of them in order and apart.
+
+    >>> shared_s([(0.0, 2.0), (3.0, 5.0)], [(1.0, 4.0)])
+    2.0
+    """
+    total, i, j = 0.0, 0, 0
+    while i < len(one) and j < len(two):
+        total += max(0.0, min(one[i][1], two[j][1]) - max(one[i][0], two[j][0]))
+        i, j = (i + 1, j) if one[i][1] < two[j][1] else (i, j + 1)
+    return total
+
+
 # What a device's program consists of: ops with their kernels, collectives, copies to the host, and waits.
 
 

@@ -9,7 +9,7 @@ from overlaps import overlaps
 
 import rooflinekit as rk
 from rooflinekit.distributed.pipeline import Layer, Stage, least_s, pipelined, sent_beside
-from rooflinekit.distributed.queues import Pace
+from rooflinekit.distributed.queues import Pace, Work
 from rooflinekit.distributed.records import recipe_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import members_of
@@ -34,8 +34,8 @@ def layer(forward: float = 4.0, backward: float = 8.0, *, gather: float = 0.0, r
         )
         return (time,) if seconds else ()
 
-    stage = Stage(forward_s=forward, backward_s=backward)
-    return Layer(stage=stage, gather=sent("all-gather", gather), reduce=sent("reduce-scatter", reduce))
+    items = [[Work(what="layer", block_s=seconds)] for seconds in (forward, backward)]
+    return Layer(items=items, gather=sent("all-gather", gather), reduce=sent("reduce-scatter", reduce))
 
 
 def pace(progress: float) -> Pace:
