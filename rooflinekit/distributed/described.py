@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.distributed.accounts import Accounts, Offload, at_update
-from rooflinekit.distributed.groups import Groups, Setting, groups_of
+from rooflinekit.distributed.groups import Groups, Setting
 from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
 from rooflinekit.distributed.prediction import TrainingStep
@@ -60,11 +60,10 @@ class Planner:
         plane = place.gpus // lay.pipeline
         if lay.expert * lay.expert_tensor > plane:
             raise InputError(f"layout expert {lay.expert}: expected a divisor of {plane} GPUs of a stage")
-        members = groups_of(
-            place.numbers, place.cluster.per_node, tensor=lay.tensor, context=lay.context,
-            copies=lay.copies(place.gpus), expert=lay.expert, expert_tensor=lay.expert_tensor,
+        self.groups = place.groups(
+            crowded=True, tensor=lay.tensor, context=lay.context, copies=lay.copies(place.gpus), expert=lay.expert,
+            expert_tensor=lay.expert_tensor,
         )  # fmt: skip
-        self.groups = Groups(setting=place, members=members, crowded=True)
         held = self.decoder.layers // lay.pipeline
         self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
 

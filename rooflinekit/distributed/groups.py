@@ -54,6 +54,10 @@ class Setting:
         """The first so many of the cluster's devices."""
         return replace(self, numbers=tuple(range(gpus)))
 
+    def groups(self, *, crowded: bool = False, **sizes: int) -> Groups:
+        """Those of the first device, see `groups_of`; crowded: see `Groups`."""
+        return Groups(setting=self, members=groups_of(self.numbers, self.cluster.per_node, **sizes), crowded=crowded)
+
     @property
     def copy_rate(self) -> float:
         """Byte/s between a device and its host, the least of all."""

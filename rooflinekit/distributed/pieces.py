@@ -138,7 +138,6 @@ def _issues(recipe: Recipe) -> tuple[Issue, ...]:
 
 #: Layers of the graph that stands for all: one that follows another finds in the cache what a further one would.
 _LAYERS = 2
-_COUNTS = {"layer": _LAYERS, "experts": _LAYERS}  # of each part, where not one
 _FIRST = {Phase.FORWARD: "layers.0", Phase.BACKWARD: f"layers.{_LAYERS - 1}"}  # which follow no other layer
 _EAGER, _COMPILED = Execution(), Execution(backend="compiled")
 
@@ -162,7 +161,7 @@ class Pieces:
     left_bytes: int  # what Python holds until the step ends: the output of an eager model
     terms: Mapping[str, float]  # of a layer's time, by cause, forward and backward together: for the explanation
     deviation: float  # of the logarithm of a layer's time, beside what programs are off by (`step.bounds.SOURCES`)
-    drawn_j: Mapping[str, Mapping[str, float]] | None  # joules of the parts' kernels
+    drawn_j: Mapping[str, Mapping[str, float]] | None  # of the parts' kernels by the board's parts, beside idling
     tied: bool = False
 
     def part(self, name: str, phase: Phase) -> Piece:
@@ -188,8 +187,7 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     execution = _COMPILED if recipe.kernels == "compiled" else _EAGER
     graph = graph_of(part, recipe.with_changes(loss="plain"), optimizer=False)
     issues = issues_for(graph, machine.device, execution)
-    timed = time_kernels([kernel for issue in issues for kernel in issue.kernels], machine)
-    timings = iter(timed)
+    timings = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine))
     found: dict[tuple[str, Phase], list[Timing | Op]] = defaultdict(list)
     cpu_s: dict[tuple[str, Phase], float] = defaultdict(float)
     for issue in issues:
@@ -204,9 +202,12 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         further_s = max(0, int(issue.op.attrs.get("calls", 1)) - 1) * host.launch
         cpu_s[key] += recipe.issue * (issue_cost_s(issue, host) + further_s)
     parts = {key: _piece(ran, cpu_s[key]) for key, ran in found.items()}
-    layer = [one for (name, _), own in found.items() if name == "layer" for one in own if isinstance(one, Timing)]
+    kernels: dict[str, list[Timing]] = defaultdict(list)
+    for (name, _), ran in found.items():
+        kernels[name] += [one for one in ran if isinstance(one, Timing)]
+    drawn = {name: drawn_by(own, machine) for name, own in kernels.items()}
     terms: dict[str, float] = defaultdict(float)
-    for timing in layer:
+    for timing in kernels["layer"]:
         for cause, seconds in timing.terms().items():
             terms[cause] += seconds
     kept = graph if recipe.loss == "plain" else graph_of(part, recipe, optimizer=False)
@@ -217,7 +218,8 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     return Pieces(
         parts=parts, weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
         terms=terms, tied=part.decoder.tied,
-        drawn_j=_drawn(timed, machine), deviation=float(estimate_of_timings(layer, machine, OF_THE_DAY).deviation),
+        drawn_j=None if None in drawn.values() else {name: joules for name, joules in drawn.items() if joules},
+        deviation=float(estimate_of_timings(kernels["layer"], machine, OF_THE_DAY).deviation),
     )  # fmt: skip
 
 
@@ -244,9 +246,10 @@ def _part_of(module: str) -> str:
 def _weights(graph: Graph) -> dict[str, int]:
     found: dict[str, int] = defaultdict(int)
     for spec in graph.weights:
-        part = "experts" if ".experts." in spec.name else _part_of(spec.name)
-        found[part] += int(spec.numel)
-    return {part: found[part] // _COUNTS.get(part, 1) for part in ("embedding", "layer", "experts", "head")}
+        if not spec.name.startswith("layers.0"):
+            part = "experts" if ".experts." in spec.name else _part_of(spec.name)
+            found[part] += int(spec.numel)
+    return {part: found[part] for part in ("embedding", "layer", "experts", "head")}
 
 
 def _saved(graph: Graph) -> dict[str, int]:
@@ -290,18 +293,3 @@ def _working(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bo
         "layer": max(most[back:then]) - kept - left,
         "embedding": max(most[layers[-1] :]) - left,
     }, left
-
-
-def _drawn(timings: Sequence[Timing], machine: Machine) -> Mapping[str, Mapping[str, float]] | None:
-    """Joules of each part of a micro-batch by the board's parts (`model.energy.PARTS`), beside idling, forward and
-    backward together; None where no power is stated.
-    """
-    found: dict[str, list[Timing]] = defaultdict(list)
-    for timing in timings:
-        found[_part_of(timing.kernel.module)].append(timing)
-    drawn = {}
-    for part, own in found.items():
-        if (joules := drawn_by(own, machine)) is None:
-            return None
-        drawn[part] = {name: j / _COUNTS.get(part, 1) for name, j in joules.items()}
-    return drawn

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from rooflinekit.distributed.queues import Barrier, Item, Pace, Run, Transmission, run_devices, shared_s
+from rooflinekit.distributed.queues import Barrier, Interval, Item, Pace, Run, Transmission, overlap, run_devices
 from rooflinekit.errors import InputError
 from rooflinekit.model.collectives import CollectiveTiming
 
@@ -175,10 +175,13 @@ class Scheduled:
     @classmethod
     def of(cls, run: Run) -> Scheduled:
         """What became of a GPU. While a layer's own groups send, copies are not what it waits for."""
-        (device,), sent = run.devices, defaultdict[str, list[tuple[float, float]]](list)
+        (device,), sent = run.devices, defaultdict[str, list[Interval]](list)
         for message in run.messages:
             sent[message.group.partition(" ")[0]].append((message.start_s, message.end_s))
-        waits = {group: shared_s(busy, device.waits) for group, busy in sent.items() if group != "data"}
+        waits = {
+            group: sum(end - start for start, end in overlap(busy, device.waits))
+            for group, busy in sent.items() if group != "data"
+        }  # fmt: skip
         exposed_s = device.exposed_s + device.straggling_s - sum(waits.values())
         waits |= {"copies": exposed_s} if "data" in sent else {}
         waits |= {"contention": device.contention_s} if sent else {}

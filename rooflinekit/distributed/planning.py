@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from rooflinekit.distributed.context import cut_by_context
-from rooflinekit.distributed.groups import BATCH, Groups, Setting, batch_of, groups_of
+from rooflinekit.distributed.groups import BATCH, Groups, Setting, batch_of
 from rooflinekit.distributed.mixtures import Spread, agreed, spread
 from rooflinekit.distributed.pipeline import orders
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
@@ -122,8 +122,7 @@ def _replicas(
             saving(sized[samples], savers, machine.device, setting.host), strategy, ranks, setting.host, first=first
         )
         predicted.append((tuple(numbers), samples, setting.predict(own, machine)))
-    groups = Groups(setting=setting, members=groups_of(setting.numbers, setting.cluster.per_node, copies=ranks))
-    return _together(predicted, groups, ranks if by_threads else 1, stretch)
+    return _together(predicted, setting.groups(copies=ranks), ranks if by_threads else 1, stretch)
 
 
 def _together(
@@ -264,11 +263,9 @@ def _agreeing(graph: Graph, mesh: Mesh, copies: int, experts: frozenset[str] = f
 
 
 def _groups(setting: Setting, mesh: Mesh, copies: int) -> Groups:
-    members = groups_of(
-        setting.numbers, setting.cluster.per_node, tensor=mesh.tensor, context=mesh.context, copies=copies,
-        expert=mesh.expert, expert_tensor=mesh.tensor,
-    )  # fmt: skip
-    return Groups(setting=setting, members=members)
+    return setting.groups(
+        tensor=mesh.tensor, context=mesh.context, copies=copies, expert=mesh.expert, expert_tensor=mesh.tensor
+    )
 
 
 def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, copies: int) -> Plan:

@@ -21,6 +21,8 @@ from rooflinekit.model.timing import Timing
 from rooflinekit.step.entry import entry_of, is_captured, issue_cost_s, issues_for, reads_a_number
 from rooflinekit.step.prediction import Prediction
 
+Interval = tuple[float, float]  # seconds from the start of the step
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSpan:
@@ -56,7 +58,7 @@ class DeviceRun:
     communicates: bool
     offload_s: float  # of `idle_s`: for an optimizer on the CPU, and for activations on their way
     slots: tuple[tuple[str, float, float], ...] = ()  # of a pipeline's stage: what, from, to
-    waits: tuple[tuple[float, float], ...] = ()  # from, to: it stands still for collectives or other devices
+    waits: tuple[Interval, ...] = ()  # it stands still for collectives or other devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ class DeviceQueues:
         self.spans: list[KernelSpan] = []
         self.work: list[tuple[str, float, float]] = []
         self.messages: list[tuple[Message, tuple[float, float]]] = []  # that are not over yet, see `_progress`
-        self.waits: list[tuple[float, float]] = []
+        self.waits: list[Interval] = []
         self.ends: dict[str, float] = {}
         self.engines = {True: 0.0, False: 0.0}  # when they are free, into the device and out of it
         self.copies: dict[str, float] = {}  # when each is over
@@ -277,7 +279,7 @@ def is_arithmetic(timing: Timing) -> bool:
     return timing.compute_s > timing.memory_s and timing.busy_s >= timing.launch_s
 
 
-def covered(intervals: Sequence[tuple[float, float]], start_s: float = 0.0, end_s: float = float("inf")) -> float:
+def covered(intervals: Sequence[Interval], start_s: float = 0.0, end_s: float = float("inf")) -> float:
     """How much of the time from one moment to another lies in any of the intervals.
 
     >>> covered([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)]), covered([(0.0, 2.0)], 1.5, 9.0)
@@ -292,17 +294,18 @@ def covered(intervals: Sequence[tuple[float, float]], start_s: float = 0.0, end_
     return total
 
 
-def shared_s(one: Sequence[tuple[float, float]], two: Sequence[tuple[float, float]]) -> float:
-    """How much of the time lies in both of two rows of intervals, each of them in order and apart.
+def overlap(one: Sequence[Interval], two: Sequence[Interval]) -> tuple[Interval, ...]:
+    """The times that lie in both of two rows of intervals, each of them in order and apart.
 
-    >>> shared_s([(0.0, 2.0), (3.0, 5.0)], [(1.0, 4.0)])
-    2.0
+    >>> overlap([(0.0, 2.0), (3.0, 5.0)], [(1.0, 4.0)])
+    ((1.0, 2.0), (3.0, 4.0))
     """
-    total, i, j = 0.0, 0, 0
+    found, i, j = [], 0, 0
     while i < len(one) and j < len(two):
-        total += max(0.0, min(one[i][1], two[j][1]) - max(one[i][0], two[j][0]))
+        start, end = max(one[i][0], two[j][0]), min(one[i][1], two[j][1])
+        found += [(start, end)] if end > start else []
         i, j = (i + 1, j) if one[i][1] < two[j][1] else (i, j + 1)
-    return total
+    return tuple(found)
 
 
 # What a device's program consists of: ops with their kernels, collectives, copies to the host, and waits.

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction
-from rooflinekit.distributed.queues import Message
+from rooflinekit.distributed.queues import Interval, Message, overlap
 from rooflinekit.distributed.records import FSDP, Mesh, Strategy
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Phase
@@ -161,9 +161,6 @@ def _short(device: Device) -> str:
 # What a step on several devices sends: over which links, at which rate, and when a device waits for it.
 
 
-Interval = tuple[float, float]  # seconds from the start of the step
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """What each device sends over one kind of link in a step; of a pipeline's stages the mean."""
@@ -240,13 +237,3 @@ def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
         elif end > start:
             found.append((start, end))
     return tuple(found)
-
-
-def overlap(one: Sequence[Interval], two: Sequence[Interval]) -> tuple[Interval, ...]:
-    """The times that lie in both of two ordered rows of intervals.
-
-    >>> overlap([(0.0, 2.0), (3.0, 5.0)], [(1.0, 4.0)])
-    ((1.0, 2.0), (3.0, 4.0))
-    """
-    cut = ((max(a, c), min(b, d)) for a, b in one for c, d in two)
-    return tuple((start, end) for start, end in cut if end > start)
