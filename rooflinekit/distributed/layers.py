@@ -328,13 +328,16 @@ class Layers(Products):
 
     def _around_the_ring(self, ways: int, attend: Callable[[], Any]) -> None:
         """Attention to a block of keys after the other; beside it come the next, and in backward their gradients go."""
-        part, layout = self.part, self.part.layout
-        if layout.context > 1:
-            size = 2.0 * 2 * layout.micro_batch * part.seq * part.kv_heads * part.decoder.head_dim
-            with self.tape.sending("all-gather", "context", ways * size, waits=0.0):
-                for _ in range(layout.context - 1):
-                    attend()
+        with self.tape.sending("all-gather", "context", ways * self._keys_bytes, waits=0.0):
+            for _ in range(self.part.layout.context - 1):
+                attend()
         attend()
+
+    @property
+    def _keys_bytes(self) -> float:
+        """Of a context group's keys and values."""
+        part = self.part
+        return 2.0 * 2 * part.layout.micro_batch * part.seq * part.kv_heads * part.decoder.head_dim
 
     def _flash(self, q: TensorSpec, k: TensorSpec, v: TensorSpec) -> TensorSpec:
         tape, shape = self.tape, tuple(map(int, q.shape))
@@ -403,6 +406,8 @@ class Layers(Products):
         def product(x: TensorSpec, y: TensorSpec) -> TensorSpec:
             return tape.run("aten.bmm", (x, y), tape.new(n, x.shape[1], y.shape[2]))
 
+        tape.send("all-gather", "context", self._keys_bytes)
+        tape.later(partial(tape.send, "all-gather", "context", 2 * self._keys_bytes))
         scores = product(rows, tape.view(keys, n, dim, total, calls=2))
         p = self._softmax(scores)
         mask: tuple[TensorSpec, ...] = ()

@@ -1,5 +1,6 @@
 """Laws of a decoder's training on many GPUs."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -8,11 +9,14 @@ from hypothesis import strategies as st
 from overlaps import overlaps
 
 import rooflinekit as rk
+from rooflinekit.distributed.pieces import graph_of
 from rooflinekit.distributed.pipeline import Layer, Stage, least_s, pipelined, sent_beside
+from rooflinekit.distributed.products import Part
 from rooflinekit.distributed.queues import Pace, Work
 from rooflinekit.distributed.records import recipe_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import members_of
+from rooflinekit.ir.op import Phase
 from rooflinekit.model.collectives import CollectiveTiming, route_of
 from rooflinekit.step.memory import USABLE_SHARE
 from rooflinekit.units import format_quantity
@@ -138,6 +142,40 @@ def test_shards_of_the_optimizer() -> None:
     assert step(sharding="fsdp").memory.allocated < shared.allocated
     twice = step(sharding="zero-1", instances=2).memory  # each four of the eight GPUs have all of it
     assert twice.optimizer == pytest.approx(whole.optimizer / 4)
+
+
+@pytest.mark.parametrize(
+    ("layout", "recompute", "forward", "backward"),
+    [
+        ({}, "none", {"all-reduce": 2}, {"all-reduce": 2}),
+        # tokens are gathered before attention and the network, and scattered behind them; backward the other way, and
+        # what was gathered comes once more for the gradients of weights
+        (
+            {"sequence": True}, "none", {"all-gather": 2, "reduce-scatter": 2},
+            {"all-gather": 2 + 2, "reduce-scatter": 2},
+        ),
+        ({}, "full", {"all-reduce": 2}, {"all-reduce": 2 + 2}),
+    ],
+)  # fmt: skip
+def test_a_layer_sends_what_megatron_sends(
+    layout: dict[str, bool], recompute: str, forward: dict[str, int], backward: dict[str, int]
+) -> None:
+    part = Part(decoder=LLAMA.with_changes(layers=2), layout=rk.Layout(tensor=2, **layout), seq=2048)  # type: ignore[arg-type]
+    graph = graph_of(part, recipe_of("megatron").with_changes(recompute=recompute), optimizer=False)
+    sent = [op for op in graph.ops if "collective" in op.attrs and op.module.startswith("layers.1")]
+    for phase, wanted in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward)):
+        assert Counter(op.attrs["collective"] for op in sent if op.phase is phase) == wanted
+    assert {op.attrs["bytes"] for op in sent} == {2 * 2048 * 2048}  # 16 bits, tokens, width
+
+
+def test_reductions_that_nothing_runs_beside_are_waited_for() -> None:
+    found = rk.train(
+        LLAMA, cluster=CLUSTER, gpus=8, batch=64, seq=2048, layout=rk.Layout(tensor=2), recipe="pytorch"
+    )  # fmt: skip
+    each = rk.collective_time("all-reduce", 2 * 2048 * 2048, CLUSTER, (0, 1)).total_s
+    assert found.terms["tensor"] == pytest.approx(8 * 16 * 4 * each)  # layers, micro-batches, two each way
+    # Megatron's reduces beside the gradients of weights in backward
+    assert 8 * 16 * 2 * each < step(tensor=2).terms["tensor"] < found.terms["tensor"]
 
 
 def mixture(**layout: object) -> rk.TrainingStep:
