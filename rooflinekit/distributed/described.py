@@ -71,7 +71,7 @@ class Planner:
 
     def items(self, name: str, phase: Phase, *, away: bool = False) -> list[Item]:
         """A part with what its groups send; `away`: beside a layer's activations' copy."""
-        found = self.pieces.part(name, phase).items
+        found = self.pieces.items.get((name, phase), ())
         items: list[Item] = [one if isinstance(one, Work) else sent_item(one, self.groups) for one in found]
         if not away:
             return items
@@ -176,7 +176,8 @@ class Planner:
         """All of it."""
         place, machine = self.place, self.place.machines[0]
         run = self._gathered() if self.layout.gathers else self._in_stages()
-        kernels = self._kernels()
+        # of a pipeline the GPU that computes most is taken to have one of the ends
+        kernels = self._of_parts(self.pieces.terms, self.count / min(2, self.layout.pipeline))
         optimizer_s, updated_j = update_of(self.updated, self.recipe, machine, place.host)
         overhead_s = run.busy_s - sum(kernels.values())
         terms = {**kernels, **run.waits, "optimizer": optimizer_s, "overhead": overhead_s}
@@ -227,14 +228,13 @@ class Planner:
         """That a GPU runs in a step, those of all micro-batches, in the mean of the stages."""
         return self.decoder.layers / self.layout.pipeline * self.count
 
-    def _kernels(self) -> dict[str, float]:
-        """Seconds of kernels by cause. The ends' time is kernels' too."""
-        whole, *ends = (
-            sum(self.pieces.part(name, phase).gpu_s for phase in _BOTH) for name in ("layer", "embedding", "head")
-        )
-        own = self.count * sum(ends) / (1 if self.layout.pipeline == 1 else 2)
-        scale = (self._layers * whole + own) / whole if whole else 0.0
-        return {name: scale * seconds for name, seconds in self.pieces.terms.items()}
+    def _of_parts(self, each: Mapping[str, Mapping[str, float]], ends: float) -> dict[str, float]:
+        """What parts have by name, as often as a GPU runs them in a step; ends: so often the embedding and the head."""
+        runs, found = {"layer": self._layers, "embedding": ends, "head": ends}, defaultdict[str, float](float)
+        for part, values in each.items():
+            for name, value in values.items():
+                found[name] += runs[part] * value
+        return found
 
     @property
     def updated(self) -> float:
@@ -250,11 +250,8 @@ class Planner:
         machine, drawn = self.place.machines[0], self.pieces.drawn_j
         if drawn is None or update is None:
             return None
-        ends = self.count / self.layout.pipeline
-        runs = {"layer": ends * self.decoder.layers, "embedding": ends, "head": ends}
-        each = {
-            name: sum(runs[part] * joules[name] for part, joules in drawn.items()) + update[name] for name in PARTS
-        }  # fmt: skip
+        each = self._of_parts(drawn, self.count / self.layout.pipeline)
+        each = {name: each[name] + update[name] for name in PARTS}
         return energy_together([Member(count=self.place.gpus, machine=machine, kernels_j=each)], total_s)
 
     def courses(self, under_way: Sequence[int] = ()) -> tuple[tuple[Accounts, ...], ...]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from types import MappingProxyType
 
 from rooflinekit.cost.table import price_all
@@ -143,30 +143,19 @@ _EAGER, _COMPILED = Execution(), Execution(backend="compiled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """What a GPU and its CPU take for a part of a step."""
-
-    items: tuple[Work | Op, ...] = ()  # kernels, and what groups send between them
-    gpu_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
     """Of one micro-batch on one GPU: parts by name and phase, and what each keeps."""
 
-    parts: Mapping[tuple[str, Phase], Piece]  # "embedding", "layer", "head"; backward with what is computed again
+    items: Mapping[tuple[str, Phase], Sequence[Work | Op]]  # kernels of "embedding", "layer", "head", backward with
+    # what is computed again, and what groups send between them
     weights: Mapping[str, int]  # elements of each part on a GPU; "experts" of a layer apart
     saved_bytes: Mapping[str, int]  # what forward keeps for backward, by part
     working_bytes: Mapping[str, int]  # the most that is there beside it while backward goes through a part
     left_bytes: int  # what Python holds until the step ends: the output of an eager model
-    terms: Mapping[str, float]  # of a layer's time, by cause, forward and backward together: for the explanation
+    terms: Mapping[str, Mapping[str, float]]  # of each part's kernels, by cause, forward and backward together
     deviation: float  # of the logarithm of a layer's time, beside what programs are off by (`step.bounds.SOURCES`)
     drawn_j: Mapping[str, Mapping[str, float]] | None  # of the parts' kernels by the board's parts, beside idling
     tied: bool = False
-
-    def part(self, name: str, phase: Phase) -> Piece:
-        """One of them; nothing where there is none."""
-        return self.parts.get((name, phase), Piece())
 
 
 def pieces_at(setting: Setting, part: Part, recipe: Recipe) -> Pieces:
@@ -201,29 +190,29 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         # beside its kernels as they are timed, an op may launch more: a product for each expert
         further_s = max(0, int(issue.op.attrs.get("calls", 1)) - 1) * host.launch
         cpu_s[key] += recipe.issue * (issue_cost_s(issue, host) + further_s)
-    parts = {key: _piece(ran, cpu_s[key]) for key, ran in found.items()}
+    items = {key: _items(ran, cpu_s[key]) for key, ran in found.items()}
     kernels: dict[str, list[Timing]] = defaultdict(list)
     for (name, _), ran in found.items():
         kernels[name] += [one for one in ran if isinstance(one, Timing)]
     drawn = {name: drawn_by(own, machine) for name, own in kernels.items()}
-    terms: dict[str, float] = defaultdict(float)
-    for timing in kernels["layer"]:
-        for cause, seconds in timing.terms().items():
-            terms[cause] += seconds
+    terms: dict[str, dict[str, float]] = {name: defaultdict(float) for name in kernels}
+    for name, own in kernels.items():
+        for cause, seconds in chain.from_iterable(timing.terms().items() for timing in own):
+            terms[name][cause] += seconds
     kept = graph if recipe.loss == "plain" else graph_of(part, recipe, optimizer=False)
     working, left = _working(
         kept, issues if kept is graph else issues_for(kept, machine.device, execution), machine.device,
         fused=execution.fused,
     )  # fmt: skip
     return Pieces(
-        parts=parts, weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
+        items=items, weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
         terms=terms, tied=part.decoder.tied,
         drawn_j=None if None in drawn.values() else {name: joules for name, joules in drawn.items() if joules},
         deviation=float(estimate_of_timings(kernels["layer"], machine, OF_THE_DAY).deviation),
     )  # fmt: skip
 
 
-def _piece(ran: Sequence[Timing | Op], cpu_s: float) -> Piece:
+def _items(ran: Sequence[Timing | Op], cpu_s: float) -> Sequence[Work | Op]:
     """A part that ran; kernels between collectives in one."""
     items: list[Work | Op] = []
     for _, group in groupby(ran, type):
@@ -233,9 +222,8 @@ def _piece(ran: Sequence[Timing | Op], cpu_s: float) -> Piece:
         if block_s := sum(one.total_s for one in timings):
             limited_s = sum(one.total_s for one in timings if is_arithmetic(one))
             items.append(Work(what="kernels", block_s=block_s, arithmetic=limited_s / block_s))
-    gpu_s = sum(one.total_s for one in ran if isinstance(one, Timing))
-    issue = Work(what="issue", block_s=max(0.0, cpu_s - gpu_s))  # what the CPU takes longer
-    return Piece(items=(issue, *items), gpu_s=gpu_s)
+    gpu_s = sum(one.block_s for one in items if isinstance(one, Work))
+    return (Work(what="issue", block_s=max(0.0, cpu_s - gpu_s)), *items)  # what the CPU takes longer
 
 
 def _part_of(module: str) -> str:
