@@ -93,7 +93,9 @@ class Planner:
         numbers, lay, gradient = self.numbers(), self.layout, 4 if self.recipe.main_gradients else 2
         shared, count = lay.sharding != "ddp", 1
         if lay.overlap:
-            count = math.ceil(sum(numbers) / max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * self.replicas))
+            count = math.ceil(
+                sum(numbers) / max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * len(self.groups.members["data"]))
+            )
         groups = list(zip(("data", "expert data"), numbers, strict=True))
         bucket = Layer(
             items=[[Work(what="layers", block_s=lay.overlap * s / count)] for s in beside],
@@ -139,10 +141,6 @@ class Planner:
 
         return [Stage(*(seconds(k, phase) for phase in _BOTH)) for k in range(len(counts))]
 
-    def hop_s(self) -> float:
-        """An activation to the next stage; tensor groups send a part each."""
-        return self.groups.timing("pipe", "send-recv", self.part.boundary_bytes / self.layout.tensor).total_s
-
     # --- weights ---------------------------------------------------------------------------------------------
 
     def numbers(self) -> tuple[int, int]:
@@ -155,11 +153,6 @@ class Planner:
         layers = sum(self.layers_of()[k :: self.layout.pipeline])
         ends = w["embedding"] * (k == 0 or (last and self.pieces.tied)) + w["head"] * last
         return layers * w["layer"] + ends, layers * w["experts"], ends, layers
-
-    @property
-    def replicas(self) -> int:
-        """GPUs with the same weights: copies, and the parts of a sequence."""
-        return self.layout.copies(self.place.gpus) * self.layout.context
 
     @property
     def sharers(self) -> list[int]:
@@ -192,7 +185,9 @@ class Planner:
     def _in_stages(self) -> Scheduled:
         """How the stages run; what a layer waits for is taken from what the GPU that computes most is busy with."""
         stages, pipeline = self.stages(), self.layout.pipeline
-        run = pipelined(stages, self.count, self.layout.chunks, self.hop_s())
+        # tensor groups send a part of an activation each
+        hop = self.groups.timing("pipe", "send-recv", self.part.boundary_bytes / self.layout.tensor)
+        run = pipelined(stages, self.count, self.layout.chunks, hop.total_s)
         waits: dict[str, float] = defaultdict(float)
         for phase in _BOTH:
             for cause, seconds in self.timed("layer", phase).waits.items():
@@ -270,9 +265,9 @@ class Planner:
         saved, micro_batches = self.pieces.saved_bytes, max(under_way, self.layout.chunks) / self.layout.chunks
         stands, passing = at_update(
             self.layout, self.recipe, self.place.machines[0].device, dense=dense, experts=experts,
-            gathered=max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends), copies=self.replicas,
-            node=len(self.groups.members["node"]), parts=parts, few=few, ends=ends,
-            host=self.offload.host_bytes(micro_batches),
+            gathered=max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends), parts=parts,
+            few=few, ends=ends, copies=len(self.groups.members["data"]),
+            node=len(self.groups.members["node"]), host=self.offload.host_bytes(micro_batches),
         )  # fmt: skip
         kept = saved["layer"] * self.offload.kept(layers, micro_batches)
         first, last = k == 0, k == self.layout.pipeline - 1

@@ -7,7 +7,7 @@ in is communication, the rest the wait for a slower device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from rooflinekit.distributed.groups import Groups
@@ -285,13 +285,22 @@ def covered(intervals: Sequence[Interval], start_s: float = 0.0, end_s: float = 
     >>> covered([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)]), covered([(0.0, 2.0)], 1.5, 9.0)
     (4.0, 0.5)
     """
-    total = 0.0
+    return sum(end - start for start, end in overlap(merged(intervals), [(start_s, end_s)]))
+
+
+def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """The times that lie in any of the intervals, in order.
+
+    >>> merged([(2.0, 3.0), (0.0, 1.0), (0.5, 1.5)])
+    ((0.0, 1.5), (2.0, 3.0))
+    """
+    found: list[Interval] = []
     for start, end in sorted(intervals):
-        start, end = max(start, start_s), min(end, end_s)
-        if end > start:
-            total += end - start
-            start_s = end
-    return total
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        elif end > start:
+            found.append((start, end))
+    return tuple(found)
 
 
 def overlap(one: Sequence[Interval], two: Sequence[Interval]) -> tuple[Interval, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction
-from rooflinekit.distributed.queues import Interval, Message, overlap
+from rooflinekit.distributed.queues import Interval, Message, merged, overlap
 from rooflinekit.distributed.records import FSDP, Mesh, Strategy
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Phase
@@ -222,18 +222,3 @@ def split(message: Message, exposed: Sequence[Interval]) -> tuple[tuple[Interval
     edges = [whole[0], *(edge for interval in own for edge in interval), whole[1]]
     between = zip(edges[::2], edges[1::2], strict=True)
     return own, tuple((start, end) for start, end in between if end > start)
-
-
-def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """The times that lie in any of the intervals, in order.
-
-    >>> merged([(2.0, 3.0), (0.0, 1.0), (0.5, 1.5)])
-    ((0.0, 1.5), (2.0, 3.0))
-    """
-    found: list[Interval] = []
-    for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        elif end > start:
-            found.append((start, end))
-    return tuple(found)

@@ -11,12 +11,11 @@ from several import PARAMETER_BYTES, chain, slow_cluster, step
 
 import rooflinekit as rk
 from rooflinekit.calibrate.fitting.files import load_links
-from rooflinekit.distributed.queues import covered, overlap
+from rooflinekit.distributed.queues import covered, merged, overlap
 from rooflinekit.study.compare.scaling import (
     dram_bytes_of_a_device,
     exposed_intervals,
     flop_of_a_device,
-    merged,
     sent_over_links,
     split,
 )
