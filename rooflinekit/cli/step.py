@@ -19,6 +19,7 @@ from rooflinekit.cli.workload import Workload, describes_workload
 from rooflinekit.errors import InputError, printable
 from rooflinekit.present import text
 from rooflinekit.present.text.progress import bar
+from rooflinekit.step.allocator import Settings
 
 
 @describes_workload()
@@ -44,6 +45,11 @@ def predict(
         "--measured-memory FILE.pickle|FILE.json",
         "compare with the memory of a real run: a file of torch.cuda.memory._dump_snapshot, or memory_stats() as JSON",
     ] = None,
+    allocator: Annotated[
+        str | None,
+        "also print whether it fits, with settings as in PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True, "
+        "max_split_size_mb:128, or '' for none",
+    ] = None,
 ) -> Tables:
     """Predict how long one step takes on each GPU.
 
@@ -57,6 +63,7 @@ def predict(
     if measured_memory is not None and len(workload.gpus) > 1:
         raise InputError(f"--measured-memory: expected one --gpu, the one of the run, not {len(workload.gpus)}")
     held = None if measured_memory is None else rk.MemoryProfile.read(measured_memory)
+    Settings.parse(allocator or "")
     (predictions,) = workload.predict(target, sizes_open=resizing)
     beside = None if held is None else held.beside(predictions[0])
     compared = [p.compare(**variants) for p in predictions] if variants else []
@@ -76,12 +83,12 @@ def predict(
     def fields() -> Mapping[str, object]:
         documents = [p.to_dict() for p in predictions]
         for place, (document, p) in enumerate(zip(documents, predictions, strict=True)):
-            document["memory"]["verdict"] = p.memory_verdict().to_dict()
+            document["memory"]["verdict"] = p.memory_verdict(allocator=allocator or "").to_dict()
             document |= {name: values[place] for name, values in further.items() if values}
         return {"predictions": documents}
 
     def told() -> None:
-        text.predictions.print_predictions(predictions, largest, terms=terms)
+        text.predictions.print_predictions(predictions, largest, terms=terms, allocator=allocator)
         for p, frame in zip(predictions, compared, strict=False):
             text.predictions.print_variants(p, frame)
         for p, table in zip(predictions, tables, strict=False):

@@ -55,6 +55,8 @@ html | rooflinekit report … --out FILE.html
 timeline perfetto chrome-trace profile | --trace FILE.json | rooflinekit predict … --trace FILE.json
 memory-stats memory-profile memory-trace actual-memory peak-memory max-memory-allocated
     | --measured-memory FILE.pickle|FILE.json | rooflinekit predict … --measured-memory FILE.pickle|FILE.json
+expandable-segments max-split-size-mb pytorch-cuda-alloc-conf pytorch-alloc-conf alloc-conf fragmentation
+    | --allocator expandable_segments:True | rooflinekit predict … --allocator expandable_segments:True
 memory-viz memory-snapshot | --snapshot FILE.pickle | rooflinekit predict … --snapshot FILE.pickle
 memory vram ram max-batch max-batch-size | --largest-batch | --memory-min '40 GB'
 flops flop macs params parameters | rooflinekit summary …

@@ -4,18 +4,21 @@ As c10/cuda/CUDACachingAllocator.cpp of torch 2.13 does it by default: blocks ar
 1 MiB lie in segments of 2 MiB, those below 10 MiB in segments of 20 MiB, larger ones in segments of their own, of whole
 2 MiB. The smallest free block that is large enough is taken, of equals the one with the lowest address, and split where
 enough of it is left; free neighbours become one. Segments without a block in use are given back only where there is no
-room for another.
+room for another. `Settings` has what PYTORCH_CUDA_ALLOC_CONF changes of that.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rooflinekit.errors import InputError
 
 MIN_BLOCK = 512
 SMALL = 2**20  # the largest block of the small pool
@@ -57,6 +60,38 @@ def segments_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(blocks == 0, 0, np.where(blocks <= SMALL, _SMALL_SEGMENT, large))
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What PYTORCH_CUDA_ALLOC_CONF sets of the allocator."""
+
+    expandable: bool = False  # expandable_segments: one segment of each pool, which grows by pages of 2 or 20 MiB
+    most_split: float = math.inf  # max_split_size_mb, in bytes: blocks from this size on are not split
+
+    @classmethod
+    def parse(cls, text: str) -> Settings:
+        """By the variable's text. Raises InputError for what is not described here.
+
+        >>> Settings.parse("expandable_segments:True,max_split_size_mb:128")
+        Settings(expandable=True, most_split=134217728)
+        """
+        found = cls()
+        for part in filter(None, text.replace(" ", "").split(",")):
+            name, _, value = part.partition(":")
+            if name == "expandable_segments" and value in ("True", "False"):
+                found = cls(value == "True", found.most_split)
+            elif name == "max_split_size_mb" and value.isdecimal() and int(value) * 2**20 > _LARGE_SEGMENT:
+                found = cls(found.expandable, int(value) * 2**20)
+            else:
+                raise InputError(
+                    f"allocator: expected expandable_segments:True or False, max_split_size_mb above 20, or both with "
+                    f"a comma, as in PYTORCH_CUDA_ALLOC_CONF; got {part!r}"
+                )
+        return found
+
+
+DEFAULT = Settings()
+
+
 @dataclass(slots=True, eq=False)
 class Block:
     """A piece of a segment; its neighbours are those before and after it."""
@@ -77,8 +112,8 @@ class Block:
 class Allocator:
     """The state of the allocator. `limit` is what it may take of the device's memory."""
 
-    def __init__(self, limit: float = float("inf")) -> None:
-        self.limit = limit
+    def __init__(self, limit: float = math.inf, settings: Settings = DEFAULT) -> None:
+        self.limit, self._settings = limit, settings
         self.allocated = 0
         self.reserved = 0
         self.peak_allocated = 0
@@ -100,7 +135,7 @@ class Allocator:
                 return None
             raise
         left = block.size - size
-        if left >= (MIN_BLOCK if block.small else SMALL + 1):
+        if self._splits(block, size):
             rest = Block(block.address + size, left, block.small, before=block, after=block.after, used=False)
             if block.after is not None:
                 block.after.before = rest
@@ -133,9 +168,19 @@ class Allocator:
         self._keep(block)
 
     def _fitting(self, size: int, small: bool) -> Block | None:
-        free = self._free[small]
+        free, most = self._free[small], self._settings.most_split
         place = bisect_left(free, (size,))
-        return free.pop(place)[2] if place < len(free) else None
+        if place == len(free):
+            return None
+        found = free[place][0]  # large blocks are for large tensors, of about their size
+        spared = found >= size + _LARGE_SEGMENT if size >= most else found >= most
+        return None if spared else free.pop(place)[2]
+
+    def _splits(self, block: Block, size: int) -> bool:
+        left = block.size - size
+        if block.small or self._settings.expandable:
+            return left >= MIN_BLOCK
+        return left > SMALL and size < self._settings.most_split
 
     def _segment(self, size: int) -> Block:
         wanted = segment_of(size)
@@ -162,14 +207,120 @@ class Allocator:
         del free[bisect_left(free, (block.size, block.address))]
 
 
+class ExpandableAllocator(Allocator):
+    """With expandable segments: each pool has one, that grows page by page. A hole is a range of addresses that no
+    memory lies behind; where a block finds no free one, memory is put behind the first holes that are large enough
+    together with what is free beside them.
+    """
+
+    def __init__(self, limit: float, settings: Settings) -> None:
+        super().__init__(limit, settings)
+        self._holes = {small: [Block(0, _ENDLESS, small)] for small in (True, False)}  # by address
+
+    def empty_cache(self) -> None:
+        """Gives whole pages without a block in use back."""
+        for small, free in self._free.items():
+            page = _SMALL_SEGMENT if small else _LARGE_SEGMENT
+            for _, _, block in list(free):
+                low, end = -(-block.address // page) * page, block.address + block.size
+                high = end // page * page
+                if low < high:
+                    self._forget(block)
+                    hole = Block(low, high - low, small, block.before, block.after)
+                    for address, size in ((block.address, low - block.address), (high, end - high)):
+                        if size:
+                            self._keep(_linked(Block(address, size, small, used=False), hole, first=address < low))
+                    _joined(hole)
+                    insort(self._holes[small], hole, key=_address)
+                    self.reserved -= high - low
+
+    def _segment(self, size: int) -> Block:
+        small = size <= SMALL
+        for emptied in (False, True):
+            first = self._first(size, small)
+            wanted = sum(bytes_ for block, bytes_ in self._run(first, size) if block in self._holes[small])
+            if self.reserved + wanted <= self.limit:
+                break
+            if emptied:
+                raise OutOfMemoryError
+            self.empty_cache()
+        block = Block(first.address, 0, small, first.before, first)
+        for part, bytes_ in list(self._run(first, size)):
+            if part not in self._holes[small]:
+                self._forget(part)
+            block.size += bytes_
+            part.address, part.size = part.address + bytes_, part.size - bytes_
+            if not part.size:
+                block.after = part.after
+                if part in self._holes[small]:
+                    self._holes[small].remove(part)
+        _joined(block)
+        self.reserved += wanted
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return block
+
+    def _first(self, size: int, small: bool) -> Block:
+        for hole in self._holes[small]:
+            before = hole.before
+            first = before if before is not None and not before.used else hole
+            if sum(bytes_ for _, bytes_ in self._run(first, size)) >= size:
+                return first
+        raise OutOfMemoryError
+
+    def _run(self, first: Block, size: int) -> Iterator[tuple[Block, int]]:
+        """Free blocks and holes one behind the other until they hold so much, with the bytes that are taken of each."""
+        page = _SMALL_SEGMENT if first.small else _LARGE_SEGMENT
+        block: Block | None = first
+        while size > 0 and block is not None:
+            if block in self._holes[block.small]:
+                bytes_ = min(block.size, -(-size // page) * page)
+            elif not block.used:
+                bytes_ = block.size
+            else:
+                return
+            yield block, bytes_
+            size, block = size - bytes_, block.after
+
+
+_ENDLESS = 2**50
+
+
+def _address(block: Block) -> int:
+    return block.address
+
+
+def _joined(block: Block) -> None:
+    """Tells its neighbours."""
+    if block.before is not None:
+        block.before.after = block
+    if block.after is not None:
+        block.after.before = block
+
+
+def _linked(block: Block, beside: Block, *, first: bool) -> Block:
+    """A new block before or behind another one."""
+    if first:
+        block.before, block.after, beside.before = beside.before, beside, block
+    else:
+        block.before, block.after, beside.after = beside, beside.after, block
+    _joined(block)
+    return block
+
+
+def allocator_of(limit: float, settings: Settings = DEFAULT) -> Allocator:
+    """One with these settings."""
+    return (ExpandableAllocator if settings.expandable else Allocator)(limit, settings)
+
+
 def reserved_bytes(
-    program: Iterable[int], sizes: Sequence[int] | Mapping[int, int], limit: float, optional: Set[int] = frozenset()
-) -> int | None:
+    program: Iterable[int], sizes: Sequence[int] | Mapping[int, int], limit: float, optional: Set[int] = frozenset(),
+    settings: Settings = DEFAULT,
+) -> int | None:  # fmt: skip
     """The most bytes in segments at once, see `Blocks.program`; None where the limit leaves no room for them.
 
     optional: blocks that are done without where there is no room for them.
     """
-    allocator = Allocator(limit)
+    allocator = allocator_of(limit, settings)
     blocks: dict[int, Block | None] = {}
     try:
         for i in program:

@@ -272,7 +272,8 @@ class PointMemory:
             if isinstance(size, Column) or size
         }
         self._most = sum(map(segments_of, self._sizes.values()), np.zeros(points.count))
-        self._programs = [[i for i in blocks.program(n) if max(i, -1 - i) in self._sizes] for n in (1, STEPS)]
+        self._blocks = blocks
+        self._programs: dict[int, list[int]] = {}  # by steps in a row, once they are asked for
         self._reserved = np.full(points.count, _UNKNOWN)  # bytes of segments where there is no limit
 
     def fits(self, device: Device) -> NDArray[np.bool_]:
@@ -295,9 +296,16 @@ class PointMemory:
         return found
 
     def _followed(self, index: NDArray[np.int64], limit: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        if not index.size:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
         sizes = {i: size[index] if len(size) > 1 else size for i, size in self._sizes.items()}
-        program = self._programs[bool(limit < np.inf)]
+        program = self._program(STEPS if limit < np.inf else 1)
         return reserved_at(program, sizes, np.full(len(index), limit), self._optional)
+
+    def _program(self, steps: int) -> list[int]:
+        if steps not in self._programs:
+            self._programs[steps] = [i for i in self._blocks.program(steps) if max(i, -1 - i) in self._sizes]
+        return self._programs[steps]
 
     def _column(self, number: Number) -> NDArray[np.int64]:
         if bound_of(number) > _MOST_BYTES:

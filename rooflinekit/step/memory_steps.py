@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rooflinekit.errors import SizeError
 from rooflinekit.ir.graph import opened
-from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError
+from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, Settings, allocator_of
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import Blocks, blocks_of, context_of, room_of
 
@@ -26,7 +26,9 @@ class StepMemory:
     reserved_bytes: int  # torch.cuda.memory_reserved()
 
 
-def memory_over(p: Prediction, size: str, values: Sequence[int], emptied: int | None = None) -> tuple[StepMemory, ...]:
+def memory_over(
+    p: Prediction, size: str, values: Sequence[int], emptied: int | None, settings: Settings
+) -> tuple[StepMemory, ...]:
     """One record a step, see `Prediction.memory_over`."""
     if not values or min(values) < 1 or (emptied is not None and emptied < 1):
         raise SizeError(
@@ -43,7 +45,8 @@ def memory_over(p: Prediction, size: str, values: Sequence[int], emptied: int | 
 
     first = blocks(values[0])
     context = context_of(device, convolves=first.convolves)
-    allocator = Allocator(room_of(device.dram.capacity, context) if device.kind == "gpu" else float("inf"))
+    limit = room_of(device.dram.capacity, context) if device.kind == "gpu" else float("inf")
+    allocator = allocator_of(limit, settings)
     given = {spec.memory for spec in whole.inputs}
     found: list[StepMemory] = []
     left: list[Block | None] = []

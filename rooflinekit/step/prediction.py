@@ -23,6 +23,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.timing import Bound, Timeable, Timing, estimate_of_timings, time_kernels
 from rooflinekit.step.accuracy import Accuracy, step_accuracy
+from rooflinekit.step.allocator import Settings
 from rooflinekit.step.attention import attention_notes
 from rooflinekit.step.bounds import bounds, host_note, unmeasured, unmeasured_note
 from rooflinekit.step.energy import Draws, Energy, energy_of, limit_note
@@ -281,23 +282,29 @@ class Prediction(Draws):
 
         return compare(self, variants)
 
-    def memory_verdict(self, level: float = 0.9) -> Verdict:
+    def memory_verdict(self, level: float = 0.9, allocator: str = "") -> Verdict:
         """Bytes allocated, reserved and of the process, with bounds that hold them with this probability; and whether
-        the step fits, as a probability: see `rooflinekit.step.verdict`. Raises ValueError for a level outside (0, 1).
+        the step fits, as a probability: see `rooflinekit.step.verdict`. allocator: settings as in
+        PYTORCH_CUDA_ALLOC_CONF, "expandable_segments:True" and "max_split_size_mb:128". Raises ValueError for a level
+        outside (0, 1), InputError for other settings.
         """
-        return verdict_of(self.memory, self.graph, self.machine.device, self.execution, deviations(level))
+        settings = Settings.parse(allocator)
+        return verdict_of(self.memory, self.graph, self.machine.device, self.execution, deviations(level), settings)
 
-    def memory_over(self, size: str, values: Sequence[int], emptied: int | None = None) -> tuple[StepMemory, ...]:
+    def memory_over(
+        self, size: str, values: Sequence[int], emptied: int | None = None, allocator: str = ""
+    ) -> tuple[StepMemory, ...]:
         """What the allocator holds after each of several steps in a row that differ in one named size.
 
         Blocks of one length seldom serve the next, so what is reserved grows beyond what the longest step needs.
         values: of the size, a step each. emptied: after how many steps `torch.cuda.empty_cache()` is called; None for
-        never. Gradients and results of a step are freed where the next begins. Raises SizeError for an unknown name, a
-        size that the model forces to a number, no values or some below 1, and steps that the device has no room for.
+        never. allocator: as of `memory_verdict`. Gradients and results of a step are freed where the next begins.
+        Raises SizeError for an unknown name, a size that the model forces to a number, no values or some below 1, and
+        steps that the device has no room for.
         """
         from rooflinekit.step.memory_steps import memory_over
 
-        return memory_over(self, size, values, emptied)
+        return memory_over(self, size, values, emptied, Settings.parse(allocator))
 
     def largest_batch(self, size: str = "batch") -> int:
         """The largest value of this named size at which the step fits the device's memory; 0 where 1 does not.

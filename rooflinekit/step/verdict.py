@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.step.allocator import reserved_bytes
+from rooflinekit.step.allocator import DEFAULT, Settings, reserved_bytes
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.memory import STEPS, USABLE_SHARE, Blocks, MemoryUse, blocks_of
@@ -65,16 +65,20 @@ class Verdict:
         return asdict(self)
 
 
-def verdict_of(m: MemoryUse, graph: Graph, device: Device, execution: Execution, deviations: float) -> Verdict:
+def verdict_of(
+    m: MemoryUse, graph: Graph, device: Device, execution: Execution, deviations: float, settings: Settings = DEFAULT
+) -> Verdict:
     """The verdict on a step with this memory; bounds are so many standard deviations to either side.
 
-    Near the end of memory the allocator gives back what it keeps, so a step may fit whose segments would otherwise be
+    settings: of the allocator, where they are not what `m` is of. Near the end of memory the allocator gives back what it keeps, so a step may fit whose segments would otherwise be
     too large, and convolutions do with smaller workspaces: what counts is the least room in which it runs.
     """
     gpu = device.kind == "gpu"
     usable = m.capacity * (USABLE_SHARE if gpu else 1.0)
     context = float(m.context_bytes)
     least = float(m.peak_bytes)
+    if settings != DEFAULT:
+        m = _set(m, blocks_of(graph, issues_for(graph, device, execution), device, fused=execution.fused), settings)
 
     def deviations_left(size: float) -> float:
         return (usable - context - size) / _spread(size, _ALLOCATED, context)
@@ -85,7 +89,7 @@ def verdict_of(m: MemoryUse, graph: Graph, device: Device, execution: Execution,
         blocks = blocks_of(graph, issues_for(graph, device, execution), device, fused=execution.fused)
         least = float(max(blocks.levels(least=True)))
         if deviations_left(least) > -_SURE:
-            least = float(_least_room(blocks, round(least)))
+            least = float(_least_room(blocks, round(least), settings))
     return Verdict(
         allocated=Level.of(m.peak_bytes, _ALLOCATED * m.peak_bytes, deviations),
         reserved=Level.of(m.reserved_bytes, (_RESERVED if gpu else _ALLOCATED) * m.reserved_bytes, deviations),
@@ -100,11 +104,19 @@ def _spread(size: float, share: float, context: float) -> float:
     return math.hypot(share * size, CONTEXT_SPREAD * context) or 1.0
 
 
-def _least_room(blocks: Blocks, least: int) -> int:
+def _set(m: MemoryUse, blocks: Blocks, settings: Settings) -> MemoryUse:
+    """The memory where the allocator is set so."""
+    reserved = reserved_bytes(blocks.program(), blocks.sizes, math.inf, settings=settings)
+    if reserved is not None and reserved > m.room:
+        reserved = reserved_bytes(blocks.program(STEPS), blocks.sizes, m.room, blocks.optional, settings)
+    return replace(m, reserved_bytes=m.peak_bytes if reserved is None else reserved)
+
+
+def _least_room(blocks: Blocks, least: int, settings: Settings) -> int:
     program, sizes, optional = blocks.program(STEPS), blocks.sizes, blocks.optional
-    too_little, enough = least - 1, reserved_bytes(program, sizes, math.inf) or 0
+    too_little, enough = least - 1, reserved_bytes(program, sizes, math.inf, settings=settings) or 0
     while enough - too_little > _NEAR:
         middle = (enough + too_little) // 2
-        found = reserved_bytes(program, sizes, middle, optional)
+        found = reserved_bytes(program, sizes, middle, optional, settings)
         too_little, enough = (middle, enough) if found is None else (too_little, found)
     return enough

@@ -1,10 +1,21 @@
 """The caching allocator, against states worked out by hand."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.step.allocator import Allocator, OutOfMemoryError, reserved_bytes
+from rooflinekit.errors import InputError
+from rooflinekit.step.allocator import (
+    Allocator,
+    ExpandableAllocator,
+    OutOfMemoryError,
+    Settings,
+    allocator_of,
+    reserved_bytes,
+    rounded,
+)
 
 KIB, MIB = 2**10, 2**20
 
@@ -69,6 +80,72 @@ def test_optional_blocks_are_done_without() -> None:
     assert reserved_bytes(program, sizes, 24 * MIB, {1}) == 24 * MIB
     assert reserved_bytes(program, sizes, 24 * MIB, {2}) is None
     assert reserved_bytes(program, sizes, 40 * MIB, {1}) == 26 * MIB
+
+
+def test_large_blocks_that_are_not_split_wait_for_large_tensors() -> None:
+    allocator = Allocator(settings=Settings(most_split=128 * MIB))
+    allocator.give_back(allocator.take(200 * MIB))
+    allocator.take(50 * MIB)  # not of the 200 that are free
+    assert allocator.reserved == 250 * MIB
+    allocator.take(185 * MIB)  # whole: no rest is made
+    assert (allocator.allocated, allocator.reserved) == (250 * MIB, 250 * MIB)
+    allocator = Allocator(settings=Settings(most_split=128 * MIB))
+    allocator.give_back(allocator.take(200 * MIB))
+    allocator.take(150 * MIB)  # 50 would be lost, more than 20
+    assert allocator.reserved == 350 * MIB
+
+
+def test_expandable_segments_grow_by_pages() -> None:
+    allocator = allocator_of(float("inf"), Settings(expandable=True))
+    first = allocator.take(11 * MIB)
+    assert allocator.reserved == 20 * MIB
+    allocator.take(30 * MIB)  # 9 are free, 21 more are two pages
+    assert allocator.reserved == 60 * MIB
+    allocator.give_back(first)
+    allocator.take(25 * MIB)  # 11 at the beginning do not help; 19 at the end and a page do
+    assert (allocator.allocated, allocator.reserved) == (55 * MIB, 80 * MIB)
+    allocator.take(KIB)  # the small pool has pages of 2 MiB
+    assert allocator.reserved == 82 * MIB
+
+
+def test_pages_between_blocks_are_given_back() -> None:
+    allocator = allocator_of(100 * MIB, Settings(expandable=True))
+    first = allocator.take(60 * MIB)
+    allocator.take(20 * MIB)
+    allocator.give_back(first)
+    allocator.take(70 * MIB)  # behind the 20, with the memory that lay before them
+    assert (allocator.allocated, allocator.reserved) == (90 * MIB, 100 * MIB)
+    with pytest.raises(OutOfMemoryError):
+        allocator.take(11 * MIB)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 60 * MIB), st.booleans()), max_size=60),
+    st.sampled_from([float("inf"), 200 * MIB]),
+)
+def test_laws_of_expandable_segments(steps: list[tuple[int, bool]], limit: float) -> None:
+    allocator, held = ExpandableAllocator(limit, Settings(expandable=True)), []
+    for size, back in steps:
+        try:
+            held.append((allocator.take(size), size))
+        except OutOfMemoryError:
+            assert allocator.reserved + 22 * MIB + size > limit
+        if back and held:
+            allocator.give_back(held.pop(size % len(held))[0])
+        assert allocator.allocated == sum(rounded(size) for _, size in held) <= allocator.reserved <= limit
+        places = sorted((block.small, block.address, block.size) for block, _ in held)
+        for (small, low, size), (beside, high, _) in pairwise(places):
+            assert small != beside or low + size <= high
+    for block, _ in held:
+        allocator.give_back(block)
+    allocator.empty_cache()
+    assert allocator.allocated == allocator.reserved == 0
+
+
+@pytest.mark.parametrize("text", ["max_split_size_mb:20", "expandable_segments:yes", "roundup", "max_split_size_mb:"])
+def test_other_settings_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="expected expandable_segments:True or False"):
+        Settings.parse(text)
 
 
 def test_nothing_takes_nothing() -> None:

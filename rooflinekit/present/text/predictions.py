@@ -43,11 +43,14 @@ if TYPE_CHECKING:
 _ROWS, _GPUS = 25, 15  # of a breakdown, of a comparison; the rest is one line
 
 
-def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] = (), *, terms: bool = False) -> None:
+def print_predictions(
+    predictions: Sequence[Prediction], largest: Sequence[int] = (), *, terms: bool = False, allocator: str | None = None
+) -> None:
     """Predictions of one workload: the answer, or with `terms` all of which it is made.
 
     A column each; of several, without terms, a line each.
-    largest: the largest batch of each that fits, where it was asked for.
+    largest: the largest batch of each that fits, where it was asked for. allocator: settings with which it is told
+    whether they fit.
     """
     first = predictions[0]
     out = console()
@@ -58,8 +61,8 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
     print_table(_beside(predictions, largest, terms=terms), partial(gpu_frame, predictions))
     if terms or first.coverage.default_kinds or first.coverage.assumptions:
         out.print(f"counts: {first.coverage}")
-    for prediction in predictions if terms else ():
-        out.print(f"memory on {prediction.machine.name}: {prediction.memory_verdict()}")
+    for prediction in predictions if terms or allocator is not None else ():
+        out.print(f"memory on {prediction.machine.name}: {prediction.memory_verdict(allocator=allocator or '')}")
     for prediction in predictions:
         for sentence in chain_sentences(prediction):
             out.print(f"chain: {f'on {prediction.machine.name} ' if predictions[1:] else ''}{sentence}")
