@@ -173,7 +173,7 @@ _OVER_REQUESTS = record({
 ENGINE = record({
     "host": TEXT, "policy": TEXT, "graph_sizes": perhaps(many(COUNT, 1)),
     "speculation": perhaps(record({
-        "tokens": COUNT, "acceptance": NUMBER, "given": NUMBER, "weights": TEXT, "draft": perhaps(TEXT),
+        "tokens": COUNT, "acceptance": {"anyOf": [NUMBER, many(NUMBER)]}, "given": NUMBER, "weights": TEXT, "draft": perhaps(TEXT),
     })),
     "adapters": perhaps(record({"number": COUNT, "rank": COUNT})), "sums": TEXT, "heads": TEXT, "host_more_s": SECONDS,
     "handed": FLAG, "release": perhaps(TEXT),

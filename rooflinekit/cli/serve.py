@@ -105,9 +105,13 @@ class Engines(Options):
     draft: Annotated[
         str | None, "--draft MODEL", "with --acceptance: the draft model; by default proposed tokens cost nothing"
     ] = None
-    draft_tokens: Annotated[int, "with --acceptance: tokens proposed in each step"] = 4
+    draft_tokens: Annotated[
+        int | None, "with --acceptance: tokens proposed in each step; by default 4, or as many as positions are given"
+    ] = None
     acceptance: Annotated[
-        float | None, "speculative decoding: the probability that a proposed token is accepted, such as 0.7"
+        str | None,
+        "speculative decoding: the probability that a proposed token is accepted, such as 0.7; or 0.8,0.6,0.4: the "
+        "share of steps in which the first, second, third is",
     ] = None
     adapters: Annotated[int, "LoRA adapters in memory; each sequence uses one", NONE_OR_MORE] = 0
     adapter_rank: Annotated[int, "the rank of each LoRA adapter"] = 16
@@ -137,7 +141,15 @@ class Engines(Options):
                 )
             return None
         draft = None if self.draft is None else rk.Decoder.from_config(self.draft)
-        return rk.Speculation(tokens=self.draft_tokens, acceptance=self.acceptance, draft=draft)
+        try:
+            shares = tuple(float(part) for part in self.acceptance.split(","))
+        except ValueError:
+            raise InputError(
+                f"--acceptance {self.acceptance!r}: expected a share such as 0.7, or one for each position: 0.8,0.6,0.4"
+            ) from None
+        by_position = len(shares) > 1
+        tokens = (len(shares) if by_position else 4) if self.draft_tokens is None else self.draft_tokens
+        return rk.Speculation(tokens=tokens, acceptance=shares if by_position else shares[0], draft=draft)
 
 
 class Apart(Options):

@@ -352,36 +352,51 @@ class Speculation:
     """In each step a draft proposes `tokens` tokens, and the model works on these and one more of each sequence.
 
     acceptance: chance that a proposed token is kept, each independently of the others; those behind the first that is
-    not are lost. draft: the model that proposes, one step a token, whole on each GPU; None for proposals that cost the
-    GPU nothing (looked up in the prompt). A head that goes with the model (EAGLE, MTP, Medusa) is a decoder of one
-    layer. weights: format of the draft's.
+    not are lost. Or by position: the share of steps in which the first, the second, … is kept, as vLLM logs it
+    (`spec_decode_num_accepted_tokens_per_pos` over `num_drafts`). draft: the model that proposes, one step a token,
+    whole on each GPU; None for proposals that cost the GPU nothing (looked up in the prompt). A head that goes with the
+    model (EAGLE, MTP, Medusa) is a decoder of one layer. weights: format of the draft's.
 
     Raises InputError for numbers out of range.
     """
 
     tokens: int
-    acceptance: float
+    acceptance: float | tuple[float, ...]
     draft: Decoder | None = field(default=None)
     weights: str = "bf16"
 
     def __post_init__(self) -> None:
         expect_count("speculation tokens", self.tokens, most=_MOST_TOKENS)
-        expect(finite(self.acceptance) and 0 <= self.acceptance <= 1, "speculation acceptance",
-               "the chance that a proposed token is kept, 0 to 1", self.acceptance)  # fmt: skip
+        by_position = isinstance(self.acceptance, tuple)
+        shares = self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,)
+        inside = all(finite(share) and 0 <= share <= 1 for share in shares)
+        expect(inside, "speculation acceptance", "the chance that a proposed token is kept, 0 to 1", self.acceptance)
+        falling = all(second <= first for first, second in pairwise(shares))
+        expect(
+            not by_position or (len(shares) == self.tokens and falling),
+            "speculation acceptance",
+            f"one share for each of {self.tokens} proposed tokens, none above the one before",
+            self.acceptance,
+        )
 
     @property
     def given(self) -> float:
-        """Tokens that a step gives a sequence on average: 1 + a + a² + … + a^tokens (arXiv 2211.17192, eq. 1).
+        """Tokens that a step gives a sequence on average: 1 + a + a² + … + a^tokens (arXiv 2211.17192, eq. 1), or one
+        and the shares by position.
 
-        >>> Speculation(tokens=3, acceptance=0.5).given
-        1.875
+        >>> Speculation(tokens=3, acceptance=0.5).given, Speculation(tokens=2, acceptance=(0.75, 0.5)).given
+        (1.875, 2.25)
         """
+        if isinstance(self.acceptance, tuple):
+            return 1 + math.fsum(self.acceptance)
         return math.fsum(self.acceptance**i for i in range(self.tokens + 1))
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
+        a = self.acceptance
         return {
-            "tokens": self.tokens, "acceptance": self.acceptance, "given": self.given, "weights": self.weights,
+            "tokens": self.tokens, "acceptance": list(a) if isinstance(a, tuple) else a, "given": self.given,
+            "weights": self.weights,
             "draft": None if self.draft is None else self.draft.name,
         }  # fmt: skip
 

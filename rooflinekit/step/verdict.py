@@ -70,8 +70,9 @@ def verdict_of(
 ) -> Verdict:
     """The verdict on a step with this memory; bounds are so many standard deviations to either side.
 
-    settings: of the allocator, where they are not what `m` is of. Near the end of memory the allocator gives back what it keeps, so a step may fit whose segments would otherwise be
-    too large, and convolutions do with smaller workspaces: what counts is the least room in which it runs.
+    settings: of the allocator, where they are not what `m` is of. Near the end of memory the allocator gives back what
+    it keeps, so a step may fit whose segments would otherwise be too large, and convolutions do with smaller
+    workspaces: what counts is the least room in which it runs.
     """
     gpu = device.kind == "gpu"
     usable = m.capacity * (USABLE_SHARE if gpu else 1.0)

@@ -32,6 +32,13 @@ def test_tokens_of_a_step(tokens: int, acceptance: float, given: float) -> None:
     assert rk.Speculation(tokens=tokens, acceptance=acceptance).given == given
 
 
+def test_acceptance_by_position() -> None:
+    # what each position keeps where all are alike: 0.5, 0.25, 0.125
+    alike, listed = (rk.Speculation(tokens=3, acceptance=a) for a in (0.5, (0.5, 0.25, 0.125)))
+    assert served(speculation=listed).tpot_s == served(speculation=alike).tpot_s
+    assert rk.Speculation(tokens=2, acceptance=(1, 0.0)).given == 2
+
+
 @pytest.mark.parametrize("draft", [None, DRAFT])
 def test_nothing_accepted_is_never_faster_than_no_speculation(draft: rk.Decoder | None) -> None:
     plain = served()
@@ -251,6 +258,11 @@ def test_prefixes_are_read_by_the_first_that_come(tmp_path: Path) -> None:
     [
         (lambda: rk.Speculation(tokens=0, acceptance=1), "speculation tokens: expected 1 to 64; got 0"),
         (lambda: rk.Speculation(tokens=1, acceptance=1.5), "speculation acceptance: expected the chance"),
+        (
+            lambda: rk.Speculation(tokens=2, acceptance=(0.5,)),
+            "speculation acceptance: expected one share for each of 2 ",
+        ),
+        (lambda: rk.Speculation(tokens=2, acceptance=(0.5, 0.6)), "speculation acceptance: expected one share"),
         (lambda: rk.Adapters(number=0), "adapters number: expected 1 to 65,536; got 0"),
         (lambda: rk.Adapters(number=1, rank=-1), "adapters rank: expected"),
         (lambda: rk.Disaggregation(prefill=0), "disaggregation prefill: expected 1 to 4,096; got 0"),
