@@ -28,8 +28,9 @@ from rooflinekit.units import format_bytes
 CONTEXT_BYTES = 500 * 2**20
 
 #: What is taken beside that where cuDNN runs convolutions: kernels of the algorithms that it tries are taken to stay
-#: loaded. Fitted on the batches at which timm's benchmark ran and did not run, families of one half by a hash
-#: (benchmarks/memory/context.py; docs/execution.md has the figures, and the range that single rows tell).
+#: loaded; workspaces are blocks of the allocator, so no part of it. Fitted on the batches at which timm's benchmark ran
+#: and did not run, families of one half by a hash (benchmarks/memory/context.py; docs/execution.md has the figures, and
+#: the range that single rows tell).
 CUDNN_BYTES = 600 * 2**20
 
 #: What is left of the memory that a datasheet states: a driver keeps some for itself, 308 MiB of the 24 GiB of an
