@@ -3,12 +3,12 @@
     python -m benchmarks.memory.accuracy DATA [--most 300] [--share 0.01] [--worst 10] [--page]
 
 Sources are laid side by side. What is allocated is `torch.cuda.max_memory_allocated`: ranks of Megatron (the last
-one's), the encoder of Segment Anything, the modules of Liger's benchmarks, torchtune's ladder, and Llama 3.1 405B in
-NVIDIA's logs of MLPerf, the fullest rank's. Fine-tuning by PEFT logs what is allocated and reserved after each step; it
-needs the package `peft`, and of 25 rows asked for one method is followed, which takes half a minute. GPUMemNet's
-perceptrons were watched with nvidia-smi, on a GPU that their repository does not name: an A100 of 40 GB is assumed, and
-what stands beside the allocator's segments is shown as a difference. That source has no licence, so nothing is fitted
-on it.
+one's), the encoder of Segment Anything, the modules of Liger's benchmarks, torchtune's ladder, QLoRA by fsdp_qlora,
+detectron2's detectors, and Llama 3.1 405B in NVIDIA's logs of MLPerf, the fullest rank's. Fine-tuning by PEFT logs what
+is allocated and reserved after each step; it needs the package `peft`, and of 25 rows asked for one method is followed,
+which takes half a minute. GPUMemNet's perceptrons were watched with nvidia-smi, on a GPU that their repository does not
+name: an A100 of 40 GB is assumed, and what stands beside the allocator's segments is shown as a difference. That source
+has no licence, so nothing is fitted on it.
 
 Verdicts: every run that was measured fitted. timm's benchmark also says what did not: it tries the next smaller batch
 where memory does not suffice, so the one before did not fit. --share is of timm's models, by a hash of their names.
@@ -22,6 +22,7 @@ import ast
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ from torch import nn
 
 import rooflinekit as rk
 from benchmarks.clusters.accuracy import Bench
+from benchmarks.memory.detectron2 import GPU as DETECTRON2_GPU
+from benchmarks.memory.detectron2 import judged as detectron2_rows
+from benchmarks.memory.fsdp_qlora import GPU as QLORA_GPU
+from benchmarks.memory.fsdp_qlora import judged as qlora_rows
 from benchmarks.memory.largest_batch import verdicts as timm_rows
 from benchmarks.memory.liger import judged as liger_rows
 from benchmarks.memory.peft import judged as peft_rows
@@ -85,12 +90,13 @@ def fine_tuning(data: Path, most: int) -> Iterator[dict[str, Any]]:
         yield {"kind": row.kind, "gpu": "nvidia-l40s", "run": row.method, "ratio": row.ratio, "right": row.fits}
 
 
-def torchtune(data: Path, most: int) -> Iterator[dict[str, Any]]:
-    """Its ladder of optimizations."""
-    rows = [row for row in torchtune_rows(data) if not row["stating"]]
-    for row in rows[: most or None]:
-        run = {"run": row["step"], "ratio": row["ratio"], "right": row["fits"]}
-        yield {"kind": "allocated", "gpu": TORCHTUNE_GPU, **run}
+def peaks(
+    judged: Callable[[Path], Iterator[dict[str, Any]]], gpu: str, data: Path, most: int
+) -> Iterator[dict[str, Any]]:
+    """torchtune's ladder of optimizations, fsdp_qlora's runs on two GPUs, detectron2's list of models."""
+    rows = (row for row in judged(data) if not row.get("stating"))
+    for row in islice(rows, most or None):
+        yield {"kind": "allocated", "gpu": gpu, "run": row["run"], "ratio": row["ratio"], "right": row["fits"]}
 
 
 class Perceptron(nn.Sequential):
@@ -132,7 +138,8 @@ SOURCES: dict[str, Callable[[Path, int], Iterator[dict[str, Any]]]] = {
     **{name: partial(clusters, name) for name in ("megatron_lm", "mlperf_training", "llm_foundry", "vtrain",
                                                   "megatron_bridge")},
     "segment_anything_fast": segment_anything, "gpumemnet": perceptrons, "liger": liger, "peft": fine_tuning,
-    "finetune_tables": torchtune,
+    "finetune_tables": partial(peaks, torchtune_rows, TORCHTUNE_GPU),
+    "fsdp_qlora": partial(peaks, qlora_rows, QLORA_GPU), "detectron2": partial(peaks, detectron2_rows, DETECTRON2_GPU),
 }  # fmt: skip
 
 

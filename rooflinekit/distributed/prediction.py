@@ -28,6 +28,7 @@ from rooflinekit.step.memory_course import Moment
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import precision
+from rooflinekit.step.verdict import Verdict, verdict_in
 from rooflinekit.units import format_bytes, format_quantity
 
 if TYPE_CHECKING:
@@ -74,12 +75,22 @@ class Share:
             "memory_over_time": held.document(self.course, self.total_s),
         }  # fmt: skip
 
+    def memory_verdict(self, level: float = 0.9) -> Verdict:
+        """Bytes allocated, reserved and of the process, with bounds, and how likely it is that they fit: see
+        `Prediction.memory_verdict`. What a stage of a pipeline holds of its pieces is followed by their sums, so the
+        least room in which it runs is what it reserves. Raises ValueError for a level outside (0, 1).
+        """
+        if self.kept is None:
+            return self.prediction.memory_verdict(level)
+        gpu = self.prediction.machine.device.kind == "gpu"
+        return verdict_in(self.memory, self.memory.reserved_bytes, deviations(level), gpu=gpu)
+
     @property
     def memory_text(self) -> str:
-        """What it holds at the fullest moment of each phase, and over time."""
+        """What it holds at the fullest moment of each phase, over time, and how likely it is that it fits."""
         course = self.course
         moments = {f"{phase} at {one.alive.op}": one.alive.bytes_of for phase, one in held.fullest_of(course).items()}
-        return held.told(_named(self.numbers), moments, course, self.total_s)
+        return f"{held.told(_named(self.numbers), moments, course, self.total_s)}\n  {self.memory_verdict()}"
 
     def __str__(self) -> str:
         memory, fits = format_bytes(self.memory.peak_bytes), self.memory.fits
@@ -232,8 +243,9 @@ class ParallelPrediction(Draws):
 
     @property
     def memory_text(self) -> str:
-        """Memory by devices, at the fullest moment of each phase and over time."""
-        return "\n".join(share.memory_text for share in self.shares)
+        """Memory by devices, at the fullest moment of each phase and over time; and which of them is the fullest."""
+        most = f"the fullest: {_named(self.fullest.numbers)}"
+        return "\n".join([*(share.memory_text for share in self.shares), *([most] if self.shares[1:] else [])])
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -75,30 +75,33 @@ def verdict_of(
     workspaces: what counts is the least room in which it runs.
     """
     gpu = device.kind == "gpu"
-    usable = m.capacity * (USABLE_SHARE if gpu else 1.0)
-    context = float(m.context_bytes)
-    least = float(m.peak_bytes)
     if settings != DEFAULT:
         m = _set(m, blocks_of(graph, issues_for(graph, device, execution), device, fused=execution.fused), settings)
+    found = verdict_in(m, m.reserved_bytes if gpu else m.peak_bytes, deviations, gpu=gpu)
+    if not gpu or _deviations_left(m, found.least_bytes, found.usable_bytes) > _SURE:
+        return found
+    blocks = blocks_of(graph, issues_for(graph, device, execution), device, fused=execution.fused)
+    least = max(blocks.levels(least=True))
+    if _deviations_left(m, least, found.usable_bytes) > -_SURE:
+        least = _least_room(blocks, least, settings)
+    return verdict_in(m, least, deviations)
 
-    def deviations_left(size: float) -> float:
-        return (usable - context - size) / _spread(size, _ALLOCATED, context)
 
-    if gpu and deviations_left(m.reserved_bytes) > _SURE:
-        least = float(m.reserved_bytes)
-    elif gpu:
-        blocks = blocks_of(graph, issues_for(graph, device, execution), device, fused=execution.fused)
-        least = float(max(blocks.levels(least=True)))
-        if deviations_left(least) > -_SURE:
-            least = float(_least_room(blocks, round(least), settings))
+def verdict_in(m: MemoryUse, least: int, deviations: float, *, gpu: bool = True) -> Verdict:
+    """The verdict on a step that needs so many bytes of room at least."""
+    usable, context = m.capacity * (USABLE_SHARE if gpu else 1.0), float(m.context_bytes)
     return Verdict(
         allocated=Level.of(m.peak_bytes, _ALLOCATED * m.peak_bytes, deviations),
         reserved=Level.of(m.reserved_bytes, (_RESERVED if gpu else _ALLOCATED) * m.reserved_bytes, deviations),
         process=Level.of(m.reserved_bytes + context, _spread(m.reserved_bytes, _RESERVED, context), deviations),
-        least_bytes=round(least),
+        least_bytes=least,
         usable_bytes=round(usable),
-        probability=NormalDist().cdf(deviations_left(least)),
+        probability=NormalDist().cdf(_deviations_left(m, least, usable)),
     )
+
+
+def _deviations_left(m: MemoryUse, least: float, usable: float) -> float:
+    return (usable - m.context_bytes - least) / _spread(least, _ALLOCATED, m.context_bytes)
 
 
 def _spread(size: float, share: float, context: float) -> float:

@@ -13,12 +13,12 @@ from rooflinekit.step.memory import Alive
 from rooflinekit.step.memory_course import Moment
 
 
-def stack(width: int = 512) -> rk.Graph:
+def stack(width: int = 512, batch: int = 64) -> rk.Graph:
     layers = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(8)]
     graph = rk.trace(
         nn.Sequential(*layers), rk.Input("batch", width), mode="training", optimizer=torch.optim.SGD
     )  # fmt: skip
-    return graph.at(batch=64)
+    return graph.at(batch=batch)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero-1", "fsdp", "dp"])
@@ -64,6 +64,16 @@ def test_pieces_under_way_add_up() -> None:
 
 def moment(start_s: float, **bytes_of: int) -> Moment:
     return Moment(start_s=start_s, alive=Alive(op="op", bytes_of=bytes_of))
+
+
+@pytest.mark.parametrize("batch", [64, 2**27])
+def test_each_device_has_a_verdict(batch: int) -> None:
+    p = rk.parallel(stack(batch=batch), cluster="dgx-a100", gpus=2, strategy=rk.Mesh(pipeline=2))
+    for share in p.shares:
+        found = share.memory_verdict()
+        assert (found.allocated.bytes, found.reserved.bytes) == (share.memory.peak_bytes, share.memory.reserved_bytes)
+        assert (found.probability > 0.5) == share.memory.fits == (batch == 64)
+    assert p.memory_text.endswith(f"the fullest: GPU {p.fullest.numbers[0]}")
 
 
 def test_levels_by_hand() -> None:
