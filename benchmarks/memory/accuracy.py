@@ -96,7 +96,8 @@ def peaks(
     """torchtune's ladder of optimizations, fsdp_qlora's runs on two GPUs, detectron2's list of models."""
     rows = (row for row in judged(data) if not row.get("stating"))
     for row in islice(rows, most or None):
-        yield {"kind": "allocated", "gpu": gpu, "run": row["run"], "ratio": row["ratio"], "right": row["fits"]}
+        kind = row.get("kind", "allocated")
+        yield {"kind": kind, "gpu": gpu, "run": row["run"], "ratio": row["ratio"], "right": row["fits"]}
 
 
 class Perceptron(nn.Sequential):

@@ -6,7 +6,8 @@ DATA/fsdp_qlora/tables.csv: weights in bf16 or in blocks of 64 numbers of 4 bits
 rank 64 on every product of a layer, AdamW, checkpoints of all layers; shared out by FSDP, or whole on each GPU (DDP).
 A layer's weights are made whole for its products, in forward, in its repetition and for gradients. Logits are made fp32
 and shifted by a copy, as transformers 4.38 did. Whether its peaks are of tensors or of segments is not told: both are
-shown, the first is judged. Rows of 70B state no peak.
+shown, and they are judged as segments, which are what fills the cards. What rows with `offload` keep on the CPU is not
+described. Rows of 70B state no peak.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def judged(data: Path) -> Iterator[dict[str, Any]]:
         yield {
             "run": f"{name} {row.train_type} {'FSDP' if shared else 'DDP'} {batch} x {length}", "fits": use.fits,
             "offload": str(row.cpu_offload), "measured GiB": row.peak_memory_gib, "allocated GiB": told,
-            "reserved GiB": reserved, "ratio": told / row.peak_memory_gib,
+            "reserved GiB": reserved, "ratio": reserved / row.peak_memory_gib, "kind": "reserved",
         }  # fmt: skip
 
 
