@@ -450,6 +450,11 @@ _EMPTY = {
     _aten.empty.memory_format, _aten.empty_strided.default, _aten.empty_like.default, _aten.new_empty.default,
     _aten.new_empty_strided.default, _aten.empty_permuted.default,
 }  # fmt: skip
+#: Operators whose result one argument decides by itself: zeros, or of masks what is true everywhere.
+_ABSORBED = {
+    **dict.fromkeys((_aten.bitwise_and.Tensor, _aten.logical_and.default), False),
+    **dict.fromkeys((_aten.bitwise_or.Tensor, _aten.logical_or.default), True),
+}
 
 
 def keep(fake: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -532,6 +537,8 @@ class Values:
     def follow(self, function: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
         """Notes on an operator's result what its arguments' numbers make of it."""
         known = self.result(function, args, kwargs, out)
+        if known is None and function in _ABSORBED:
+            known = self._absorbed(args, out, by=_ABSORBED[function])
         if known is None:
             for target in tensors_in([args[i] for i in schema_of(function)[2] if i < len(args)]):
                 if (spoilt := getattr(target, _VALUES, None)) is not None:
@@ -541,6 +548,16 @@ class Values:
         for place, fake in placed(out):
             if place in real and tuple(real[place].shape) == tuple(fake.shape):
                 setattr(fake, _VALUES, real[place])
+
+    def _absorbed(self, args: Sequence[Any], out: torch.Tensor, *, by: bool) -> torch.Tensor | None:
+        """The result where one argument is `by` everywhere, whatever the other is."""
+        known = (self.of(arg) for arg in args if isinstance(arg, torch.Tensor))
+        if not _small(out) or (by and out.dtype is not torch.bool):
+            return None
+        with unset_fake_temporarily():
+            if any(one is not None and bool((one.bool() == by).all()) for one in known):
+                return torch.full(tuple(out.shape), by, dtype=out.dtype)
+        return None
 
     def _mine(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

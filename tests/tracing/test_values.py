@@ -89,3 +89,28 @@ def test_chance_mostly_comes_out_one_way() -> None:
 def test_a_loss_of_many_numbers_is_told_what_to_do() -> None:
     with pytest.raises(InputError, match=r"the loss must return one number; got \(4, 8\): take its mean"):
         rk.trace(nn.Linear(8, 8), rk.Input(4, 8), mode="training", loss=torch.square)
+
+
+class Decodes(nn.Module):
+    """Tokens until all sequences have ended, or are so long: as libraries generate text."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        unfinished = tokens.new_ones(tokens.shape[0])
+        while unfinished.max() != 0:
+            tokens = torch.cat((tokens, tokens[:, -1:] + 1), dim=1)
+            longest = torch.full((tokens.shape[0],), tokens.shape[1] >= 8)
+            unfinished = unfinished & ~(longest | (tokens[:, -1] == 7))
+        return tokens
+
+
+def test_a_loop_ends_where_it_ends_whatever_the_data_are() -> None:
+    graph = rk.trace(Decodes(), rk.Input(2, 5, dtype="int64"), assume={"ne": True})
+    assert [one.shape for one in graph.outputs] == [(2, 8)]
+    assert [one.times for one in graph.assumptions] == [3]  # before each of the three tokens; the last is known
+
+
+def test_a_mask_that_is_known_in_part_is_not_known() -> None:
+    def kept(x: torch.Tensor) -> torch.Tensor:
+        return x[(x[:, 0] > 0) | torch.tensor([True, False])]
+
+    assert [one.name for one in rk.trace(kept, rk.Input(2, 8)).assumptions] == ["mask"]
