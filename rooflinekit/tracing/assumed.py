@@ -20,7 +20,7 @@ from rooflinekit.errors import InputError, TraceError, nearest
 from rooflinekit.ir.coverage import Assumption, Ground
 from rooflinekit.ir.sizes import Size
 from rooflinekit.tracing.known import NUMBERS, answer, asks_for, known_number, note_hits, share_of
-from rooflinekit.tracing.symbols import Symbols, caller
+from rooflinekit.tracing.symbols import GIVEN_UP, MOST_ANSWERS, Symbols, TooManyQuestionsError, caller
 from rooflinekit.tracing.tensors import (
     NODE,
     SPEC,
@@ -97,6 +97,8 @@ class Assumed:
             self.asked = f"assume={{{name!r}: {False if args[0].dtype is torch.bool else 100}}}"
             return None
         self._take(name, value, None, ground)
+        if ground is Ground.GIVEN and self._symbols.names and self._found[name].times > MOST_ANSWERS:
+            raise TooManyQuestionsError(GIVEN_UP[1])
         return bool(value) if args[0].dtype is torch.bool or kind == "equal" else value
 
     def _valued(self, function: Any, args: Sequence[Any]) -> Any:

@@ -35,6 +35,10 @@ TOO_MANY = (
     f"open sizes raise more than {MOST_QUESTIONS:,} different questions; with fixed=False they stay open, however long "
     "that takes"
 )
+#: Answers that a user gives in one line after which open sizes are given up on: numbers of fixed ones may end the loop.
+MOST_ANSWERS = 300
+#: Reasons of a failure of open sizes alone.
+GIVEN_UP = (TOO_MANY, f"a loop goes on after {MOST_ANSWERS} answers of assume=, and open sizes do not tell its end")
 #: Reason of a failure for a size that the model's code forces to a number, where such a trace is of no use.
 IN_VAIN = "an open size is forced to a number"
 _TORCH = str(Path(torch.__file__).parent)
@@ -47,7 +51,7 @@ _REPLACED = "_replacements_version_counter"  # of a ShapeEnv
 
 
 class TooManyQuestionsError(Exception):
-    """More questions about open sizes than are worth waiting for."""
+    """More is asked of open sizes than is worth waiting for."""
 
 
 class SizeForcedError(Exception):

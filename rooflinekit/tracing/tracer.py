@@ -39,9 +39,9 @@ from rooflinekit.tracing.isolation import (
 from rooflinekit.tracing.recorder import Progress, Recorder
 from rooflinekit.tracing.surroundings import alone, eager_view, heeded_between_calls, undisturbed
 from rooflinekit.tracing.symbols import (
+    GIVEN_UP,
     IN_VAIN,
     MOST_QUESTIONS,
-    TOO_MANY,
     UNKNOWN,
     Symbols,
     example_sizes,
@@ -156,7 +156,7 @@ def _with_other_sizes(
     After an error one that forces some sizes will do. Where the model's code forces them at sizes that it accepts, it
     does so at larger ones too, and a loop over a size of hundreds would be unrolled in vain.
     """
-    if error is not None and error.reason in (NO_NUMBERS, TOO_MANY):
+    if error is not None and error.reason in (NO_NUMBERS, *GIVEN_UP):
         return None
     for examples in further:
         try:
@@ -174,7 +174,7 @@ def _with_fewer_open(
     """The trace with as many open sizes as it takes; raises where it fails at all numbers of the ladder too."""
     found, examples = _at_numbers(at, names, ladder)
     numbers = tuple(names)
-    for name in names if len(names) > 1 and error.reason != TOO_MANY else ():
+    for name in names if len(names) > 1 and error.reason not in GIVEN_UP else ():
         with suppress(TraceError):
             found, numbers = at((name,), examples), (name,)
             break

@@ -109,6 +109,12 @@ def test_a_loop_ends_where_it_ends_whatever_the_data_are() -> None:
     assert [one.times for one in graph.assumptions] == [3]  # before each of the three tokens; the last is known
 
 
+def test_a_loop_that_an_open_size_does_not_end_is_traced_with_numbers() -> None:
+    graph = rk.trace(Decodes(), rk.Input("n", 5, dtype="int64"), assume={"ne": True})
+    assert [(one.name, "a loop goes on" in one.reason) for one in graph.forced] == [("n", True)]
+    assert [one.shape[1] for one in graph.outputs] == [8]
+
+
 def test_a_mask_that_is_known_in_part_is_not_known() -> None:
     def kept(x: torch.Tensor) -> torch.Tensor:
         return x[(x[:, 0] > 0) | torch.tensor([True, False])]
