@@ -14,6 +14,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family, Role
 from rooflinekit.model.fusion import FUSED
 from rooflinekit.model.timing import Timing
+from rooflinekit.step.attention import attention_seconds
 from rooflinekit.step.bounds import host_note
 from rooflinekit.step.chains import chain_sentences, chains_of
 from rooflinekit.step.entry import entry_of
@@ -206,6 +207,10 @@ def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]
         ("traffic", [format_quantity(p.bytes, "byte") for p in predictions]),
         ("peak memory", [_memory(p) for p in predictions]),
     ]
+    attention = [attention_seconds(p.timings) for p in predictions]
+    if any(attention):
+        cells = [", ".join(f"{name} {_time(s)}" for name, s in one.items()) or "–" for one in attention]
+        rows.append(("attention by", cells))
     if any(p.energy for p in predictions):
         rows += [(label, [_of_energy(p, name, unit) for p in predictions]) for label, name, unit in _ENERGY_ROWS]
     if any(p.mode == "training" for p in predictions):

@@ -7,6 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
+from rooflinekit.step.report import table_rows
 from rooflinekit.units import format_quantity
 
 H100, A100, A10, T4 = "nvidia-h100-sxm5-80gb", "nvidia-a100-sxm4-80gb", "nvidia-a10", "nvidia-t4"
@@ -143,6 +144,15 @@ def test_compiled_steps_run_written_out_attention_by_the_kernel_that_is_named() 
     ]
     assert "FlashAttention 3" in ran[0]
     assert "FlashAttention 3" not in ran[1]  # eager mode multiplies what is written out
+
+
+def test_the_terms_of_a_step_say_which_kernel_attention_runs_by() -> None:
+    predictions = [step(H100, "2.8"), step(H100), step(H100, dtype="float32"), step("intel-max-1550")]
+    rows = dict(table_rows(predictions))
+    assert [cell.rpartition(" ")[0].rpartition(" ")[0] for cell in rows["attention by"]] == [
+        "FlashAttention 2", "cuDNN's attention", "memory-efficient", ""
+    ]  # fmt: skip
+    assert "attention by" not in dict(table_rows(predictions[3:]))
 
 
 def test_words_that_are_no_kernel_are_refused() -> None:
