@@ -96,7 +96,8 @@ class _Calls:
 
 
 class SwitchedOn(_Calls):
-    """Which fused kernels may run where a program calls attention, in `sdpa_kernel(...)` or by the environment.
+    """Which fused kernels may run where a program calls attention: in `sdpa_kernel(...)`, by the environment, or where
+    it wants deterministic algorithms.
 
     Within: whether what is called has a gradient.
     """
@@ -110,7 +111,7 @@ class SwitchedOn(_Calls):
         backends: Any = torch.backends.cuda
         switches = {
             "flash": backends.flash_sdp_enabled(),
-            "cudnn": backends.cudnn_sdp_enabled() and os.environ.get(_LATER_CUDNN) != "1",
+            "cudnn": backends.cudnn_sdp_enabled() and os.environ.get(_LATER_CUDNN) != "1" and not _deterministic(),
             "efficient": backends.mem_efficient_sdp_enabled(),
             "math": backends.math_sdp_enabled(),
         }
@@ -123,6 +124,11 @@ class SwitchedOn(_Calls):
             found["trained"] = True
         self._known |= dict.fromkeys((one.name for one in outputs), found)
         return found
+
+
+def _deterministic() -> bool:
+    """Whether sums in any order are refused, as cuDNN has (sdp_utils.cpp, check_cudnn_deterministic, as remembered)."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _prefers_ck() -> bool:

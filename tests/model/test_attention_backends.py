@@ -373,6 +373,18 @@ def test_what_a_program_switches_off_does_not_run(
     assert [kernel.algorithm.name for kernel in kernels if kernel.algorithm.shape == "queries"] == 2 * names
 
 
+@pytest.mark.parametrize(("warn_only", "name"), [(False, "FlashAttention 2"), (True, "cuDNN's attention")])
+def test_deterministic_algorithms_exclude_cudnn(warn_only: bool, name: str) -> None:
+    class Attends(nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            torch.use_deterministic_algorithms(True, warn_only=warn_only)
+            return nn.functional.scaled_dot_product_attention(q, q, q)
+
+    (timing,) = rk.predict(rk.trace(Attends(), rk.Input(2, 8, 512, 128, dtype="bfloat16")), H100).timings
+    assert timing.kernel.algorithm.name == name
+    assert not torch.are_deterministic_algorithms_enabled()  # as before the trace
+
+
 def test_a_program_may_prefer_composable_kernel_on_amd() -> None:
     class Attends(nn.Module):
         def forward(self, q: torch.Tensor) -> torch.Tensor:
