@@ -512,6 +512,7 @@ class readable_errors:  # noqa: N801  a context manager; of a generator's StopIt
             raise _told(self._model, self._recorder, error) from error
 
 
+_NO_KERNEL, _GUESSES = "Could not run '", ". This could be because "  # as torch says it, and what follows
 _SHAPES = re.compile(r"(got \(|must be Tensor, not )(tuple|list|torch\.Size)\b")
 _MISSING = re.compile(r"forward\(\) missing \d+ required positional arguments?: '(\w+)'")
 
@@ -536,6 +537,8 @@ def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
         )
     if "scalar types: Long, Int" in said:
         return "; token ids are integers: Input('batch', 'seq', dtype='int64'), or --input batch,seq:int64"
+    if _NO_KERNEL in said and "quantized::" in said:
+        return "; GPUs have no such kernels: trace the model as it is before torch.ao converts it, in 16 bits"
     if ".numpy()" in said:
         return "; a trace has no numbers that numpy could take: write this part in torch, or trace what is before it"
     if not isinstance(error, TypeError):
@@ -576,4 +579,4 @@ def _first_line(error: BaseException) -> str:
         said = []
     if not said:
         return kind
-    return f"{kind}: {said[0]}" if isinstance(error, _BARE) else said[0]
+    return f"{kind}: {said[0]}" if isinstance(error, _BARE) else said[0].partition(_GUESSES)[0]

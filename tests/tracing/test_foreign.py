@@ -256,6 +256,18 @@ def test_layers_quantized_for_cpus_may_be_traced_again() -> None:
 # --- libraries that look whether somebody traces ----------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore")  # torch.ao is on its way out
+def test_a_model_that_torch_ao_has_converted_is_told_to_be_traced_before() -> None:
+    from torch.ao.quantization import get_default_qconfig_mapping
+    from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+    converted = convert_fx(prepare_fx(model, get_default_qconfig_mapping("x86"), (torch.rand(2, 8),)))
+    message = r"Could not run 'quantized::linear_relu' with arguments from the 'CPU' backend; GPUs have no such kernels"
+    with pytest.raises(TraceError, match=message):
+        rk.trace(converted, X)
+
+
 def test_libraries_see_eager_mode() -> None:
     seen = []
 
