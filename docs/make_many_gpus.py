@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from page import FOLDER, run_all
 
@@ -63,11 +64,11 @@ def file_of(name: str) -> str:
     return f"{name}.png" if name.endswith("timeline") else f"{name}.svg"
 
 
-def draw() -> None:
-    """The figures of the job over 1 Gbit/s, on two T4 and on two A100."""
+def drawn() -> Iterator[tuple[str, Any]]:
+    """The figures of the job over 1 Gbit/s, on two T4 and on two A100, by their names."""
     one, other = (_over(_two(gpu), 1e9) for gpu in _GPUS)
-    for name, drawn in PICTURES.items():
-        rk.plot.save(drawn(one, other), FOLDER / "figures" / file_of(name))
+    for name, draw in PICTURES.items():
+        yield name, draw(one, other)
 
 
 def pictured() -> None:
@@ -194,6 +195,7 @@ PARTS: dict[str, Callable[[], str]] = {"slow link": slow_link, "memory": memory,
 
 if __name__ == "__main__":
     if "--check" not in sys.argv:
-        draw()
+        for name, axes in drawn():
+            rk.plot.save(axes, FOLDER / "figures" / file_of(name))
     pictured()
     run_all("many_gpus.md", PARTS, __file__)

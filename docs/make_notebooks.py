@@ -15,9 +15,11 @@ from page import FOLDER
 from rooflinekit.files import write_text
 
 NOTEBOOKS = sorted((FOLDER / "notebooks").glob("*.ipynb"))
-#: Before each: nothing of the one before is left, and figures are small.
+#: Before each: nothing of the one before is left, and figures are drawn with text as text, the same bytes each time.
 _BEGIN = f"%reset -f\nimport os, sys\nsys.path.insert(0, {str(FOLDER.parent)!r})\nos.environ['ROOFLINEKIT_CACHE_DIR'] = ''\n%matplotlib inline\n" + (
-    "%config InlineBackend.print_figure_kwargs = {'dpi': 90, 'bbox_inches': 'tight', 'metadata': {'Software': None}}"
+    "%config InlineBackend.figure_formats = ['svg']\n"
+    "%config InlineBackend.print_figure_kwargs = {'metadata': {'Date': None}}\n"
+    "import matplotlib; matplotlib.rcParams.update({'svg.fonttype': 'none', 'svg.hashsalt': 'rooflinekit'})"
 )
 
 

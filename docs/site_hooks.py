@@ -30,9 +30,12 @@ _BLOCK_OR_FIGURE = re.compile(r"```(sh|console|python)\n(.*?)```|!\[([^]]+)\]\((
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Each notebook as a page with its outputs; the notebook itself stays beside it, to be downloaded."""
     from nbconvert import MarkdownExporter
+    from traitlets.config import Config
 
+    shown = Config(NbConvertBase={"display_data_priority": ["image/svg+xml", "text/html", "text/plain"]})  # no LaTeX
     for notebook in sorted((DOCS / "notebooks").glob("*.ipynb")):
-        text, found = MarkdownExporter().from_filename(str(notebook), {"output_files_dir": f"{notebook.stem}_files"})
+        exporter = MarkdownExporter(config=shown)
+        text, found = exporter.from_filename(str(notebook), {"output_files_dir": f"{notebook.stem}_files"})
         text = text.rstrip() + f"\n\n[Download this notebook]({notebook.name})\n"
         files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=text))
         for name, picture in found["outputs"].items():

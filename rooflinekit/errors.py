@@ -1,6 +1,6 @@
 """Everything rooflinekit raises on purpose.
 
-Each error is also the builtin it refines, so that `except ValueError` still works::
+Each error is also the builtin it refines, so that `except ValueError` still works:
 
     RooflinekitError
     ├── UnitError(ValueError)              a quantity without, or with the wrong, unit

@@ -33,6 +33,7 @@ def test_a_page_is_quiet_and_within_its_width(window: browser.Browser, site: Pat
         assert window.logged("browser") == []
         assert [url for url in window.requested() if url.startswith(("http", "ws"))] == []
         assert window.run("return document.documentElement.scrollWidth") == width
+        assert "displaystyle" not in window.run("return document.body.innerText")  # LaTeX that nothing sets
 
 
 def test_devices_are_filtered_and_sorted(window: browser.Browser, site: Path) -> None:

@@ -233,8 +233,18 @@ class Device(Record):
         """FLOP/byte of DRAM traffic above which `math` arithmetic is limited by its peak. Raises FormatError."""
         return self.peak(math) / self.dram.bandwidth
 
+    @property
+    def title(self) -> str:
+        """What people call it; without one its name."""
+        return self.display_name or self.name
+
+    @property
+    def short_title(self) -> str:
+        """The same for figures and tables, without the vendor of most."""
+        return self.title.removeprefix("NVIDIA ")
+
     def _repr_html_(self) -> str:
-        title = f"{self.name}: {self.display_name or self.name} ({self.vendor}, {self.architecture})"
+        title = f"{self.name}: {self.title} ({self.vendor}, {self.architecture})"
         draft = [f"draft: {self.draft_reason}"] if self.draft else []
         rows = notebook.table(["", "datasheet", "ridge"], device_rows(self))
         return notebook.block(title, notebook.paragraphs(draft), rows)

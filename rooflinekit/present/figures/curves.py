@@ -34,6 +34,7 @@ from rooflinekit.present.figures.style import (
     Style,
     Venue,
     Width,
+    called,
     check_table,
     in_unit,
     plain_frame,
@@ -95,7 +96,7 @@ def sweep(
 def _where(table: pd.DataFrame) -> str:
     """The GPU, where there is one for all lines."""
     names = set(table["gpu"]) if "gpu" in table else set()
-    return f" on {names.pop()}" if len(names) == 1 else ""
+    return f" on {called(names.pop())}" if len(names) == 1 else ""
 
 
 def _lines(table: pd.DataFrame, against: str) -> dict[str, pd.DataFrame]:
@@ -112,8 +113,7 @@ def _lines(table: pd.DataFrame, against: str) -> dict[str, pd.DataFrame]:
 
 def _line_name(columns: list[str], key: Any) -> str:
     values = key if isinstance(key, tuple) else (key,)
-    said = [str(v) if c == "gpu" else f"{c} {v}" for c, v in zip(columns, values, strict=True)]
-    return ", ".join(said).removeprefix("nvidia-")
+    return ", ".join(called(str(v)) if c == "gpu" else f"{c} {v}" for c, v in zip(columns, values, strict=True))
 
 
 def _look(place: int) -> dict[str, Any]:
@@ -297,9 +297,9 @@ def time_energy(
                          gid=f"mark-{i}")  # fmt: skip
         axes.set_xlim(0, _ROOM_RIGHT * table["total_s"].max())
         axes.set_ylim(0, _ROOM_ABOVE * table["energy_j"].max())
-        for axis, column, what, base in ((axes.xaxis, "total_s", "time", "s"), (axes.yaxis, "energy_j", "energy", "J")):
+        for axis, column, what, base in ((axes.xaxis, "total_s", "Time", "s"), (axes.yaxis, "energy_j", "Energy", "J")):
             unit = in_unit(axis, table[column].max(), base)
-            axis.set_label_text(f"{what} of a step in {unit}", fontsize=style.axis_font)
+            axis.set_label_text(f"{what} of a step ({unit})", fontsize=style.axis_font)
         plain_frame(axes, style, grid="both")
         mark = Line2D([], [], marker="o", linestyle="", markerfacecolor=VERMILLION, markeredgecolor=BLUE)
         mark.set_label("no limit takes less of both")
@@ -331,7 +331,7 @@ def attention(
     with sheet(None, width, venue, panels=2) as page:
         font, handles = page.style.axis_font, []
         for axes, found, name in zip(
-            page.panels, (rates.forward, rates.backward), ("forward", "backward"), strict=True
+            page.panels, (rates.forward, rates.backward), ("Forward", "Backward"), strict=True
         ):
             looks: list[dict[str, Any]] = [
                 {"color": colour, "marker": marker, "markersize": 3, "label": kernel,
@@ -343,7 +343,7 @@ def attention(
             axes.set_xscale("log")
             axes.set_xlim(rates.lengths[0] / 1.2, rates.lengths[-1] * 1.2)
             axes.set_ylim(0, 1.1 * max(max(line) for line in found.values()) / 1e12)
-            axes.set_ylabel(f"{name}\nTFLOP/s", fontsize=font)
+            axes.set_ylabel(f"{name}\n(TFLOP/s)", fontsize=font)
             axes.yaxis.set_major_locator(MaxNLocator(4))
             plain_frame(axes, page.style, grid="both")
             handles = [
@@ -357,7 +357,7 @@ def attention(
         last.xaxis.set_minor_locator(NullLocator())
         last.xaxis.set_major_formatter(_PLAIN)
         heads = f"heads of {rates.head_dim}{', causal' * rates.causal}"
-        last.set_xlabel(f"length of sequences, {heads}\n{rates.device}", fontsize=font)
+        last.set_xlabel(f"Length of sequences, {heads}\non {rates.device}", fontsize=font)
         page.settle(handles)
     return page.panels
 
@@ -374,7 +374,7 @@ def rates(capacity: Capacity, *, width: Width = "column", venue: Venue | None = 
     edge = capacity.rate * _SHOWN if capacity.rate else math.inf
     points = [point for point in capacity.points if point.rate <= edge] or list(capacity.points[:2])
     level = capacity.level
-    told = (("ttft_s", "first token", level.ttft_s), ("tpot_s", "per token", level.tpot_s))
+    told = (("ttft_s", "First token", level.ttft_s), ("tpot_s", "Per token", level.tpot_s))
     with sheet(None, width, venue, panels=2) as page:
         style = page.style
         for axes, (name, what, promised) in zip(page.panels, told, strict=True):
@@ -390,10 +390,10 @@ def rates(capacity: Capacity, *, width: Width = "column", venue: Venue | None = 
             axes.set_ylim(0, None if promised is None or top < 2 * promised else 2 * promised)
             axes.yaxis.set_major_locator(MaxNLocator(4))
             unit = in_unit(axes.yaxis, top if promised is None else promised, "s")
-            axes.set_ylabel(f"{what} [{unit}]", fontsize=style.axis_font)
+            axes.set_ylabel(f"{what} ({unit})", fontsize=style.axis_font)
             plain_frame(axes, style)
         page.ax.legend(fontsize=style.label_font, frameon=False, loc="upper left")
-        page.panels[1].set_xlabel("requests a second", fontsize=style.axis_font)
+        page.panels[1].set_xlabel("Requests/s", fontsize=style.axis_font)
         page.panels[1].xaxis.set_major_formatter(_PLAIN)
         if capacity.rate:
             page.ax.annotate(f"{capacity.rate:.3g}/s", (capacity.rate, 1), xycoords=("data", "axes fraction"),

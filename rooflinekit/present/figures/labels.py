@@ -296,10 +296,11 @@ class Ground:
         return float(right), float(up)
 
     def label(
-        self, offers: Iterable[Offer], anchor: tuple[float, float], *, font: float, colour: str = INK
-    ) -> Box | None:
-        """Writes the text of the best place, if one is free; returns its box."""
-        found = self.room.best(offers)
+        self, offers: Iterable[Offer], anchor: tuple[float, float], *, font: float, colour: str = INK,
+        most: float = math.inf,
+    ) -> Box | None:  # fmt: skip
+        """Writes the text of the best place, if one is free and costs less than `most`; returns its box."""
+        found = self.room.best(offers, most=most)
         if found is None:
             return None
         box, text = found

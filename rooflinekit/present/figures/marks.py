@@ -152,8 +152,8 @@ def draw_rail_scale(frame: Frame, *, normalized: bool = False) -> None:
         return
     font = frame.style.label_font - 1
     for decade, spot in frame.limits.rail_ticks():
-        share = f"{10.0**decade:.0%}".replace("%", " %")
-        text = share if normalized else format_quantity(10.0**decade, "byte/s", digits=1)
+        share = f"{10.0**decade:.0%} of bandwidth".replace("%", " %")
+        text = share if normalized else f"moves {format_quantity(10.0**decade, 'byte/s', digits=1)}"
         width, height = frame.ruler.size(text, font)
         x, y = frame.place(*spot)
         offer = Offer(text, (width, height), np.zeros(1), np.array([[x + 2 + width / 2, y]]))

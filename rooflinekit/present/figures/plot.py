@@ -10,10 +10,14 @@ Nothing is shown, and no setting of matplotlib is changed for figures drawn else
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NoReturn
 
 from matplotlib.axes import Axes
 
+from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.curves import attention, energy_roofline, errors, layouts, sweep, time_energy
 from rooflinekit.present.figures.files import save
@@ -136,3 +140,12 @@ _NARROW = 4.0  # inches
 def _label_slopes(frame: Frame, figure: Figure, lines: Sequence[Line]) -> None:
     label_roofs(frame, figure, lines, "memory")
     label_roofs(frame, figure, lines, "link")
+
+
+class _Figures(ModuleType):
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises InputError: what is called is the module."""
+        raise InputError("name a figure, such as rk.plot.roofline(…), .timeline(…), .memory(…) or .waterfall(…)")
+
+
+sys.modules[__name__].__class__ = _Figures

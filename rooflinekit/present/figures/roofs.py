@@ -16,6 +16,7 @@ from rooflinekit.present.figures.style import DASHES, INK, SERIES_COLOURS
 
 _OVERHANG = 0.6  # share of a level's label that may stand before its ridge
 _LINK = "#8f3d6d"  # darker than the purple of series, and dark enough for text
+_MOST = 150.0  # what a share's label may cost: beyond, it would lie on marks, and the caption says it
 _SAME = 0.01  # roofs of one device that differ by less are one line
 
 
@@ -37,19 +38,24 @@ class Line:
         """Datasheet and other origins differ in line style everywhere."""
         return self.first.provenance != "datasheet"
 
+    @property
+    def named_beside(self) -> bool:
+        """Whether it is a share of a datasheet's roof, whose own line says the name."""
+        return self.dashed and self.first.provenance not in ("fitted", "default")
+
     def texts(self, prefix: str) -> list[tuple[float, str]]:
         """What may stand on the line, the fullest first, and what it costs to leave the rest out."""
         name, origin = _joined(self.roofs), self.first.origin
         # Where integers share the line, the unit is that of the others.
         rate = max((roof.rate for roof in self.roofs), key=lambda text: "FLOP" in text)
-        if self.dashed and self.first.provenance in ("fitted", "default"):  # no datasheet states it
-            return [(0, f"{name} {rate} ({origin})"), (14, f"{name} {rate}")]
-        if self.dashed:  # the solid line beside it says the name
+        if self.named_beside:
             return [(0, f"{name} {rate} ({origin})"), (14, f"{rate} ({origin})"), (24, rate)]
+        if self.dashed:  # no datasheet states it
+            return [(0, f"{name} {rate} ({origin})"), (14, f"{name} {rate}")]
         found = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}")]
-        if prefix:
-            found += [(40, f"{name} {rate}"), (55, f"{name.partition(' ')[0]} {rate}")]
-        return [*found, (70, rate)]
+        math_name, short = name.partition(" ")[0], rate.replace("FLOP/s", "").replace("OP/s", "")  # as the axis' ticks
+        last = f"{math_name} {short}" if self.first.kind == "compute" else rate
+        return [*found, (40, f"{name} {rate}"), (55, f"{math_name} {rate}"), (70, last)]
 
 
 def roof_colours(figure: Figure) -> dict[str, str]:
@@ -198,7 +204,8 @@ def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofK
         prefix = f"{shown[line.first.device]} " if len(figure.devices) > 1 else ""
         offers = [offer for cost, text in line.texts(prefix) for offer in _along(frame, line, text, cost)]
         anchor = line.end if kind == "compute" else line.start
-        frame.label(offers, anchor, font=frame.style.label_font, colour=_colour(line, colours))
+        most = _MOST if line.named_beside else math.inf
+        frame.label(offers, anchor, font=frame.style.label_font, colour=_colour(line, colours), most=most)
 
 
 def _along(frame: Frame, line: Line, text: str, penalty: float) -> Iterator[Offer]:
@@ -216,7 +223,7 @@ def _along(frame: Frame, line: Line, text: str, penalty: float) -> Iterator[Offe
     gaps = (0.8, 3.0, 6.0, 10.0) if level else (0.8,)
     right_side = -1 if line.dashed else 1
     # On the wrong side a label touches its line, or it would seem to be another's.
-    for side, gap, dislike in [(right_side, gap, 3 * gap) for gap in gaps] + [(-right_side, 0.8, 45.0)]:
+    for side, gap, dislike in [(right_side, gap, 3 * gap) for gap in gaps] + [(-right_side, 0.8, 120.0)]:
         away, step = side * (height / 2 + gap), 3.0 * np.arange(steps)
         # Levels are read from the right end, slopes from the middle of the line.
         middle = length - 2 - width / 2 - step if level else 2 + width / 2 + step

@@ -23,6 +23,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.hardware.specs import device_names, load_device
 from rooflinekit.ir.sizes import shown
 from rooflinekit.present.figures.records.figure import PointBound
 from rooflinekit.units import format_quantity, parse_quantity
@@ -293,6 +294,11 @@ def plain_frame(ax: Axes, style: Style, *, grid: Literal["x", "y", "both"] = "y"
     ax.grid(axis=grid, color="#dddddd", linewidth=0.4, zorder=0)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def called(name: str) -> str:
+    """What a shipped device of this name is called in figures; any other text as it is."""
+    return load_device(name).short_title if name in device_names() else name
 
 
 def unit_of(most: float, base: str, *, binary: bool = False) -> tuple[float, str]:

@@ -331,7 +331,7 @@ def _parallel_lanes(p: ParallelPrediction) -> Iterator[_Lane]:
 def _devices(p: ParallelPrediction, share: Share) -> str:
     """Who the lanes are of, and what they do."""
     device, count = share.prediction.machine.device, len(share.numbers)
-    who = f"{count} × {device.display_name or device.name}"
+    who = f"{count} × {device.title}"
     if share.run.slots:
         return f"{len(p.shares)} stages of {who}, {share.batch} samples"
     return f"{who}, {share.batch} samples{' each' if count > 1 else ''}"
@@ -497,7 +497,7 @@ def _memory_frame(ax: Axes, p: Prediction | Share, style: Style) -> None:
     ax.set_ylabel(f"Memory in use ({symbol})", fontsize=style.axis_font)
     time_scale(ax, p.total_s, style)
     machine = (p.prediction if isinstance(p, Share) else p).machine
-    ax.set_xlabel(f"{ax.get_xlabel()} on {machine.name}")
+    ax.set_xlabel(f"{ax.get_xlabel()} on {machine.device.short_title}")
     plain_frame(ax, style)
     if near:
         ax.axhline(room, color=VERMILLION, linewidth=1.0, linestyle="--", zorder=3)

@@ -23,6 +23,7 @@ from rooflinekit.present.figures.style import (
     Style,
     Venue,
     Width,
+    called,
     in_unit,
     plain_frame,
     sheet,
@@ -170,7 +171,7 @@ def _look(step: _Step) -> dict[str, Any]:
 
 
 def _frame(axes: Axes, explanation: Compared, terms: list[str], span: tuple[float, float], style: Style) -> None:
-    names = explanation.labels
+    names = [called(name) for name in explanation.labels]
     axes.set_xticks(
         range(len(terms) + 2), [names[0], *terms, names[1]], rotation=_turn(axes, len(terms) + 2, style), ha="right",
         rotation_mode="anchor",
@@ -180,7 +181,7 @@ def _frame(axes: Axes, explanation: Compared, terms: list[str], span: tuple[floa
     scale, unit = unit_of(high, "s")
     in_unit(axes.yaxis, high, "s")
     begins = f", from {low / scale:.3g}" if low else ""
-    axes.set_ylabel(f"Time of one {explanation.per} ({unit}{begins})", fontsize=style.axis_font)
+    axes.set_ylabel(f"Time of a {explanation.per} ({unit}{begins})", fontsize=style.axis_font)
     plain_frame(axes, style)
     axes.tick_params(axis="x", length=0)
 

@@ -95,7 +95,7 @@ def _document(
         "series": [[[line.kept, line.rows] for line in one.lines] for one in grid.series],
         "counts": counts,
         "pool": [*pool],
-        "gpus": [{"name": m.device.display_name or m.name, "capacity": m.device.dram.capacity} for m in grid.machines],
+        "gpus": [{"name": m.device.title, "capacity": m.device.dram.capacity} for m in grid.machines],
         "roofs": [
             [{"bandwidth": memory.value, "peak": peak.value, "name": peak.name} for memory, peak in row]
             for row in roofs

@@ -65,7 +65,7 @@ def sources_of(p: Prediction) -> View:
         "notes": p.notes,
         "coverage": str(p.coverage),
         "judged": str(p.accuracy or ""),
-        "device": device.display_name or device.name,
+        "device": device.title,
         "device_facts": tuple((label.strip(), value, ridge) for label, value, ridge in device_rows(device)),
         "device_sources": tuple(device.sources.items()),
         "device_notes": device.notes or "",

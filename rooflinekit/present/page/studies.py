@@ -143,7 +143,7 @@ def summary_of(p: Prediction) -> View:
     return {
         "model": p.graph_name,
         "mode": p.mode,
-        "device": p.machine.device.display_name or p.machine.name,
+        "device": p.machine.device.title,
         "verdict": verdict(p),
         "time": seconds(p.total_s),
         "bounds": between(*p.interval(0.9)),

@@ -18,7 +18,7 @@ from rooflinekit.units import format_quantity
 def print_device(row: Row, checks: Sequence[Check]) -> None:
     """One device: numbers, physics checks, sources."""
     device = row.device
-    _say(f"{device.name}: {device.display_name or device.name} ({device.vendor}, {device.architecture})")
+    _say(f"{device.name}: {device.title} ({device.vendor}, {device.architecture})")
     if device.draft:
         _say(f"draft: {device.draft_reason}")
     print_table(table(("", "datasheet", "ridge"), (*device_rows(device), *_value(row))))

@@ -318,7 +318,7 @@ def attention_rates(
     if not names:
         raise InputError(f"attention on {device.name}: no kernel is known by name; name a GPU such as an A100")
     return AttentionRates(
-        device=device.name, head_dim=head_dim, causal=causal, lengths=tuple(lengths),
+        device=device.short_title, head_dim=head_dim, causal=causal, lengths=tuple(lengths),
         forward=_rates(names, machine, lengths, head_dim, causal, ""),
         backward=_rates(names, machine, lengths, head_dim, causal, "_backward"),
         chosen=backend_of(plain, device).name, peak=device.peak(Math.FP16),

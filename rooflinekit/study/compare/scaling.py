@@ -10,7 +10,6 @@ from typing import Literal
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction
 from rooflinekit.distributed.queues import Interval, Message, merged, overlap
 from rooflinekit.distributed.records import FSDP, Mesh, Strategy
-from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Phase
 from rooflinekit.model.collectives import CollectiveTiming, Link
 
@@ -46,7 +45,7 @@ def from_one(p: ParallelPrediction, *, whole: bool = True) -> Scaling:
     steps |= _named({name: many[name] - alone.get(name, 0.0) / count for name in TERMS}, p.total_s)
     kinds = {share.prediction.machine.name for share in p.shares}
     devices = f"{count} GPUs" if kinds == {one.machine.name} and count > 1 else _devices(p)
-    name = f"1 × {_short(one.machine.device)}" + ("" if whole else f" {PARTED} {count}")
+    name = f"1 × {one.machine.device.short_title}" + ("" if whole else f" {PARTED} {count}")
     return Scaling(
         labels=(name, f"{devices}, {strategy_name(p.strategy, count)}"),
         totals=(one.total_s if whole else part_s, p.total_s), per="step", steps=steps, aside={HIDDEN: p.hidden_s},
@@ -149,13 +148,9 @@ def _devices(p: ParallelPrediction, *, counted: bool = True) -> str:
     """How many of which, "2 × T4": of several kinds all of them."""
     counts: dict[str, int] = {}
     for share in p.shares:
-        name = _short(share.prediction.machine.device)
+        name = share.prediction.machine.device.short_title
         counts[name] = counts.get(name, 0) + len(share.numbers)
     return " + ".join(f"{count} × {name}" if counted else name for name, count in counts.items())
-
-
-def _short(device: Device) -> str:
-    return (device.display_name or device.name).removeprefix("NVIDIA ")
 
 
 # What a step on several devices sends: over which links, at which rate, and when a device waits for it.

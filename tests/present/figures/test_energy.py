@@ -54,6 +54,6 @@ def test_figures_are_drawn(prediction: rk.Prediction) -> None:
     assert axes.texts[0].get_text().startswith("addmm ")
     plt.close(axes.figure)
     axes = rk.plot.time_energy(power_limits(prediction, 50.0))
-    assert axes.get_ylabel().startswith("energy of a step in ")
+    assert axes.get_ylabel().startswith("Energy of a step (")
     assert "300 W" in [text.get_text() for text in axes.texts]
     plt.close(axes.figure)

@@ -516,7 +516,7 @@ def test_waterfall_leads_from_one_total_to_the_other() -> None:
     assert level == pytest.approx(pair.b.total_s)
     names = [label.get_text() for label in ax.get_xticklabels()]
     words = ["FLOP at peak", "peak not reached", "memory traffic", "kernel starts", "GPU waits for CPU"]
-    assert names == [A100, *words, H100]
+    assert names == ["A100 SXM4 80 GB", *words, "H100 SXM5 80 GB"]
 
 
 def test_waterfall_labels_every_bar_and_covers_none(tmp_path: Path) -> None:
@@ -530,7 +530,7 @@ def test_waterfall_labels_every_bar_and_covers_none(tmp_path: Path) -> None:
     assert sum(changes) == pytest.approx((pair.b.total_s - pair.a.total_s) * 1e3, abs=0.05)
     boxes = [corners(label) for label in labels]
     assert not any(cover(a, b) for a, b in itertools.combinations(boxes, 2))
-    assert ax.get_ylabel() == "Time of one step (ms)"
+    assert ax.get_ylabel() == "Time of a step (ms)"
     assert plot.save(ax, tmp_path / "w.pdf").stat().st_size > 1000
 
 

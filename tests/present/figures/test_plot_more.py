@@ -132,7 +132,7 @@ def test_a_sweep_of_one_gpu_has_regimes_behind_it(table: pd.DataFrame) -> None:
     assert page is not None
     below = page.axes[1]
     assert list(below.lines[0].get_ydata()) == list(rows["throughput"])
-    assert below.get_xlabel() == "batch on nvidia-a100-sxm4-80gb"
+    assert below.get_xlabel() == "batch on A100 SXM4 80 GB"
     assert overlaps(ax) == []
 
 
@@ -144,7 +144,7 @@ def test_a_sweep_of_several_gpus_has_a_line_each(table: pd.DataFrame) -> None:
     assert not [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     legend = ax.get_legend()
     assert legend is not None
-    assert {"a100-sxm4-80gb", "l4", "t4"} <= {text.get_text() for text in legend.get_texts()}
+    assert {"A100 SXM4 80 GB", "L4", "T4"} <= {text.get_text() for text in legend.get_texts()}
     assert overlaps(ax) == []
 
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
+import make_figures
+import make_many_gpus
 import numpy as np
 import pytest
+from command_line import Run
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 from overlaps import Corners, cover
 
-FIGURES = sorted((Path(__file__).parents[3] / "docs" / "figures").glob("*.svg"))
+import rooflinekit as rk
+
+DOCS = Path(__file__).parents[3] / "docs"
 SVG, HREF = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 _TOUCH = 0.3  # points that the ink of two may share
@@ -66,14 +74,43 @@ def meet(one: Corners, two: Corners) -> bool:
     return bool(near) and cover(one, two)
 
 
-@pytest.mark.parametrize("file", FIGURES, ids=lambda file: file.stem)
-def test_no_text_lies_on_other_text_on_a_mark_or_outside(file: Path) -> None:
-    root = ElementTree.parse(file).getroot()
+def shipped() -> Iterator[tuple[str, str]]:
+    """The name and the text of each SVG on the pages: files, and what the notebooks keep."""
+    for file in sorted([*DOCS.glob("figures/*.svg"), *DOCS.glob("tutorials/*.svg")]):
+        yield file.stem, file.read_text(encoding="utf-8")
+    for file in sorted(DOCS.glob("notebooks/*.ipynb")):
+        cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+        outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+        assert not any("image/png" in data for data in outputs)
+        for i, data in enumerate(data for data in outputs if "image/svg+xml" in data):
+            yield f"{file.stem} {i}", "".join(data["image/svg+xml"])
+
+
+def faults(svg: str) -> tuple[list[str], list[tuple[str, str]], list[str]]:
+    """Texts outside the picture, texts on other text, and texts on marks."""
+    root = ElementTree.fromstring(svg)
     texts = texts_of(root)
     assert texts
     _, _, width, height = numbers(root.get("viewBox", ""))
     outside = [words for words, box in texts if box.min() < 0 or box[:, 0].max() > width or box[:, 1].max() > height]
     pairs = [(one, two) for (one, a), (two, b) in itertools.combinations(texts, 2) if meet(a, b)]
     marks = marks_of(root)
-    hidden = [words for words, box in texts if any(meet(box, mark) for mark in marks)]
-    assert (outside, pairs, hidden) == ([], [], [])
+    return outside, pairs, [words for words, box in texts if any(meet(box, mark) for mark in marks)]
+
+
+@pytest.mark.parametrize("svg", [pytest.param(svg, id=name) for name, svg in shipped()])
+def test_no_text_lies_on_other_text_on_a_mark_or_outside(svg: str) -> None:
+    assert faults(svg) == ([], [], [])
+
+
+def test_time_lines_that_are_shipped_as_pixels_are_drawn_so_too(run: Run, tmp_path: Path) -> None:
+    command = next(options for name, _, options in make_figures.PICTURES if name == "timeline")
+    run("plot", *shlex.split(command), "--out", str(tmp_path / "one.svg"))
+    rk.plot.save(dict(make_many_gpus.drawn())["slow_link_timeline"], tmp_path / "two.svg")
+    for name in ("one", "two"):
+        assert faults((tmp_path / f"{name}.svg").read_text(encoding="utf-8")) == ([], [], [])
+
+
+def test_a_spoilt_figure_is_found() -> None:
+    longer = re.sub(r">([^<>\n]+)</text>", r">\1 \1 \1</text>", dict(shipped())["roofline"])
+    assert all(faults(longer))

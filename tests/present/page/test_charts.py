@@ -225,8 +225,8 @@ def test_limits_of_power_stand_at_their_seconds_and_joules() -> None:
              if re.fullmatch(r"[\d.]+", str(t.text))]  # fmt: skip
     (a, xa, _), *_, (b, xb, _) = [tick for tick in ticks if tick[2] == ticks[0][2]]
     per_unit = (xb - xa) / (b - a)
-    (label,) = (str(t.text) for t in of_class(wide, "tick") if str(t.text).startswith("time of a step in "))
-    unit = parse_quantity(f"1 {label.rpartition(' ')[2]}", "s")
+    (label,) = (str(t.text) for t in of_class(wide, "tick") if str(t.text).startswith("Time of a step ("))
+    unit = parse_quantity(f"1 {label.partition('(')[2][:-1]}", "s")
     rows = limits.table.sort_values("total_s")
     fastest = rows["total_s"].min()
     for mark, (_, row) in zip(of_class(wide, "mark"), rows.iterrows(), strict=True):

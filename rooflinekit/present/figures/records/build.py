@@ -164,7 +164,7 @@ def _series(source: Prediction | Measured, prediction: Prediction, name: str) ->
 def _series_names(predictions: Sequence[Prediction]) -> Sequence[str]:
     """For each prediction what tells it from the others: its model, device, mode, sizes, or at last a number."""
     return told_apart([
-        (p.graph_name, p.machine.device.display_name or p.machine.name, p.mode,
+        (p.graph_name, p.machine.device.title, p.mode,
          ", ".join(f"{name}={value}" for name, value in p.sizes.items()))
         for p in predictions
     ])  # fmt: skip

@@ -64,7 +64,7 @@ def energy_figure(prediction: Prediction) -> EnergyFigure:
     low, high = min(p.intensity for p in points) / 3, max(p.intensity for p in points) * 3
     span = np.geomspace(min(low, 0.1), max(high, 1e3), 200)
     roofs = tuple(energy_roof(law, prediction.machine, math, span) for math in maths)
-    return EnergyFigure(device=prediction.machine.name, points=points, roofs=roofs)
+    return EnergyFigure(device=prediction.machine.device.short_title, points=points, roofs=roofs)
 
 
 def _points(p: Prediction) -> tuple[EnergyPoint, ...]:

@@ -92,7 +92,7 @@ def _format(p: Prediction) -> str:
 
 _SAID: Mapping[str, Callable[[Prediction], str]] = {
     "model": lambda p: p.graph_name,
-    "device": lambda p: (p.machine.device.display_name or p.machine.name).removeprefix("NVIDIA "),
+    "device": lambda p: p.machine.device.short_title,
     "mode": lambda p: p.mode,
     "format": _format,
     "execution": lambda p: p.execution.backend,

@@ -91,7 +91,7 @@ def facts_of(part: Prediction | Machine | Device) -> DeviceFacts:
     device = part if isinstance(part, Device) else part.device if isinstance(part, Machine) else part.machine.device
     return DeviceFacts(
         name=device.name,
-        display_name=device.display_name or device.name,
+        display_name=device.title,
         clock_hz=device.clock.boost,
         matrix_clock_hz=device.tensor_clock if device.matrix_peak else device.clock.boost,
     )
