@@ -111,15 +111,16 @@ class Found(FirstLine):
 
     def __str__(self) -> str:
         table = self.closest if self.best is None else self.table
-        return "\n".join((*self.head, *aligned(*cells_of(table, self.currency)), *self.doubts))
+        *shown, alike = cells_of(table, self.currency)
+        return "\n".join((*self.head, *alike, *aligned(*shown), *self.doubts))
 
     def _repr_html_(self) -> str:
         first, *rest = self.head
-        table = self.closest if self.best is None else self.table
+        *shown, alike = cells_of(self.closest if self.best is None else self.table, self.currency)
         return notebook.block(
             first,
-            notebook.paragraphs(rest),
-            notebook.table(*cells_of(table, self.currency)),
+            notebook.paragraphs((*rest, *alike)),
+            notebook.table(*shown),
             notebook.paragraphs(self.doubts),
         )
 
@@ -476,10 +477,11 @@ _HOURLY: _Read = (
 )
 
 
-def cells_of(frame: pd.DataFrame, currency: str | None = None) -> tuple[list[str], list[list[str]]]:
+def cells_of(frame: pd.DataFrame, currency: str | None = None) -> tuple[list[str], list[list[str]], list[str]]:
     """The heads and the rows of a table, as texts: what names a row first, then what was found.
 
-    Columns that no row fills are left out. currency: of the prices of an hour; without it prices are those at launch.
+    Columns that no row fills are left out; those that read alike in all of several rows stand in the third, a line or
+    none. currency: of the prices of an hour; without it prices are those at launch.
     """
     if "peak_bytes" in frame and "fits" not in frame:
         frame = frame.assign(fits=True)
@@ -496,4 +498,8 @@ def cells_of(frame: pd.DataFrame, currency: str | None = None) -> tuple[list[str
             per = head if "batch" in columns or "throughput" not in columns else head.replace("samples", "steps")
             texts.append((per, [fill(*values) for values in frame[list(names)].itertuples(index=False)]))
     texts += [(name, frame[name].map(_text)) for name in last]
-    return [head for head, _ in texts], [list(row) for row in zip(*(column for _, column in texts), strict=True)]
+    name, *others = [(head, list(column)) for head, column in texts]
+    same = {head: cells[0] for head, cells in others if len(cells) > 1 and len(set(cells)) == 1}
+    shown = [name, *((head, cells) for head, cells in others if head not in same)]
+    alike = [f"alike in all: {', '.join(f'{head} {cell}' for head, cell in same.items())}"] if same else []
+    return [head for head, _ in shown], [list(row) for row in zip(*(column for _, column in shown), strict=True)], alike
