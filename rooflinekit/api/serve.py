@@ -50,7 +50,7 @@ def serve(
     collective_s: CollectiveTime | None = None,
     engine: Engine | None = None,
     spread: float = 0.2,
-    price_usd: float | None = None,
+    price_usd_per_hour: float | None = None,
     host: str | Path | Host = DEFAULT_HOST,
     power_limit: str | float | None = None,
     sm_clock: str | float | None = None,
@@ -63,9 +63,8 @@ def serve(
     a GPU. ep: parts into which these divide the experts (1: all share each). dp: groups of `tp` GPUs, each with
     sequences of its own, that share the experts. collective_s: seconds of an all-reduce as a function of bytes and
     number of GPUs, where they are known better. engine: its settings. spread: how much the answers' lengths differ, as
-    a share of output; 0 lets clients that begin together go on together. price_usd: what one GPU costs, bought or for
-    an hour, instead of its launch price. power_limit, sm_clock: limits of each GPU below the board's own, as text
-    ("400 W", "1.2 GHz") or in W and Hz.
+    a share of output; 0 lets clients that begin together go on together. price_usd_per_hour: of one GPU.
+    power_limit, sm_clock: limits of each GPU below the board's own, as text ("400 W", "1.2 GHz") or in W and Hz.
 
     Raises what `load_device` and `load_cluster` raise, FormatError for arithmetic that the GPU does not have, and
     InputError for another word, for GPUs that differ, or where not one request fits.
@@ -79,12 +78,12 @@ def serve(
 
     used = engine or Engine()
     stream = Stream(clients=batch, input=input, output=output, spread=spread)
-    check_price(price_usd)
+    check_price(price_usd_per_hour)
     times = engine_times(
         "serve", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s,
         (power_limit, sm_clock),
     )  # fmt: skip
-    return serve_on(host_of(host), stream, used, times, price_usd=price_usd)
+    return serve_on(host_of(host), stream, used, times, price_usd_per_hour=price_usd_per_hour)
 
 
 @checked

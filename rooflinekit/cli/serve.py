@@ -197,9 +197,9 @@ class Rates(Options):
     slo: Annotated[str | None, "find the highest rate that meets these latencies: ttft=500ms,tpot=40ms,e2e=10s"] = None
     keep: Annotated[float, "the share of requests that must meet the --slo"] = 0.9
     load: Annotated[str | None, "with --slo: also find how many GPUs this rate needs, such as 100/s"] = None
-    price_per_hour: Annotated[
-        float | None, "with --slo: dollars for one hour of a GPU, to print the cost of a million tokens"
-    ] = None
+    price_per_hour: Annotated[float | None, "dollars for one hour of a GPU, to print the cost of a million tokens"] = (
+        None
+    )
     search: Annotated[bool, "with --load: print only the cheapest combination"] = False
     figure: Annotated[Path | None, "with --slo: draw latency against rate, as .svg, .pdf, .png or .pgf"] = None
 
@@ -232,9 +232,6 @@ def serve(
     places: Places,
     engines: Engines,
     apart: Apart,
-    price: Annotated[
-        float | None, "dollars for one GPU, to buy it or for one hour, instead of its launch price"
-    ] = None,
     power_limit: Annotated[
         str | None,
         "--power-limit WATTS",
@@ -263,7 +260,7 @@ def serve(
     if not rates.asked:
         if engines_apart is not None:
             raise InputError("--prefill-engines: needs requests at a rate: give --rate, --requests FILE or --slo")
-        return _closed(decoder, listed, places, price)
+        return _closed(decoder, listed, places, rates.price_per_hour)
     listed = [{**place, "disaggregation": engines_apart} for place in listed]
     inputs = numbers("--input", places.input_tokens)
     if len(inputs) > 1:
@@ -291,7 +288,7 @@ def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places, price: floa
     """Clients that ask one request after the other."""
     inputs, batches = numbers("--input", asked.input_tokens), numbers("--batch", asked.batch)
     places = [
-        {**place, "batch": clients, "input": tokens, "output": asked.output, "price_usd": price}
+        {**place, "batch": clients, "input": tokens, "output": asked.output, "price_usd_per_hour": price}
         for place, tokens, clients in product(listed, inputs, batches)
     ]
     found, refused = _each(places, lambda options: rk.serve(decoder, **options))

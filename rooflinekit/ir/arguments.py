@@ -63,6 +63,9 @@ def checked(given: _Checked) -> _Checked:
     by_place = [name for name, one in signature.parameters.items() if one.kind <= one.POSITIONAL_OR_KEYWORD]
     further = [name for name, one in signature.parameters.items() if one.kind is one.VAR_POSITIONAL]
     others = [name for name, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD]
+    needed = [
+        name for name, one in signature.parameters.items() if one.default is one.empty and name not in further + others
+    ]
 
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for name, value in (*zip(chain(by_place, cycle(further)), args, strict=False), *kwargs.items()):
@@ -80,7 +83,11 @@ def checked(given: _Checked) -> _Checked:
             raise
         except Exception:
             check(args, kwargs)
-            raise  # an argument is missing, or one too many: Python's own sentence says it
+            given_names = {*by_place[: len(args)], *kwargs}
+            if missing := [name for name in needed if name not in given_names]:
+                form = ", ".join(f"{name}=…" for name in missing)
+                raise InputError(f"{given.__name__}: {' and '.join(missing)} must be given: add {form}") from None
+            raise  # an argument too many: Python's own sentence says it
         check(args, kwargs)
         return answer
 

@@ -131,7 +131,7 @@ class Serving(Served):
     running: int  # clients whose sequences the cache and the engine hold together
     prefill_s: float
     decode_s: float
-    price_usd: float | None = None  # of one GPU, instead of its launch price
+    price_usd_per_hour: float | None = None  # of one GPU
 
     @property
     def ttft_s(self) -> float:
@@ -155,15 +155,18 @@ class Serving(Served):
 
     @property
     def tokens_per_s_per_dollar(self) -> float | None:
-        """Tokens a second by the price of the GPUs (by default at launch), without host and power; None where no
-        price is known.
-        """
+        """Tokens a second by the launch price of the GPUs, without host and power; None where none is known."""
         device = self.decode.machine.device
-        if self.price_usd is not None:
-            return self.tokens_per_s_per_gpu / self.price_usd
         if device.launch_price_usd is None:
             return None
         return self.tokens_per_s_per_gpu / (device.launch_price_usd / device.devices_per_board)
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Dollars for a million tokens of answers; None where no price of an hour is stated."""
+        if self.price_usd_per_hour is None:
+            return None
+        return self.price_usd_per_hour / 3600 / self.tokens_per_s_per_gpu * 1e6
 
     def interval(self, level: float = 0.9) -> dict[str, tuple[float, float]]:
         """Bounds of ttft_s and tpot_s with this probability: kernels are mispredicted, and engines differ (also among
@@ -217,7 +220,8 @@ class Serving(Served):
                 "ttft_s": self.ttft_s, "ttft_interval_s": list(bounds["ttft_s"]), "tpot_s": further[0],
                 "tpot_interval_s": further[1], "prefill_s": self.prefill_s, "decode_s": self.decode_s,
                 "tokens_per_s": self.tokens_per_s, "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-                "price_usd": self.price_usd, "tokens_per_s_per_dollar": self.tokens_per_s_per_dollar,
+                "price_usd_per_hour": self.price_usd_per_hour, "usd_per_million_tokens": self.usd_per_million_tokens,
+                "tokens_per_s_per_dollar": self.tokens_per_s_per_dollar,
                 "running": self.running, "largest_batch": self.largest_batch(),
                 "prefill_regime": self.prefill.regime, "decode_regime": self.decode.regime,
                 "workspace_bytes": self.memory.workspace_bytes,
@@ -228,9 +232,9 @@ class Serving(Served):
         s, gpus = self.stream, f"{self.gpus} × " if self.gpus > 1 else ""
         told = f"{limits_text(self.decode.machine)}{release_text(self.engine)}"
         (ttft_low, ttft_high), (low, high) = self.interval().values()
-        priced = self.tokens_per_s_per_dollar
-        of = "launch price" if self.price_usd is None else "a GPU's price"
-        money = "" if priced is None else f", {priced:.3g} for each dollar of {of}"
+        paid, bought = self.usd_per_million_tokens, self.tokens_per_s_per_dollar
+        money = "" if bought is None else f", {bought:.3g} for each dollar of launch price"
+        money = money if paid is None else f", ${paid:.3g} a million tokens"
         waits = "" if self.running == s.clients else f"; {self.running} run at once, the others wait"
 
         t, b = partial(format_quantity, unit="s"), partial(format_quantity, unit="byte", binary=True)
@@ -385,7 +389,7 @@ class ServedTraffic(Served):
 
 
 def serve_on(
-    host: Host, stream: Stream, engine: Engine, times: StepTimes, *, price_usd: float | None = None
+    host: Host, stream: Stream, engine: Engine, times: StepTimes, *, price_usd_per_hour: float | None = None
 ) -> Serving:
     """One stream of requests on the machines that `times` are of; several streams may share these.
 
@@ -401,7 +405,7 @@ def serve_on(
     running = min(stream.clients, room, dp * engine.sequences if engine.sequences else room)
     along = [stream.input + share * stream.output for share in (0.1, 0.5, 0.9)]
     return Serving(
-        stream=stream, running=running, price_usd=price_usd,
+        stream=stream, running=running, price_usd_per_hour=price_usd_per_hour,
         prefill_s=installed.step_s([Chunk(0, stream.input)], 0, 0.0),
         decode_s=sum(installed.step_s([], running, tokens) for tokens in along) / len(along),
         **_common(host, stream, engine, times, running, played, times.gpus), memory=installed.memory,

@@ -544,7 +544,7 @@ def _tensorrt_llm(engine: Engine, release: Release, kv: str, parts: tuple[int, i
     return [*words, *([f"--extra_llm_api_options <(echo '{json.dumps(told)}')"] if told else [])]
 
 
-def check_price(price_usd: float | None) -> None:
+def check_price(price_usd_per_hour: float | None) -> None:
     """Raises InputError for a price that is not above 0."""
-    fits = price_usd is None or (finite(price_usd) and price_usd > 0)
-    expect(fits, "price_usd", "dollars for one GPU, above 0", price_usd)
+    fits = price_usd_per_hour is None or (finite(price_usd_per_hour) and price_usd_per_hour > 0)
+    expect(fits, "price_usd_per_hour", "dollars for one hour of a GPU, above 0", price_usd_per_hour)

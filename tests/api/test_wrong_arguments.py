@@ -80,8 +80,17 @@ def test_what_fits_and_an_error_of_the_function_itself_pass() -> None:
     assert taking(np.int64(1), np.float32(4.0), "further", pair=(1.0, "x"), n=3)[:3] == (2, 2.0, "X")
     with pytest.raises(IndexError):
         taking(5)
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'a'"):
+    with pytest.raises(TypeError, match="multiple values for argument 'a'"):
+        taking(1, a=2)
+
+
+def test_what_must_be_given_is_named() -> None:
+    with pytest.raises(InputError, match=r"^taking: a must be given: add a=…$"):
         taking()
+    with pytest.raises(InputError, match=r"^serve: batch and input must be given: add batch=…, input=…$"):
+        rk.serve(rk.Decoder.from_config("llama-3.1-8b"), "nvidia-l4", output=8)
+    with pytest.raises(InputError, match=r"rk\.plot\.roofline\(…\), \.timeline\(…\)"):
+        rk.plot(STEP)  # type: ignore[operator]
 
 
 def calls() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:

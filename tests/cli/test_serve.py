@@ -115,7 +115,7 @@ def test_a_service_level(run: Run, tmp_path: Path) -> None:
     result = run(*args, "--load", "100/s", "--price-per-hour", 1, "--figure", figure)
     assert (result.status, result.err) == (0, "")
     assert "first token within 500 ms, each further token within 40.0 ms, for 90% of the requests:" in result.out
-    assert "requests a second" in figure.read_text(encoding="utf-8")
+    assert "Requests/s" in figure.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_promise_that_nothing_keeps() -> None:
         ({"most": 0}, "most: expected 1 or more; got 0"),
         ({"tp": [2]}, "search_fleet: nothing to choose from"),
         ({"price_usd_per_hour": {}}, r"price_usd_per_hour: no price of nvidia-l4 \(stated: none\)"),
-        ({"price_usd_per_hour": -1}, "price_usd: expected dollars for one GPU, above 0"),
+        ({"price_usd_per_hour": -1}, "price_usd_per_hour: expected dollars for one hour of a GPU, above 0"),
     ],
 )
 def test_wrong_use(wrong: dict[str, Any], message: str) -> None:

@@ -72,11 +72,11 @@ def test_throughput_and_price() -> None:
     two = rk.serve(D, "nvidia-l4", batch=4, input=256, output=32, tp=2, collective_s=lambda size, gpus: 1e-5)
     assert two.tokens_per_s_per_gpu == two.tokens_per_s / 2
     assert two.tokens_per_s_per_dollar is None  # sold without a list price
-    hourly = rk.serve(D, "nvidia-rtx-4090", batch=4, input=256, output=32, price_usd=0.5)
-    assert hourly.tokens_per_s_per_dollar == pytest.approx(found.tokens_per_s / 0.5)
-    assert "for each dollar of a GPU's price" in str(hourly)
-    with pytest.raises(InputError, match=r"^price_usd: expected dollars for one GPU, above 0; got 0"):
-        rk.serve(D, "nvidia-l4", batch=4, input=256, output=32, price_usd=0)
+    hourly = rk.serve(D, "nvidia-rtx-4090", batch=4, input=256, output=32, price_usd_per_hour=0.5)
+    assert hourly.usd_per_million_tokens == pytest.approx(0.5 / (found.tokens_per_s * 3600) * 1e6)
+    assert " a million tokens" in str(hourly)
+    with pytest.raises(InputError, match=r"^price_usd_per_hour: expected dollars for one hour of a GPU"):
+        rk.serve(D, "nvidia-l4", batch=4, input=256, output=32, price_usd_per_hour=0)
 
 
 def test_the_gpus_of_a_cluster() -> None:

@@ -48,7 +48,10 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
         "clients": ("stream.clients", ""), "in": ("stream.input", ""), "out": ("stream.output", ""),
         "first token": ("ttft_s", "s"), "per token": ("tpot_s", "s"), "decode step": ("decode_s", "s"),
         "bound": ("decode.regime", ""), "tokens/s": ("tokens_per_s", ".4g"), "a GPU": ("tokens_per_s_per_gpu", ".4g"),
-        "a launch $" if first.price_usd is None else "a $": ("tokens_per_s_per_dollar", ".3g"),
+        **(
+            {"a launch $": ("tokens_per_s_per_dollar", ".3g")} if first.price_usd_per_hour is None
+            else {"$ a million": ("usd_per_million_tokens", ".3g")}
+        ),
         "J/token": ("joules_per_token", ".3g"), "watts": ("power_w", ".3g"),
         "largest batch": lambda one: one.largest_batch(),
     }  # fmt: skip
