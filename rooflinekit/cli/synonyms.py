@@ -87,7 +87,7 @@ request-rate qps rps | --rate {4}/s | rooflinekit serve … --rate {4}/s
 max-tokens max-new-tokens output-len random-output-len osl | --output {256} | rooflinekit serve … --output {256}
 require constraint latency max-latency max-time | --require 'time<20 ms' | --slo
     | rooflinekit search … --minimize price --require 'time<20 ms'
-price cost prices usd dollars budget hourly price-hour | --price h100=2.99 | --price-per-hour '2 USD'
+price cost prices usd dollars budget hourly price-hour | --price h100=2.99 | --price-per-hour {2}
     | rooflinekit cost … --price h100=2.99
 """
 _OPTIONS: dict[str, list[str]] = {
