@@ -310,7 +310,7 @@ def print_found(found: Found) -> None:
 def _print(frame: pd.DataFrame, currency: str | None = None) -> None:
     from rooflinekit.study.sweep.search import cells_of  # with pandas, which takes as long as a prediction
 
-    *shown, alike = cells_of(frame, currency)
+    heads, rows, alike = cells_of(frame, currency)
     for line in alike:
         console().print(line, markup=False)
-    print_table(table(*shown), lambda: frame)
+    print_table(table(heads, rows), lambda: frame)

@@ -111,16 +111,16 @@ class Found(FirstLine):
 
     def __str__(self) -> str:
         table = self.closest if self.best is None else self.table
-        *shown, alike = cells_of(table, self.currency)
-        return "\n".join((*self.head, *alike, *aligned(*shown), *self.doubts))
+        heads, rows, alike = cells_of(table, self.currency)
+        return "\n".join((*self.head, *alike, *aligned(heads, rows), *self.doubts))
 
     def _repr_html_(self) -> str:
         first, *rest = self.head
-        *shown, alike = cells_of(self.closest if self.best is None else self.table, self.currency)
+        heads, rows, alike = cells_of(self.closest if self.best is None else self.table, self.currency)
         return notebook.block(
             first,
             notebook.paragraphs((*rest, *alike)),
-            notebook.table(*shown),
+            notebook.table(heads, rows),
             notebook.paragraphs(self.doubts),
         )
 
