@@ -236,7 +236,9 @@ class Machine:
     def _rate(self, math: Math, peak: float, *, on_tensor_core: bool) -> Rate:
         """What tiles without loss get: a share of the peak, unless the board's power ends it earlier."""
         share = self.values["issue_share"]
-        if on_tensor_core and math is Math.FP4:
+        if not on_tensor_core:
+            share *= _fma_share(self.device, peak)
+        elif math is Math.FP4:
             share *= self.values["four_bit_share"]
         limit = float("inf") if self.burst else power_limit(self.device, self.values, math, tensor_core=on_tensor_core)
         # GeForce boards: how much faster the SM is made than the matrix units that its product line leaves it
@@ -266,6 +268,25 @@ def tensor_core_peak(device: Device, math: Math) -> float | None:
 def on_tensor_core(device: Device, math: Math) -> bool:
     """Whether a tensor core multiplies the format."""
     return tensor_core_peak(device, math) is not None
+
+
+def _fma_share(device: Device, peak: float) -> float:
+    """What a product's loop reaches of the CUDA cores' peak, where their schedulers are what limits it.
+
+    Since Volta each of an SM's four schedulers issues one instruction a clock (NVIDIA, Volta whitepaper). 64 lanes take
+    a warp's multiply-adds in two clocks, so loads and addresses find a free one; for 128 lanes they take the place of
+    multiply-adds. From compute capability 10.0 on one instruction does two (PTX ISA, `fma.rn.f32x2`).
+    """
+    major = (device.compute_capability or "").partition(".")[0]
+    if device.vendor != "NVIDIA" or not major.isdecimal() or int(major) < _SINGLE_ISSUE:
+        return 1.0
+    pairs = 2 if int(major) >= _PAIRED else 1
+    return min(1.0, 2 * pairs * _FMA_SLOTS * _ISSUED * device.sm_count * device.vector_clock / peak)
+
+
+_SINGLE_ISSUE, _PAIRED = 7, 10  # compute capabilities
+_ISSUED = 4 * 32  # threads for which an SM issues an instruction in a clock
+_FMA_SLOTS = NUMBERS["fma slots"].value
 
 
 def has_dot_products(device: Device) -> bool:

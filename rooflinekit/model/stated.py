@@ -41,6 +41,10 @@ NUMBERS: Mapping[str, Constant] = {
         0.5, 0.5, "1", "loss of tiles on the CUDA cores, of `matrix_tile_loss`",
         "fitted by itself it is 8 ± 4 elements, where that is 16",
     ),
+    "fma slots": _stated(
+        0.75, 0.1, "1", "instructions in the loop of a product on the CUDA cores that multiply and add",
+        _KERNELBENCH + ": H100 PCIe, 0.70 to 0.80",
+    ),
     "wider energy": _stated(
         1.39, 0.2, "1", "energy of a TF32 FLOP on the tensor core, of a 16-bit one's; of fp32 its square",
         "an MI100 sustains 40 of its 46 TFLOP/s in fp32 where it has 185 in fp16 (MIOpen's tuning data)",
