@@ -43,6 +43,25 @@ def test_full_waves_take_flop_over_rate(device: Device, waves: int) -> None:
     assert compute_us(machine, Math.FP16, m=6400 * waves, n=128, k=1000) == pytest.approx(16.384 * waves)
 
 
+@pytest.mark.parametrize(
+    ("vendor", "capability", "lanes", "share"),
+    # four schedulers issue 128 threads' instructions a clock, of which 0.75 multiply and add: 96 a clock
+    [("NVIDIA", "9.0", 64, 1.0), ("NVIDIA", "9.0", 128, 0.75), ("NVIDIA", "9.0", 192, 0.5), ("NVIDIA", "10.0", 128, 1.0),
+     ("NVIDIA", "10.0", 256, 0.75), ("NVIDIA", "6.1", 128, 1.0), ("AMD", "gfx942", 128, 1.0)],
+)  # fmt: skip
+def test_cuda_cores_multiply_no_faster_than_their_schedulers_issue(
+    device: Device, vendor: str, capability: str, lanes: int, share: float
+) -> None:
+    peak = 2 * device.sm_count * lanes * device.vector_clock
+    vector = {**device.vector_peak, "fp32": peak}
+    made = device.model_copy(
+        update={"vendor": vendor, "compute_capability": capability, "lanes_per_sm": lanes, "vector_peak": vector}
+    )
+    machine = Machine.of(made, constants(**UNSPLIT))
+    assert machine.matrix_rate(Math.FP32).share == pytest.approx(share * constants().value("issue_share"))
+    assert machine.matrix_rate(Math.FP16).share == constants().value("issue_share")  # the tensor core
+
+
 def test_one_row_more_takes_one_wave_more_of_the_smallest_tiles(device: Device) -> None:
     # 6401 rows: 51 tiles of 128×128 are 2 waves. Of 16×32 there are 401·4 = 1604, 33 waves of 0.512 µs, 16.896 µs.
     # 32×32 or 16×64: 804 or 802 tiles, 17 waves of 1.024 µs, 17.408 µs; all larger ones take more.
