@@ -238,8 +238,8 @@ class Machine:
         share = self.values["issue_share"]
         if not on_tensor_core:
             share *= _fma_share(self.device, peak)
-        elif math is Math.FP4:
-            share *= self.values["four_bit_share"]
+        elif math in _NARROW:
+            share *= self.values[_NARROW[math]]
         limit = float("inf") if self.burst else power_limit(self.device, self.values, math, tensor_core=on_tensor_core)
         # GeForce boards: how much faster the SM is made than the matrix units that its product line leaves it
         tables = (self.device.matrix_peak_fp16_accumulate, self.device.matrix_peak)
@@ -284,6 +284,8 @@ def _fma_share(device: Device, peak: float) -> float:
     return min(1.0, 2 * pairs * _FMA_SLOTS * _ISSUED * device.sm_count * device.vector_clock / peak)
 
 
+#: Constants that say what tensor cores issue in formats of fewer than 16 bits, of what they do in 16.
+_NARROW = {Math.FP8: "eight_bit_share", Math.INT8: "eight_bit_share", Math.FP4: "four_bit_share"}
 _SINGLE_ISSUE, _PAIRED = 7, 10  # compute capabilities
 _ISSUED = 4 * 32  # threads for which an SM issues an instruction in a clock
 _FMA_SLOTS = NUMBERS["fma slots"].value

@@ -58,7 +58,9 @@ CONSTANTS: dict[str, Description] = {
                               "each of its own peak", 0.85, 0.3, 1.2, 0.2, 0.0, _FITTED),
     "eight_bit_energy": _d("1", "energy of an 8-bit FLOP on the tensor core, of a 16-bit one's",
                            0.6, 0.3, 1.0, 0.2, 0.25, _FITTED),
-    "four_bit_share": _d("1", "issue rate of the tensor core in 4 bits, of that in 16, each of its own peak",
+    "eight_bit_share": _d("1", "issue rate of the tensor core in 8 bits, of that in 16, each of its own peak",
+                          0.9, 0.2, 1.3, 0.2, 0.15, _FITTED),
+    "four_bit_share": _d("1", "the same in 4 bits",
                          0.8, 0.2, 1.3, 0.2, 0.10, _FITTED),
     # --- products on the CUDA cores
     "simt_convolution": _d("1", "rate of an implicit-product convolution on the CUDA cores, of a product's",
@@ -308,7 +310,7 @@ STAGES = (
         name="products of 8 bits",
         ops=frozenset({"mm_quantized", "mm", "bmm"}),
         dtypes=frozenset({"fp8", "int8"}),
-        constants=("eight_bit_energy",),
+        constants=("eight_bit_energy", "eight_bit_share"),
     ),
     Stage(
         name="products of packed weights",  # at the rates of others: only what TensorRT's profiler adds is told
