@@ -27,6 +27,7 @@ _IDEAL = {
     "boost_headroom": 1.0,
     "single_tensor_core_share": 1.0,
     "eight_bit_energy": 0.5,
+    "eight_bit_share": 1.0,
     "four_bit_share": 1.0,
     "energy_size_exponent": 0.0,
     "power_window": 0.0,
