@@ -69,7 +69,8 @@ NUMBERS: Mapping[str, Constant] = {
         0.9, 0.1, "1", "rate of a product's Triton template on a tensor core, of the library's kernel", _KERNELBENCH,
     ),
     "template convolution": _stated(
-        0.5, 0.3, "1", "the same of a convolution's template", _KERNELBENCH,
+        0.5, 0.3, "1", "rate of a convolution's Triton template on a tensor core, of the library's kernel",
+        _KERNELBENCH,
     ),
     "tiled": _stated(
         1.0, 0.5, "1", "what a byte costs beyond another that lies across a tile of inductor's", _KERNELBENCH,

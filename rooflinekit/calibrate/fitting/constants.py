@@ -65,31 +65,34 @@ CONSTANTS: dict[str, Description] = {
     # --- products on the CUDA cores
     "simt_convolution": _d("1", "rate of an implicit-product convolution on the CUDA cores, of a product's",
                             0.80, 0.2, 1.3, 0.3, 0.15, _FITTED),
-    "simt_weight": _d("1", "the same of the gradient of a convolution's weight", 0.70, 0.2, 1.3, 0.3, 0.15, _FITTED),
-    "untuned_convolution": _d("1", "the same of volumes, of windows above 7, and of fewer than 4 channels, for which "
-                              "nothing is unrolled, on either unit", 0.4, 0.03, 1.3, 0.4, 0.4,
+    "simt_weight": _d("1", "rate of the gradient of a convolution's weight on the CUDA cores, of a product's",
+                       0.70, 0.2, 1.3, 0.3, 0.15, _FITTED),
+    "untuned_convolution": _d("1", "rate of convolutions of volumes, of windows above 7, and of fewer than 4 "
+                              "channels, for which nothing is unrolled, on either unit, of a product's",
+                              0.4, 0.03, 1.3, 0.4, 0.4,
                               "3-D, 5×9 and 11×11 convolutions take 1.3 to 8 times what others would (T4, A6000, L40S, "
                               "H100)"),
     # MIOpen's rates: times of one solver differ between GPUs as their peaks do, within a fifth; which solvers a GPU's
     # MIOpen has, and has tuned, differs more among those of a weight. Wider ones would fit the way of timing instead.
     "miopen_simt": _d("1", "rate of MIOpen's implicit products on the CUDA cores, of a product's",
                        0.55, 0.03, 1.3, 0.4, 0.2, _FITTED),
-    "miopen_simt_weight": _d("1", "the same of the gradient of a convolution's weight, and of Winograd's "
-                              "in passes", 0.35, 0.03, 1.3, 0.4, 0.3,
+    "miopen_simt_weight": _d("1", "rate of MIOpen's gradient of a convolution's weight on the CUDA cores, and of "
+                              "Winograd's in passes, of a product's", 0.35, 0.03, 1.3, 0.4, 0.3,
                               _FITTED),
     "miopen_half": _d("1", "rate of fp16 by MIOpen's kernels on CUDA cores that multiply pairs, of its peak, as fp32's "
                       "of its own", 0.7, 0.2, 1.2, 0.3, 0.1, _FITTED),
-    "miopen_latency_cycles": _d("cycle", "that a block of MIOpen's convolutions waits for the operands of a step in k, "
+    "miopen_latency_cycles": _d("cycle", "wait of a block of MIOpen's convolutions for the operands of a step in k, "
                                 "on either unit", 20, 0.5, 300, 1.0, 0.15, _FITTED),
     "emulated_half": _d("1", "rate of a 16-bit format that CUDA cores without it unpack and round, of fp32's", 0.6,
                         0.05, 1.0, 0.4, 0.2, _FITTED),
-    "untuned_bf16": _d("1", "the same of an image's gradient of sizes that AMD's library of products has not tuned, of "
-                       "emulated_half", 0.05, 0.005, 1.0, 0.6, 0.3, _FITTED),
+    "untuned_bf16": _d("1", "rate of an image's gradient in bf16 of sizes that AMD's library of products has not "
+                       "tuned, of emulated_half", 0.05, 0.005, 1.0, 0.6, 0.3, _FITTED),
     "simt_energy": _d("J/flop", "what a board at its limit draws for an fp32 FLOP on the CUDA cores, in 16 nm",
                        18.3e-12, 7e-12, 50e-12, 0.2, 0.1, _FITTED),
     "energy_node_exponent": _d("1", "energy falls with this power of the process node", 0.65, 0.2, 1.5, 0.2, 0.0,
                                _FITTED),
-    "simt_node_exponent": _d("1", "the same of FLOP on the CUDA cores", 0.75, 0.2, 1.5, 0.1, 0.0,
+    "simt_node_exponent": _d("1", "energy on the CUDA cores falls with this power of the process node",
+                              0.75, 0.2, 1.5, 0.1, 0.0,
                               "fp32 products of 4096 in KernelBench, held by power: T4 4.1 TFLOP/s at 70 W, A6000 23.6 "
                               "at 300 W, L40S 47.7 at 350 W: 17, 12.7 and 7.3 pJ, of boards of 16, 12 and 5 nm"),
     "boost_headroom": _d("1", "clock of boards with halved units (GeForce), of the stated boost", 1.08, 0.8, 1.2, 0.03,
@@ -99,27 +102,30 @@ CONSTANTS: dict[str, Description] = {
                                "instruction's size; bf16 products on V100, L40S, A100, H100, B200"),
     "power_window": _d("s", "a board runs above its power limit for so long before the clock is lowered",
                        0.05, 0.003, 1.0, 0.7, 0.0, "bf16 products of 2 to 20 ms on L40S, 54 in a row"),
-    "window_cycles": _d("cycle", "of a lane for each output of a depthwise convolution, beside its taps",
+    "window_cycles": _d("cycle", "time of a lane for each output of a depthwise convolution, beside its taps",
                         120, 5, 1000, 0.4, 0.0, "depthwise 3×3 takes 2-3 times its traffic time (RTX 3090, 4090)"),
-    "tap_cycles": _d("cycle", "of a lane for each multiply-add of a depthwise convolution",
+    "tap_cycles": _d("cycle", "time of a lane for each multiply-add of a depthwise convolution",
                      7.5, 0.5, 60, 0.4, 0.0, "depthwise 7×7 takes 5-15 times its FLOP at the fp32 peak"),
-    "loop_tap_cycles": _d("cycle", "the same where the window's size is not known to the compiler",
+    "loop_tap_cycles": _d("cycle", "time of a lane for each multiply-add of a depthwise convolution where the window's "
+                          "size is not known to the compiler",
                           29, 5, 150, 0.4, 0.0, "conv_depthwise2d_forward_kernel: 2 loads of 4 cycles each, 2 "
                           "conversions, 8 integer operations of 2 each, a multiply-add; training of eca_nfnet_l0 and "
                           "_l2, whose groups take each multiply-add by itself, says 24 and 22 (RTX 3090)"),
-    "channel_tap_cycles": _d("cycle", "the same where a library multiplies a channel at a time",
+    "channel_tap_cycles": _d("cycle", "time of a lane for each multiply-add of a depthwise convolution where a library "
+                             "multiplies a channel at a time",
                              100, 10, 400, 0.4, 0.0, "ConvMixer's 9×9 windows with channels last take 2 to 3 times "
                              "those with channels first (RTX 3090, 4090)"),
-    "naive_cycles": _d("cycle", "the same of a library's last resort, for each multiply-add", 60, 2, 2000, 1.0, 0.2,
-                       _FITTED),
+    "naive_cycles": _d("cycle", "time of a lane for each multiply-add of the naive kernel, a library's last resort",
+                       60, 2, 2000, 1.0, 0.2, _FITTED),
     # --- other arithmetic
-    "ocml_power_cycles": _d("cycle", "of a lane for raising a number to a power by AMD's library, beside its special "
-                            "functions", 170, 40, 400, 0.3, 0.0, "NeuSight's pow takes 1.3 times as long as its "
+    "ocml_power_cycles": _d("cycle", "time of a lane for raising a number to a power by AMD's library, beside its "
+                            "special functions", 170, 40, 400, 0.3, 0.0,
+                            "NeuSight's pow takes 1.3 times as long as its "
                             "division on MI100, with a scalar 1.7 times"),
     # --- memory
     "memory_share": _d("1", "DRAM bandwidth that streaming kernels sustain, of the datasheet's",
                        0.90, 0.5, 1.0, 0.2, 0.07, _FITTED),
-    "early_memory": _d("1", "the same of HBM before Volta, relative to later memory",
+    "early_memory": _d("1", "DRAM bandwidth that HBM before Volta sustains, of what later memory does",
                        0.85, 0.6, 1.1, 0.3, 0.0, _FITTED),
     "product_memory_share": _d("1", "DRAM bandwidth that product kernels sustain, of the datasheet's",
                                0.78, 0.3, 1.0, 0.1, 0.10, _FITTED),
@@ -141,7 +147,8 @@ CONSTANTS: dict[str, Description] = {
     # --- attention
     "attention_share": _d("1", "rate of fused attention, of a product's on the same unit",
                           0.65, 0.2, 1.3, 0.3, 0.15, _FITTED),
-    "tensor_memory_attention": _d("1", "the same where sums are in tensor memory (Blackwell's data centre GPUs)",
+    "tensor_memory_attention": _d("1", "rate of fused attention where sums are in tensor memory (Blackwell's data "
+                                  "centre GPUs), of a product's",
                                   0.92, 0.3, 1.3, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT): cuDNN's on B200, GB200"),
     "engine_attention": _d("1", "rate of TensorRT-LLM's own attention before Blackwell, of FlashAttention's", 0.8, 0.3,
                            1.3, 0.1, 0.0, "ai-dynamo/aiconfigurator (Apache-2.0): prompts on A100, H100 and L40S"),
@@ -151,7 +158,8 @@ CONSTANTS: dict[str, Description] = {
                               0.48, 0.2, 1.2, 0.2, 0.0, "figures of thu-ml/SageAttention and xlite-dev/ffpa-attn "
                               "(Apache-2.0) on A100, B200, RTX 3090, and Dao-AILab/flash-attention's (BSD-3-Clause) on "
                               "A100 and H100"),
-    "efficient_wide_gradient": _d("1", "the same of its gradient, for heads above 128", 0.15, 0.02, 1.2, 0.4, 0.0,
+    "efficient_wide_gradient": _d("1", "rate of memory-efficient attention's gradient for heads above 128, of "
+                                  "FlashAttention 2's", 0.15, 0.02, 1.2, 0.4, 0.0,
                                   "xlite-dev/ffpa-attn (Apache-2.0): heads of 512 on B200"),
     "triton_attention": _d("1", "rate of attention written in Triton, of that written by hand", 0.6, 0.2, 1.2, 0.3,
                            0.0, "Dao-AILab/flash-attention's figures (BSD-3-Clause) on A100 and H100"),
@@ -166,10 +174,12 @@ CONSTANTS: dict[str, Description] = {
     # --- starts
     "kernel_ramp_cycles": _d("cycle", "from a kernel's first to its last instruction where there is hardly any work",
                              2400, 200, 12000, 0.5, 0.2, _FITTED),
-    "product_ramp_cycles": _d("cycle", "the same of a kernel of products", 4000, 200, 20000, 0.5, 0.2, _FITTED),
+    "product_ramp_cycles": _d("cycle", "from the first to the last instruction of a kernel of products where there is hardly "
+                              "any work", 4000, 200, 20000, 0.5, 0.2, _FITTED),
     "kernel_gap": _d("s", "from one kernel's end to the next one's start in a stream", 1.0e-6, 1e-7, 5e-6, 0.3, 0.0,
                      "kernel to kernel in one stream 2.6 µs (A100), 1.9 µs (A40), 1.6 µs (L40), less the ramp"),
-    "kernel_gap_graph": _d("s", "the same between the kernels of a CUDA graph", 0.4e-6, 1e-7, 5e-6, 0.3, 0.0,
+    "kernel_gap_graph": _d("s", "from one kernel's end to the next one's start in a CUDA graph",
+                           0.4e-6, 1e-7, 5e-6, 0.3, 0.0,
                            "kernel to kernel in a CUDA graph 1.3 µs (A100), 1.1 µs (A40), 1.0 µs (L40), less the ramp"),
     "repeat_gap": _d("s", "between launches of one operator, each of which waits for the one before", 6e-6, 1e-7, 1e-4,
                      0.7, 0.2, "weight gradients of one pixel take 7 to 9 µs an image beside their work (MI100)"),
@@ -247,13 +257,14 @@ ENERGY_CONSTANTS: dict[str, Description] = {
                    0.11, 0.02, 0.4, 0.2, 0.0, _IDLE),
     "hbm_interface": _d("J/byte", "power of stacked memory's interface by the bandwidth that it offers, used or not",
                         10e-12, 1e-12, 50e-12, 0.4, 0.0, _IDLE),
-    "gddr_interface": _d("J/byte", "the same of memory beside the chip", 68e-12, 5e-12, 200e-12, 0.3, 0.0, _IDLE),
+    "gddr_interface": _d("J/byte", "power of the interface of memory beside the chip, by the bandwidth that it "
+                         "offers, used or not", 68e-12, 5e-12, 200e-12, 0.3, 0.0, _IDLE),
     "sm_energy": _d("J/cycle", "an SM's clocks and schedulers while they issue or fetch, in a 16 nm process",
                     0.5e-9, 0.02e-9, 5e-9, 0.7, 0.0, _STATED),
     "cache_energy": _d("J/byte", "a byte through the last-level cache and to the SM, in a 16 nm process",
                        100e-12, 5e-12, 600e-12, 0.7, 0.0, _STATED),
     "hbm_energy": _d("J/byte", "a byte through stacked DRAM", 45e-12, 10e-12, 200e-12, 0.3, 0.0, _PINS),
-    "gddr_energy": _d("J/byte", "the same of memory beside the chip", 110e-12, 20e-12, 400e-12, 0.3, 0.0, _PINS),
+    "gddr_energy": _d("J/byte", "a byte through DRAM beside the chip", 110e-12, 20e-12, 400e-12, 0.3, 0.0, _PINS),
     "voltage_floor": _d("1", "lowest voltage of the SMs, of that at the full clock",
                         0.65, 0.4, 1.0, 0.15, 0.0, _VOLTAGE),
     "voltage_slope": _d("1", "by how much of itself voltage falls as the clock falls by all of itself",
