@@ -174,8 +174,8 @@ CONSTANTS: dict[str, Description] = {
     # --- starts
     "kernel_ramp_cycles": _d("cycle", "from a kernel's first to its last instruction where there is hardly any work",
                              2400, 200, 12000, 0.5, 0.2, _FITTED),
-    "product_ramp_cycles": _d("cycle", "from the first to the last instruction of a kernel of products where there is hardly "
-                              "any work", 4000, 200, 20000, 0.5, 0.2, _FITTED),
+    "product_ramp_cycles": _d("cycle", "from the first to the last instruction of a kernel of products where there is "
+                              "hardly any work", 4000, 200, 20000, 0.5, 0.2, _FITTED),
     "kernel_gap": _d("s", "from one kernel's end to the next one's start in a stream", 1.0e-6, 1e-7, 5e-6, 0.3, 0.0,
                      "kernel to kernel in one stream 2.6 µs (A100), 1.9 µs (A40), 1.6 µs (L40), less the ramp"),
     "kernel_gap_graph": _d("s", "from one kernel's end to the next one's start in a CUDA graph",
