@@ -60,7 +60,7 @@ CONSTANTS: dict[str, Description] = {
                            0.6, 0.3, 1.0, 0.2, 0.25, _FITTED),
     "eight_bit_share": _d("1", "issue rate of the tensor core in 8 bits, of that in 16, each of its own peak",
                           0.9, 0.2, 1.3, 0.2, 0.15, _FITTED),
-    "four_bit_share": _d("1", "the same in 4 bits",
+    "four_bit_share": _d("1", "issue rate of the tensor core in 4 bits, of that in 16, each of its own peak",
                          0.8, 0.2, 1.3, 0.2, 0.10, _FITTED),
     # --- products on the CUDA cores
     "simt_convolution": _d("1", "rate of an implicit-product convolution on the CUDA cores, of a product's",
