@@ -85,11 +85,7 @@ def with_named(options: Mapping[str, Any], **named: Any) -> dict[str, Any]:
 
 
 def check_traced(
-    graph: Graph,
-    inputs: Sequence[Any],
-    sizes: Iterable[str],
-    options: Mapping[str, Any],
-    function: Callable[..., Any],
+    graph: Graph, inputs: Sequence[Any], sizes: Iterable[str], options: Mapping[str, Any], function: Callable[..., Any]
 ) -> None:
     """Raises InputError for inputs, or options of a trace that are not the function's defaults, beside a Graph.
 

@@ -233,9 +233,7 @@ def sweep(
     target: Target,
     where: Where,
     out: Annotated[
-        Path | None,
-        "--out -o",
-        "the file to write: .csv, .json, or a folder .parquet, which a second run continues",
+        Path | None, "--out -o", "the file to write: .csv, .json, or a folder .parquet, which a second run continues"
     ] = None,
     workers: Annotated[int | None, "how many processes; by default one for each core in large sweeps"] = None,
     memory: Annotated[bool, "also give the memory, and whether it fits"] = True,
@@ -401,9 +399,7 @@ def power(
             text.predictions.print_limits(one, held)
 
     return Answer(
-        "power",
-        lambda: {"studies": [one.to_dict(held) for one, held in zip(found, racks, strict=True)]},
-        told,
+        "power", lambda: {"studies": [one.to_dict(held) for one, held in zip(found, racks, strict=True)]}, told
     )
 
 
@@ -417,10 +413,7 @@ def cost(
     *,
     limits: Limits,
     cluster: Annotated[
-        list[str] | None,
-        "--cluster NAME|FILE.yaml",
-        f"price a training step on {LISTED}; repeatable",
-        CLUSTERS,
+        list[str] | None, "--cluster NAME|FILE.yaml", f"price a training step on {LISTED}; repeatable", CLUSTERS
     ] = None,
     gpus: Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
     strategy: Annotated[str, "with --cluster: one that `rooflinekit parallel` has"] = "ddp",

@@ -99,10 +99,7 @@ def parallel(
     target: Target,
     cluster: ClusterName,
     gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
-    strategy: Annotated[
-        str,
-        f"{NAMED}; or mesh, which combines those marked mesh below",
-    ] = "ddp",
+    strategy: Annotated[str, f"{NAMED}; or mesh, which combines those marked mesh below"] = "ddp",
     split: Annotated[str, "how the batch is split: even, or proportional to each device's speed"] = "even",
     *,
     mesh: Meshed,

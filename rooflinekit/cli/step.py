@@ -265,9 +265,7 @@ def crossover(
     module: Annotated[str | None, "count only this module and everything below it"] = None,
     op: Annotated[str | None, "count only this op, by its name in `Graph.ops`"] = None,
     other_gpu: Annotated[
-        list[str] | None,
-        "--other-gpu GPU",
-        "also find the DRAM bandwidth that would make this GPU as fast; repeatable",
+        list[str] | None, "--other-gpu GPU", "also find the DRAM bandwidth that would make this GPU as fast; repeatable"
     ] = None,
     latex: Annotated[bool, "also print the formula as LaTeX"] = False,
 ) -> Answer:

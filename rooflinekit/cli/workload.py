@@ -61,13 +61,10 @@ class Described(Options):
     like: Annotated[str | None, "the release of PyTorch to predict, such as 1.12 (see docs/execution.md)"] = None
     inference_mode: Annotated[bool, "run within torch.inference_mode instead of torch.no_grad"] = False
     loss: Annotated[
-        str | None,
-        "a function of torch.nn.functional, such as cross_entropy, of the output and each --target",
+        str | None, "a function of torch.nn.functional, such as cross_entropy, of the output and each --target"
     ] = None
     loss_target: Annotated[
-        list[str] | None,
-        "--target",
-        "a further argument of the loss, written like --input; repeatable",
+        list[str] | None, "--target", "a further argument of the loss, written like --input; repeatable"
     ] = None
     execution: Annotated[str, "how PyTorch runs it: eager, compiled, cuda-graph, reduce-overhead or max-autotune"] = (
         "eager"
@@ -93,9 +90,7 @@ class Described(Options):
     ] = None
     sm_clock: Annotated[str | None, "--sm-clock CLOCK", "the highest clock of the SMs, such as '1.2 GHz'"] = None
     constants: Annotated[
-        Path | None,
-        "--constants FILE",
-        "constants that `rooflinekit calibrate` wrote, instead of the shipped ones",
+        Path | None, "--constants FILE", "constants that `rooflinekit calibrate` wrote, instead of the shipped ones"
     ] = None
     assume: Annotated[
         list[str] | None,

@@ -182,8 +182,7 @@ def _comments(mapping: Mapping[str, Any]) -> dict[str, str]:
         "dram.pin_rate": "twice the memory clock",
         "tensor_rate": "of GeForce cards",
         **dict.fromkeys(
-            ("matrix_peak", "vector_peak"),
-            "worked out: 2 x SMs x multiply-adds per clock x the clock above, dense",
+            ("matrix_peak", "vector_peak"), "worked out: 2 x SMs x multiply-adds per clock x the clock above, dense"
         ),
     }
     return found | dict.fromkeys(_empty(mapping), UNKNOWN)

@@ -9,17 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from rooflinekit.errors import FormatError
-from rooflinekit.hardware.fields import (
-    Choice,
-    Count,
-    Frozen,
-    FrozenMapping,
-    Line,
-    Lines,
-    Quantity,
-    Record,
-    Text,
-)
+from rooflinekit.hardware.fields import Choice, Count, Frozen, FrozenMapping, Line, Lines, Quantity, Record, Text
 from rooflinekit.ir import notebook
 from rooflinekit.units import format_bytes, format_quantity
 

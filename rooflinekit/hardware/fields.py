@@ -48,8 +48,7 @@ class Quantity:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """The pydantic schema: text or number in, float out, text in JSON."""
         return core_schema.with_info_plain_validator_function(
-            self._read,
-            serialization=core_schema.plain_serializer_function_ser_schema(self._write, when_used="json"),
+            self._read, serialization=core_schema.plain_serializer_function_ser_schema(self._write, when_used="json")
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

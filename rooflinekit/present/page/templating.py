@@ -72,11 +72,7 @@ def shipped(name: str) -> str:
 def environment() -> Environment:
     """The templates, which escape all that is put into them."""
     found = Environment(
-        loader=FunctionLoader(shipped),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=FunctionLoader(shipped), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     found.filters["bound"] = bound
     return found

@@ -27,9 +27,7 @@ from rooflinekit.study.compare.gpus import (
     rows_of,
     surprise_sentences,
 )
-from rooflinekit.study.compare.gpus import (
-    table_of as gpu_table,
-)
+from rooflinekit.study.compare.gpus import table_of as gpu_table
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 
 if TYPE_CHECKING:

@@ -16,15 +16,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir.cost import Cost
 from rooflinekit.model.estimate import around, away, deviations
-from rooflinekit.model.families import (
-    SERVED,
-    SERVING,
-    UNMODELLED,
-    base_of,
-    of_the_step,
-    residuals_of,
-    unmodelled,
-)
+from rooflinekit.model.families import SERVED, SERVING, UNMODELLED, base_of, of_the_step, residuals_of, unmodelled
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.bounds import by_host
 from rooflinekit.step.prediction import Prediction, predict_graph

@@ -118,10 +118,7 @@ class Found(FirstLine):
         first, *rest = self.head
         heads, rows, alike = cells_of(self.closest if self.best is None else self.table, self.currency)
         return notebook.block(
-            first,
-            notebook.paragraphs((*rest, *alike)),
-            notebook.table(heads, rows),
-            notebook.paragraphs(self.doubts),
+            first, notebook.paragraphs((*rest, *alike)), notebook.table(heads, rows), notebook.paragraphs(self.doubts)
         )
 
 

@@ -24,15 +24,7 @@ from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.components import MEASURED, Loaded, Part, kernel_parts, parts_of
-from rooflinekit.study.profile.matching import (
-    OpTime,
-    Validation,
-    kind_of,
-    match,
-    op_name,
-    predicted_ops,
-    whole_calls,
-)
+from rooflinekit.study.profile.matching import OpTime, Validation, kind_of, match, op_name, predicted_ops, whole_calls
 from rooflinekit.study.profile.profile import Profile, read_profile
 from rooflinekit.units import format_quantity, parse_quantity
 

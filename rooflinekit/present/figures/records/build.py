@@ -17,13 +17,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Family
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing
-from rooflinekit.present.figures.records.figure import (
-    Figure,
-    Point,
-    PointBound,
-    Series,
-    by_time,
-)
+from rooflinekit.present.figures.records.figure import Figure, Point, PointBound, Series, by_time
 from rooflinekit.present.figures.records.paths import link_figure, trajectories_of
 from rooflinekit.present.figures.records.roofs import ceiling, facts_of, floor_of, highest, l2_roof, levels_of, roofs_of
 from rooflinekit.step.prediction import Prediction

@@ -21,7 +21,7 @@ def level_sentences(figure: Figure) -> list[str]:
     if figure.by_level:
         return [
             "Two marks a kernel, joined: FLOP by the traffic predicted at DRAM and at the L2; the level that takes "
-            "longer is filled.",
+            "longer is filled."
         ]
     if any(series.measured_s for series in figure.series):
         return [
