@@ -13,10 +13,11 @@ from rooflinekit.api.predict import device_of, graph_of, host_of, in_base, machi
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.distributed.records import Strategy
 from rooflinekit.errors import InputError
+from rooflinekit.hardware.catalog import offered_gpus
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST, devices
+from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph, traced_with
 from rooflinekit.ir.inputs import Mode, Release
@@ -84,7 +85,7 @@ def compare_gpus(
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     bounds = Bounds(price=price, max_watts=in_base(max_watts, "W"), max_cost=max_cost)
     bounds.check(sort)
-    machines = machines_of(gpus if gpus is not None else _comparable(), burst=burst)
+    machines = machines_of(offered_gpus() if gpus is None else gpus, burst=burst)
     if isinstance(workload, Graph) and inputs:
         raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
     graph = graph_of(workload, inputs, given, mode=mode)
@@ -92,10 +93,6 @@ def compare_gpus(
     there, way = host_of(host), execution_of(execution)
     corrected = None if step is None else step.correction(graph, there, way, burst=burst)
     return compare_machines(graph, machines, there, way, sort, corrected, bounds)
-
-
-def _comparable() -> list[Device]:
-    return [device for device in devices() if device.kind == "gpu" and not device.caution]
 
 
 @checked
@@ -110,9 +107,9 @@ def advise(
     """What would make this step faster, each candidate predicted again, ranked by the time that it saves.
 
     Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, autocast together
-    with each torch.compile, copies from pinned memory, layers without recurrence instead of those with it, the
-    optimizer's fused form, and the other GPUs given. What cannot be predicted, or does not fit the memory, is left out,
-    and said with the reason. The model is traced again where a candidate asks for it.
+    with each torch.compile, copies from pinned memory, layers without recurrence instead of those with it, other
+    kernels of attention, the optimizer's fused form, and the other GPUs given. What cannot be predicted, or does not
+    fit the memory, is left out, and said with the reason. The model is traced again where a candidate asks for it.
 
     measured, measured_on, measured_at: a step that was timed somewhere, on which the step and all candidates then rest;
     see `compare_gpus`. A `Transferred` prediction rests on its own measurement.

@@ -11,7 +11,6 @@ from rooflinekit.api.measured import Correction, corrected
 from rooflinekit.api.predict import host_of, machines_of
 from rooflinekit.api.sweep import Workloads, opened_graphs
 from rooflinekit.calibrate.fitting.files import constants_for
-from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, devices, load_device
@@ -167,7 +166,7 @@ def page_of(grid: Explored, name: str, pricing: Pricing | None, origin: Origin) 
     """The page of a grid that was predicted. Raises what `explore` raises."""
     roofs = [[_roofs(grid, name, machine) for machine in grid.machines] for name in grid.workloads]
     devices = [machine.device for machine in grid.machines]
-    prices = [_price(pricing, device) for device in devices]
+    prices = [None if pricing is None else pricing.hour_of(device) for device in devices]
     currency = "USD" if pricing is None else pricing.currency
     notes = "" if pricing is None else " ".join(f"{note}." for note in pricing.notes(devices))
     return explore_page(grid, name, roofs, prices, currency, notes, origin)
@@ -179,11 +178,3 @@ def _roofs(grid: Explored, workload: str, machine: Machine) -> tuple[Roof, Roof]
     graph = grid.workloads[workload].at(**sizes)
     issues = issues_for(graph, machine.device, as_run(graph, grid.executions[0]))
     return main_roofs((kernel for issue in issues for kernel in issue.kernels), machine)
-
-
-def _price(pricing: Pricing | None, device: Device) -> float | None:
-    """Of an hour; None where the table has none."""
-    try:
-        return None if pricing is None else pricing.of(device).hour
-    except InputError:
-        return None

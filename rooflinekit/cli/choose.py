@@ -179,7 +179,7 @@ def advise(
     step = measured.step(allow_draft=workload.allow_draft)
     ((prediction,),) = workload.predict(target)
     found = advice.advise(prediction, others, workload.correction(step, prediction.graph))
-    return Answer("advise", found.to_dict, lambda: text.tables.print_lines(*str(found).splitlines(), soft_wrap=False))
+    return Answer("advise", found.to_dict, lambda: text.tables.say(*str(found).splitlines()))
 
 
 class Where(Options):

@@ -295,7 +295,7 @@ def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places, price: floa
 
     def told() -> None:
         if len(found) == 1 and not refused:
-            text.tables.print_lines(found[0])
+            text.tables.say(*str(found[0]).splitlines(), soft_wrap=True)
         else:
             text.serving.print_servings(found, refused)
 

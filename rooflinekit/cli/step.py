@@ -16,7 +16,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import ONE_OR_MORE, Rank, Target
 from rooflinekit.cli.parse import check_word, variants_of
 from rooflinekit.cli.workload import Workload, describes_workload
-from rooflinekit.errors import InputError, printable
+from rooflinekit.errors import InputError
 from rooflinekit.present import text
 from rooflinekit.present.text.progress import bar
 from rooflinekit.step.allocator import Settings
@@ -153,7 +153,7 @@ def summary(
     def told() -> None:
         text.predictions.print_summary(summary_text(graph, predictions, found), found)
         if out is not None:
-            text.tables.print_lines(printable(f"page written to {out}"))
+            text.tables.say(f"page written to {out}", soft_wrap=True)
 
     return Tables(
         "summary",
@@ -305,7 +305,7 @@ def crossover(
                 for one in bandwidths
             ],
         },
-        lambda: text.tables.print_lines(*lines),  # formulas are copied: the terminal breaks their lines, not we
+        lambda: text.tables.say(*lines, soft_wrap=True),  # formulas are copied: the terminal breaks their lines, not we
     )
 
 

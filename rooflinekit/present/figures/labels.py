@@ -19,7 +19,7 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from rooflinekit.errors import printable
-from rooflinekit.present.figures.style import INK, Style, page_of, settle, whole_page
+from rooflinekit.present.figures.style import INK, Style, settle, whole_page
 
 Numbers: TypeAlias = NDArray[np.float64]
 Line: TypeAlias = tuple[float, float, float, float]  # x and y of its start and of its end
@@ -242,8 +242,8 @@ class Ruler:
     """Measures text in points, padding included, as the axes' own canvas draws it."""
 
     def __init__(self, ax: Axes) -> None:
-        self._page = page_of(ax)
-        self.points = 72.0 / whole_page(ax).dpi  # points a pixel
+        self._page = whole_page(ax)
+        self.points = 72.0 / self._page.dpi  # points a pixel
 
     def size(self, text: str, font: float) -> tuple[float, float]:
         """Width and height of one line of text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Page
-from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.markers import TICKDOWN, TICKLEFT
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
@@ -232,13 +231,6 @@ def _panels(style: Style, count: int, below: float) -> list[Axes]:
     return list(page.subplots(count, 1, sharex=True, squeeze=False)[:, 0])
 
 
-def page_of(ax: Axes) -> Page | SubFigure:
-    """The page or part of one that the axes stand on."""
-    page = ax.get_figure(root=False)
-    assert page is not None, "an Axes that was removed from its figure"
-    return page
-
-
 def whole_page(ax: Axes) -> Page:
     """The page that the axes stand on, of one in parts the whole."""
     page = ax.get_figure(root=True)
@@ -342,11 +334,9 @@ def check_table(figure: str, table: pd.DataFrame, columns: Iterable[str]) -> Non
             raise InputError(f"{figure}: the table has no column {column!r}{nearest(column, names)}; {has}")
 
 
-@contextmanager
-def drawing() -> Iterator[None]:
+def drawing() -> AbstractContextManager[None]:
     """The settings that figures are drawn with; the user's own come back afterwards."""
-    with mpl.rc_context(_RC):
-        yield
+    return mpl.rc_context(_RC)
 
 
 def marker_square(marker: str, area: float) -> float:

@@ -15,40 +15,37 @@ from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.model.machine import Spread
 from rooflinekit.model.stated import Constant
 from rooflinekit.present.text.form import said
-from rooflinekit.present.text.tables import Cell, console, print_table, table, table_of
+from rooflinekit.present.text.tables import Cell, console, print_table, say, table, table_of
 from rooflinekit.study.profile.drawn import Drawn
 from rooflinekit.units import format_quantity
 
 
 def print_calibration(found: Calibrated) -> None:
     """What was measured, what was fitted on it, and what to know about both."""
-    out = console()
     head, fit = found.recorded.head, found.fit
     done = len(found.recorded.measurements)
-    out.print(f"{head.device}, plan {head.plan}: {done} of {head.units} measurements")
+    say(f"{head.device}, plan {head.plan}: {done} of {head.units} measurements")
     if found.costs:
         print_table(_costs(found.costs))
     if fit is not None:
         print_own_fit(fit)
     far, samples = outliers_of(found.recorded)
     if far:
-        out.print(f"{far} of {samples} samples are outliers; they are kept, as medians are robust to them")
-    for warning in warnings_of(found.recorded):
-        out.print(f"warning: {warning}")
+        say(f"{far} of {samples} samples are outliers; they are kept, as medians are robust to them")
+    say(*warnings_of(found.recorded), before="warning: ")
 
 
 def print_own_fit(fit: OwnFit) -> None:
     """The constants that measurements tell, how far predictions are off with them, and the worst cases."""
-    out = console()
     if fit.calibration.constants:
-        out.print("constants of its own")
+        say("constants of its own")
         print_table(constants_table(fit.calibration.constants))
     else:
-        out.print("the measurements determine no constant, so those of an unmeasured device are kept")
+        say("the measurements determine no constant, so those of an unmeasured device are kept")
     print_table(_families(fit))
     print_table(_worst(fit))
     if fit.left_out:
-        out.print(
+        say(
             f"{fit.left_out} cases are left out, as they are faster than the specification allows: is it of this "
             "device?"
         )
@@ -87,16 +84,15 @@ def _worst(fit: OwnFit) -> Table:
 
 def print_refit(found: Refit) -> None:
     """Constants of an unmeasured GPU, those that architectures and GPUs have of their own, and spreads by family."""
-    out = console()
     measured = sum(len(observations) for observations in found.observations)
-    out.print(f"{measured} measurements on {len(found.gpus)} GPUs: {', '.join(found.gpus)}")
-    out.print("constants of a GPU that nobody has measured")
+    say(f"{measured} measurements on {len(found.gpus)} GPUs: {', '.join(found.gpus)}")
+    say("constants of a GPU that nobody has measured")
     print_table(constants_table(found.priors.constants))
     for name, calibration in {**found.architectures, **found.gpus}.items():
         if calibration.constants:
-            out.print(f"{name}: constants of its own")
+            say(f"{name}: constants of its own")
             print_table(constants_table(calibration.constants))
-    out.print("how far predictions are off, as a standard deviation: each kernel alone / a family together")
+    say("how far predictions are off, as a standard deviation: each kernel alone / a family together")
     spreads = (
         (family, _percent(spread), *(_percent(one.spreads.get(family)) for one in found.gpus.values()))
         for family, spread in found.priors.spreads.items()
@@ -125,31 +121,28 @@ _SHOWN = 8  # reasons
 
 def print_summary(found: Summary) -> None:
     """Device, origin, environment; a table of cases by op and format; what is noisy or failed."""
-    out = console()
-    out.print(f"{found.file}: {found.device}, {found.origin}")
-    for name, text in found.environment.items():
-        out.print(f"  {name}: {text}")
+    say(f"{found.file}: {found.device}, {found.origin}")
+    say(*(f"  {name}: {text}" for name, text in found.environment.items()))
     formats = list(dict.fromkeys(dtype for _, dtype in found.counts))
     if found.counts:
         ops = dict.fromkeys(op for op, _ in found.counts)
         counts = ((op, *(found.counts.get((op, dtype), "") for dtype in formats)) for op in ops)
         print_table(table(("measured cases", *formats), counts))
     if found.noisy:
-        out.print(f"noisy: {len(found.noisy)} of {found.cases} cases, such as {found.noisy[0]}")
+        say(f"noisy: {len(found.noisy)} of {found.cases} cases, such as {found.noisy[0]}")
     for failure in found.failures:
         cases = "case" if len(failure.cases) == 1 else "cases"
-        out.print(f"{failure.status}: {len(failure.cases)} {cases}, such as {failure.cases[0]}: {failure.note}")
+        say(f"{failure.status}: {len(failure.cases)} {cases}, such as {failure.cases[0]}: {failure.note}")
 
 
 def print_drawn(found: Drawn) -> None:
     """What of a trace became measured ops, and what did not."""
-    out, rows = console(), found.campaign.rows
+    rows = found.campaign.rows
     counted = ((op, len(part), int(part["count"].sum())) for op, part in rows.groupby("op"))
-    out.print(f"{found.campaign.gpu}, {found.campaign.source}")
-    out.print(table(("measured ops", "shapes", "calls"), counted))
+    say(f"{found.campaign.gpu}, {found.campaign.source}")
+    console().print(table(("measured ops", "shapes", "calls"), counted))
     share = 1 - found.refused_s / found.seconds if found.seconds else 0.0
-    out.print(f"{share:.0%} of {format_quantity(found.seconds, 's')} of kernels became rows; of the rest:")
-    for reason, count in list(found.refused.items())[:_SHOWN]:
-        out.print(f"  {count} × {reason}", markup=False)
+    say(f"{share:.0%} of {format_quantity(found.seconds, 's')} of kernels became rows; of the rest:")
+    say(*(f"  {count} × {reason}" for reason, count in list(found.refused.items())[:_SHOWN]))
     if len(found.refused) > _SHOWN:
-        out.print(f"  and {len(found.refused) - _SHOWN} more reasons")
+        say(f"  and {len(found.refused) - _SHOWN} more reasons")

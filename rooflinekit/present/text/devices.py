@@ -24,20 +24,16 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
     print_table(table(("", "datasheet", "ridge"), (*device_rows(device), *_value(row))))
     _say(*(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}" for one in checks))
     _say(*(f"source of {group}: {source}" for group, source in device.sources.items()))
-    if device.device_scope:
-        _say(f"scope: {device.device_scope}")
-    if device.caution:
-        _say(f"note: {device.caution}")
-    if device.notes:
-        _say(f"notes: {device.notes}")
-    if device.aliases:
-        _say(f"also called: {', '.join(device.aliases)}")
+    further = {
+        "scope": device.device_scope, "note": device.caution, "notes": device.notes,
+        "also called": ", ".join(device.aliases),
+    }  # fmt: skip
+    _say(*(f"{word}: {text}" for word, text in further.items() if text))
 
 
 def _say(*lines: str) -> None:
     """Paragraphs, each on one line."""
-    for line in lines:
-        say(" ".join(line.split()))
+    say(*(" ".join(line.split()) for line in lines))
 
 
 def _value(row: Row) -> Iterator[tuple[str, str, str]]:
@@ -133,21 +129,19 @@ def print_timing(timing: CollectiveTiming, cluster: str) -> None:
     """One collective: time, interval, algorithm, what it is made of."""
     low, high = (format_quantity(value, "s") for value in timing.interval())
     size = format_quantity(timing.size_bytes, "byte")
-    out = console()
-    out.print(f"{timing.collective} of {size} on {timing.ranks} of {cluster}", markup=False)
+    say(f"{timing.collective} of {size} on {timing.ranks} of {cluster}")
     if timing.ranks == 1:
-        out.print("0 s: one device has nothing to send")
+        say("0 s: one device has nothing to send")
         return
     total = format_quantity(timing.total_s, "s")
     links = " and ".join(f"{link.name} at {format_quantity(link.bandwidth, 'byte/s')}" for link in timing.route.links)
-    out.print(f"{total}, 90 % between {low} and {high}; {timing.algorithm} over {links}", markup=False)
-    out.print(
+    say(
+        f"{total}, 90 % between {low} and {high}; {timing.algorithm} over {links}",
         f"bus bandwidth {format_quantity(timing.bus_bandwidth, 'byte/s')}, "
         f"size over time {format_quantity(timing.algorithm_bandwidth, 'byte/s')}",
-        markup=False,
     )
     rows = ((name, said(getattr(timing, field), "s"), meaning) for field, name, meaning in _TERMS)
-    out.print(table(("", "time", "of what"), rows))
+    console().print(table(("", "time", "of what"), rows))
 
 
 def _devices(cluster: Cluster) -> str:

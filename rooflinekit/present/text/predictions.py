@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from rooflinekit.present.text.form import said
-from rooflinekit.present.text.tables import Cell, console, print_first, print_table, table, table_of, whole
+from rooflinekit.present.text.tables import Cell, console, print_first, print_table, say, table, table_of, whole
 from rooflinekit.step.accuracy import Accuracy
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.chains import chain_sentences
@@ -51,25 +51,17 @@ def print_predictions(
     whether they fit.
     """
     first = predictions[0]
-    out = console()
-    out.print(title(first), markup=False)
-    for p in predictions:
-        if note := p.memory.note(p.machine.name):
-            out.print(note)
+    say(title(first), *(note for p in predictions if (note := p.memory.note(p.machine.name))))
     print_table(_beside(predictions, largest, terms=terms), partial(gpu_frame, predictions))
     if terms or first.coverage.default_kinds or first.coverage.assumptions:
-        out.print(f"counts: {first.coverage}")
-    for prediction in predictions if terms or allocator is not None else ():
-        out.print(f"memory on {prediction.machine.name}: {prediction.memory_verdict(allocator=allocator or '')}")
-    for prediction in predictions:
-        for sentence in chain_sentences(prediction):
-            out.print(f"chain: {f'on {prediction.machine.name} ' if predictions[1:] else ''}{sentence}")
-    for sentence in remedies(predictions):
-        out.print(f"to do: {sentence}; see `rooflinekit advise`")
-    for judged in _judged(predictions):
-        out.print(f"judged: {judged}")
-    for note in _notes(predictions, terms=terms):
-        out.print(f"note: {note}")
+        say(f"counts: {first.coverage}")
+    for p in predictions if terms or allocator is not None else ():
+        say(f"memory on {p.machine.name}: {p.memory_verdict(allocator=allocator or '')}")
+    for p in predictions:
+        say(*chain_sentences(p), before=f"chain: {f'on {p.machine.name} ' if predictions[1:] else ''}")
+    say(*(f"{sentence}; see `rooflinekit advise`" for sentence in remedies(predictions)), before="to do: ")
+    say(*_judged(predictions), before="judged: ")
+    say(*_notes(predictions, terms=terms), before="note: ")
 
 
 def _judged(predictions: Sequence[Prediction]) -> Iterable[Accuracy]:
@@ -117,27 +109,23 @@ def _kinds(p: Prediction, *, named: bool) -> str:
 
 def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
     """A table of `by_module`, `by_kind`, … with the longest first."""
-    out = console()
     group = str(frame.index.name)
     columns: dict[str, Cell] = {
         group: lambda row: str(row[group]) or "(root)", "time": ("total_s", "s"), "share": ("share", ".1%"),
         "kernels": ("kernels", ".0f"), "FLOP": ("flop", "flop"), "traffic": ("bytes", "byte"),
         **{MEANING[term]: (f"{term}_s", "s") for term in KERNEL_TERMS},
     }  # fmt: skip
-    out.print(f"{prediction.machine.name}, by {frame.index.name}")
+    say(f"{prediction.machine.name}, by {group}")
     print_first(columns, frame, _ROWS, numbers=frame.reset_index)
 
 
 def print_explanation(explanation: Explanation, *, details: bool = False) -> None:
     """The sentences, then both steps side by side; with `details` what is behind them, too."""
-    out = console()
-    for sentence in sentences(explanation):
-        out.print(sentence)
+    say(*sentences(explanation))
     rows = ((label, *values) for label, values in table_rows((explanation.a, explanation.b)))
     print_table(table(("", *explanation.labels), rows))
     if details:
-        for sentence in explanation.details:
-            out.print(sentence)
+        say(*explanation.details)
         _print_drivers(explanation)
 
 
@@ -151,7 +139,7 @@ def _print_drivers(explanation: Explanation) -> None:
     shown = [driver for driver in explanation.drivers if driver.delta_s]
     print_table(table_of(columns, shown[:_ROWS]))
     if len(shown) > _ROWS:
-        console().print(f"{len(shown) - _ROWS} more differ by less")
+        say(f"{len(shown) - _ROWS} more differ by less")
 
 
 _REMOVED = {"kernels": "", "casts": "", "bytes": "byte", "gap_s": "s", "gpu_s": "s", "cpu_s": "s"}
@@ -160,7 +148,6 @@ _HEADS = {"gap_s": "gaps", "gpu_s": "GPU time", "cpu_s": "CPU time", "bytes": "t
 
 def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
     """What `Prediction.compare` found: a line a way, then what each removes from the first."""
-    out = console()
     ways = ["execution", "autocast", "channels_last", *base.sizes]
     ways += ["attention"] if "attention" in frame else []
     varied = [name for name in ways if frame[name].nunique() > 1] or ["execution"]
@@ -181,9 +168,9 @@ def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
     }
     rows = [{"way": str(i) if i else "this", **row} for i, row in enumerate(frame.to_dict("records"))]
     samples = ", for as many samples" if "batch" in varied else ""
-    out.print(f"{base.machine.name}, in other ways{samples}")
+    say(f"{base.machine.name}, in other ways{samples}")
     print_table(table_of(times, rows), lambda: frame.drop(columns="prediction"))
-    out.print("what each saves of this step (negative: adds)")
+    say("what each saves of this step (negative: adds)")
     print_table(table_of(removed, rows[1:]))
 
 
@@ -198,11 +185,10 @@ def _count(name: str, row: Mapping[str, Any]) -> str:
 
 def print_summary(told: SummaryText, found: pd.DataFrame) -> None:
     """What `rooflinekit.summary` found: a line a module, indented as it stands in the network."""
-    console().print(told.heading, markup=False)
+    say(told.heading)
     rows = ((f"{'  ' * row.level}{row.name}", *row.cells) for row in told.rows)
     print_table(table(("module", *told.heads), rows), found.reset_index)
-    for note in told.notes:
-        console().print(f"note: {note}")
+    say(*told.notes, before="note: ")
 
 
 _SENTENCES = 8  # of each kind; the rest is a line
@@ -210,29 +196,25 @@ _SENTENCES = 8  # of each kind; the rest is a line
 
 def print_gpu_comparison(comparison: GpuComparison) -> None:
     """A line a GPU, of many the first; why their order is what it is, and which have more FLOP/s and are slower."""
-    first, out = comparison.predictions[0], console()
-    out.print(title(first), markup=False)
+    say(title(comparison.predictions[0]))
     heads, lines = gpu_table(comparison)
     shown = lines if whole() else lines[:_GPUS]
     print_table(table(heads, shown), lambda: comparison.table.reset_index())
     if len(shown) < len(lines):
-        out.print(f"{len(lines) - len(shown)} more GPUs with --csv or --json")
+        say(f"{len(lines) - len(shown)} more GPUs with --csv or --json")
     _print_some(price_sentences(comparison))
     if comparison.sort != "time":
-        out.print("By time:")
+        say("By time:")
     _print_some(order_sentences(comparison))
     _print_some(surprise_sentences(comparison))
-    for name, why in comparison.refused.items():
-        out.print(f"left out: {name}: {why}")
+    say(*(f"{name}: {why}" for name, why in comparison.refused.items()), before="left out: ")
 
 
 def _print_some(sentences: Iterable[str]) -> None:
-    out, listed = console(), list(sentences)
-    for sentence in listed[:_SENTENCES]:
-        out.print(sentence)
-    if len(listed) > _SENTENCES:
-        left = len(listed) - _SENTENCES
-        out.print(f"{left} more such line{'' if left == 1 else 's'} with --json")
+    listed = list(sentences)
+    say(*listed[:_SENTENCES])
+    if (left := len(listed) - _SENTENCES) > 0:
+        say(f"{left} more such line{'' if left == 1 else 's'} with --json")
 
 
 def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> None:
@@ -249,11 +231,10 @@ def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> N
     if rack is not None:
         rows = rows.assign(gpus=rack["gpus"], samples_a_day=rack["samples_a_day"])
         columns |= {"GPUs of a rack": ("gpus", ","), "in a day": ("samples_a_day", ",.4g")}
-    out = console()
     on = f"{found.gpus} GPUs of {device}" if found.gpus > 1 else device
-    out.print(f"{model} {mode}{f' ({sizes})' if sizes else ''} on {on}", markup=False)
-    out.print(table_of(columns, rows.to_dict("records")))
-    out.print(str(found), markup=False)
+    say(f"{model} {mode}{f' ({sizes})' if sizes else ''} on {on}")
+    console().print(table_of(columns, rows.to_dict("records")))
+    say(*str(found).splitlines())
 
 
 def print_costs(found: Costs) -> None:
@@ -288,27 +269,24 @@ def print_rows(frame: pd.DataFrame) -> None:
     """The first rows of a sweep."""
     _print(frame if whole() else frame.head(_SHOWN))
     if len(frame) > _SHOWN:
-        console().print(f"… {len(frame)} rows in all; --out writes them")
+        say(f"… {len(frame)} rows in all; --out writes them")
 
 
 def print_found(found: Found) -> None:
     """What a search found: the best configuration of each GPU and way, or those that come closest."""
-    for line in found.head:
-        console().print(line, markup=False)
+    say(*found.head)
     frame = found.table if found.best is not None else found.closest
     told = " ".join((found.goal, *found.requirements))
     drawn = [] if whole() or any(word in told for word in ("energy", "power", "joules")) else ["power_w", "joules"]
     _print((frame if whole() else frame.head(_FOUND)).drop(columns=drawn, errors="ignore"), found.currency)
     if len(frame) > _FOUND:
-        console().print(f"{len(frame) - _FOUND} more with --csv or --json")
-    for line in found.doubts:
-        console().print(f"note: {line}", markup=False)
+        say(f"{len(frame) - _FOUND} more with --csv or --json")
+    say(*found.doubts, before="note: ")
 
 
 def _print(frame: pd.DataFrame, currency: str | None = None) -> None:
     from rooflinekit.study.sweep.search import cells_of  # with pandas, which takes as long as a prediction
 
     heads, rows, alike = cells_of(frame, currency)
-    for line in alike:
-        console().print(line, markup=False)
+    say(*alike)
     print_table(table(heads, rows), lambda: frame)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
 from rooflinekit.present.text.form import said
-from rooflinekit.present.text.tables import Cell, console, print_first, print_table, say, table
+from rooflinekit.present.text.tables import Cell, print_first, print_table, say, table
 from rooflinekit.study.profile.matching import Validation
 from rooflinekit.study.profile.memory import MemoryComparison
 from rooflinekit.study.profile.profile import REPEATED, SMALL_S, Profile, ProfileComparison, device_note
@@ -101,22 +101,20 @@ def print_profile_comparison(found: ProfileComparison) -> None:
     """The profile, then times, kinds of ops and ops beside the prediction's."""
     profile, p = found.profile, found.prediction
     print_profile(profile, p.machine.device)
-    out = console()
     low, high = p.interval(0.9)
     rows = [
         ("time of a step", said(profile.wall_s, "s"), said(p.total_s, "s")),
-        ("  90 % interval", "", f"{said(low, 's')} to {said(high, 's')}"),
+        ("  90 % interval", "", _between(low, high)),
     ]
     if profile.on_gpu:
         rows.append(("GPU busy", said(profile.busy_s, "s"), said(p.gpu_s, "s")))
         rows.append(("kernels", f"{profile.launched:.4g}", str(p.launched)))
     rows.append(("regime", profile.regime, f"{p.regime}-bound"))
     print_table(table((f"{p.graph_name} on {p.machine.name}", "measured", "predicted"), rows))
-    out.print(f"predicted / measured − 1: {found.error:+.1%} of the step, {found.gpu_error:+.1%} of the ops")
+    say(f"predicted / measured − 1: {found.error:+.1%} of the step, {found.gpu_error:+.1%} of the ops")
     _print_compared(found.by_kind(), "kind of op", _KINDS)
     _print_compared(found.by_op(), "op", _ROWS)
-    for note in p.notes:
-        say(f"note: {note}")
+    say(*p.notes, before="note: ")
 
 
 def _print_compared(frame: pd.DataFrame, what: str, most: int) -> None:
@@ -162,40 +160,39 @@ _KINDS = 12  # of the table by kind; the rest is one line
 
 def print_validation(found: Validation) -> None:
     """The answer first: is the prediction right?"""
-    out = console()
     sizes = ", ".join(f"{name} {value}" for name, value in found.sizes.items())
     threads = f", {found.threads} thread{'s' if found.threads > 1 else ''}" if found.threads else ""
-    out.print(
+    say(
         f"{found.model}, {found.mode}{f', {sizes}' if sizes else ''}, {found.execution['backend']}, "
         f"on {found.device}{threads}"
     )
     print_table(_totals(found))
-    out.print(f"predicted / measured − 1: {found.error:+.1%}; the measured time is {_verdict(found)}")
+    say(f"predicted / measured − 1: {found.error:+.1%}; the measured time is {_verdict(found)}")
     if found.summary.noisy:
-        out.print("note: the samples are noisy: end what else runs here, measure again")
+        say("note: the samples are noisy: end what else runs here, measure again")
     if found.ops:
         _print_compared(found.by_kind(), "kind of op", _KINDS)
-        out.print("furthest from predicted:")
+        say("furthest from predicted:")
         for op in found.worst:
             place = f"{op.name} in {op.module}" if op.module else op.name
-            out.print(f"  {place}: measured {said(op.measured_s, 's')}, predicted {said(op.predicted_s, 's')}")
-    for note in found.prediction.notes if found.prediction is not None else ():
-        out.print(f"note: {note}")
+            say(f"  {place}: measured {said(op.measured_s, 's')}, predicted {said(op.predicted_s, 's')}")
+    say(*(() if found.prediction is None else found.prediction.notes), before="note: ")
 
 
 def _totals(found: Validation) -> Table:
     summary, predicted = found.summary, found.predicted
     rows = [
         ("time of a step", said(summary.median, "s"), said(predicted.total_s, "s")),
-        (
-            "  half of the samples, 90 % interval",
-            f"{said(summary.low, 's')} to {said(summary.high, 's')}",
-            f"{said(predicted.low_s, 's')} to {said(predicted.high_s, 's')}",
-        ),
+        ("  half of the samples, 90 % interval", _between(summary.low, summary.high),
+         _between(predicted.low_s, predicted.high_s)),
         ("samples, outliers", f"{len(found.seconds)}, {summary.outliers}", ""),
         ("regime", "", predicted.regime),
-    ]
+    ]  # fmt: skip
     return table(("", "measured", "predicted"), rows)
+
+
+def _between(low: float, high: float) -> str:
+    return f"{said(low, 's')} to {said(high, 's')}"
 
 
 def _verdict(found: Validation) -> str:

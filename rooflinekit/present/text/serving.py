@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.errors import CapacityError, RooflinekitError
 from rooflinekit.present.text.form import said
-from rooflinekit.present.text.tables import Cell, console, print_table, table, table_of
+from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of
 from rooflinekit.serving.fleet import Capacity, FleetSearch
 from rooflinekit.serving.served import MEASURES, SHARES, Served, ServedTraffic, Serving, limits_text
 from rooflinekit.serving.settings import release_text
@@ -35,13 +35,13 @@ class Refused:
 
 def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) -> None:
     """One line each; what is the same in all stands above."""
-    out, first = console(), found[0]
+    first = found[0]
     formats = [
         f"weights {one.weights}, cache {one.kv}{limits_text(one.decode.machine)}{release_text(one.engine)}"
         for one in found
     ]
     alike = len(set(formats)) == 1
-    out.print(f"{first.decoder.name}, {formats[0]}" if alike else first.decoder.name, markup=False)
+    say(f"{first.decoder.name}, {formats[0]}" if alike else first.decoder.name)
     told = {id(one): text for one, text in zip(found, formats, strict=True)}
     columns: dict[str, Cell] = {
         "gpu": lambda one: _gpus(one) if alike else f"{_gpus(one)}, {told[id(one)]}",
@@ -61,16 +61,19 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
         numbers = (str(left.asked[name]) for name in ("batch", "input", "output"))
         rows.add_row(left.gpu, *numbers, short, *["–"] * (len(columns) - 5))
     print_table(rows)
-    _say_each("left out: ", (str(left.why) for left in refused))
-    _say_each("judged: ", (str(judged) for one in found for judged in one.accuracy))
-    _say_each("", (line for one in found for line in one.launch_lines()))
-    _say_each("note: ", (note for one in found for note in one.notes()))
+    _say_each((left.why for left in refused), "left out: ")
+    _say_each((str(judged) for one in found for judged in one.accuracy), "judged: ")
+    _say_notes(found)
 
 
-def _say_each(before: str, lines: Iterable[str]) -> None:
+def _say_each(lines: Iterable[object], before: str = "") -> None:
     """Each line once, however long."""
-    for line in dict.fromkeys(lines):
-        console().print(f"{before}{line}", markup=False, soft_wrap=True)
+    say(*dict.fromkeys(map(str, lines)), before=before, soft_wrap=True)
+
+
+def _say_notes(found: Sequence[Served]) -> None:
+    _say_each(line for one in found for line in one.launch_lines())
+    _say_each((note for one in found for note in one.notes()), "note: ")
 
 
 def print_rates(found: Sequence[ServedTraffic], refused: Sequence[Refused] = ()) -> None:
@@ -83,10 +86,9 @@ def print_rates(found: Sequence[ServedTraffic], refused: Sequence[Refused] = ())
 
 
 def _print_one(served: ServedTraffic) -> None:
-    out, alone = console(), served.alone
+    alone = served.alone
     formats = f"weights {served.weights}, cache {served.kv}{release_text(served.engine)}"
-    heading = f"{served.decoder.name} on {_gpus(served)}, {formats}, {_requests(served)}"
-    out.print(heading, markup=False, soft_wrap=True)
+    say(f"{served.decoder.name} on {_gpus(served)}, {formats}, {_requests(served)}", soft_wrap=True)
     heads = ("", "mean", *(f"{share} %" for share in SHARES), "mean within 90 %")
     rows = []
     for measure, name in MEASURES.items():
@@ -95,7 +97,7 @@ def _print_one(served: ServedTraffic) -> None:
     rows.append(("between any two tokens", "", *map(_s, served.gaps_s.values()), ""))
     print_table(table(heads, rows))
     waits = served.mean("queue_s") - alone.queue_s
-    for line in (
+    say(
         f"one request alone: first token {_s(alone.ttft_s)}, each further {_s(alone.tpot_s)}; queueing adds "
         f"{_s(waits)} before prefill, {_s(served.mean('ttft_s') - waits - alone.ttft_s)} in it, "
         f"{_s(served.mean('tpot_s') - alone.tpot_s)} a token",
@@ -104,19 +106,16 @@ def _print_one(served: ServedTraffic) -> None:
         f"{served.played.reading_s / served.played.busy_s:.0%} of the time in prefill, at most "
         f"{served.played.peak_cache:.0%} of the cache used"
         + (f", {served.played.preemptions} preempted" if served.played.preemptions else ""),
-        *(
-            ["requests arrive faster than they are answered, so waiting grows with their number"]
-            if served.overloaded
-            else ()
-        ),
+        *["requests arrive faster than they are answered, so waiting grows with their number"] * served.overloaded,
         *served.energy_lines(),
-    ):
-        out.print(f"  {line}", markup=False, soft_wrap=True)
+        before="  ",
+        soft_wrap=True,
+    )
 
 
 def _print_several(found: Sequence[ServedTraffic]) -> None:
     first = found[0]
-    console().print(f"{first.decoder.name}, {_requests(first)}", markup=False, soft_wrap=True)
+    say(f"{first.decoder.name}, {_requests(first)}", soft_wrap=True)
     heads = ("gpu", "weights", "requests/s", "waiting", "first token", "90 %", "99 %", "per token", "99 %",
              "whole answer", "99 %", "tokens/s", "J/token", "cache")  # fmt: skip
     rows = (
@@ -143,15 +142,16 @@ def print_fleets(found: FleetSearch) -> None:
     """The best, with the settings that differ; how many were looked at, and why others are none."""
     if found.best:
         _print_table(found.best, found.load, copies=True)
-    out = console()
-    out.print(f"{found.considered} combinations considered, {found.played} simulated: by an upper bound on their rates "
-              f"the others cannot be better{'' if found.best else '; none meets the service level'}",
-              markup=False, soft_wrap=True)  # fmt: skip
+    met = "" if found.best else "; none meets the service level"
+    say(
+        f"{found.considered} combinations considered, {found.played} simulated: by an upper bound on their rates "
+        f"the others cannot be better{met}", soft_wrap=True,
+    )  # fmt: skip
     _print_left([one.at for one in found.best], (f"{name}: {why}" for name, why in found.refused))
 
 
 def _print_table(found: Sequence[Capacity], load: float | None, *, copies: bool = False) -> None:
-    out, level = console(), found[0].level
+    level = found[0].level
     promised = ", ".join(
         f"{name} within {_s(value)}"
         for name, value in (
@@ -159,8 +159,8 @@ def _print_table(found: Sequence[Capacity], load: float | None, *, copies: bool 
         ) if value is not None
     )  # fmt: skip
     first = found[0].at
-    out.print(f"{first.decoder.name}, {_kind(first)}", markup=False, soft_wrap=True)
-    out.print(f"{promised}, for {level.share:.0%} of the requests:", markup=False, soft_wrap=True)
+    kept = f"{promised}, for {level.share:.0%} of the requests:"
+    say(f"{first.decoder.name}, {_kind(first)}", kept, soft_wrap=True)
     engines = len({(one.at.engine, one.at.apart) for one in found}) > 1
     columns: dict[str, Cell] = {
         "gpu": lambda one: _gpus(one.at), "weights": ("at.weights", ""), "cache": ("at.kv", ""),
@@ -219,6 +219,5 @@ def _s(seconds: float) -> str:
 
 
 def _print_left(found: Sequence[ServedTraffic], reasons: Iterable[str]) -> None:
-    _say_each("left out: ", reasons)
-    _say_each("", (line for one in found for line in one.launch_lines()))
-    _say_each("note: ", (note for one in found for note in one.notes()))
+    _say_each(reasons, "left out: ")
+    _say_notes(found)

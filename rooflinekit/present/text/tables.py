@@ -50,11 +50,6 @@ def table_of(columns: Mapping[str, Cell], records: Iterable[Any], *, words: Sequ
     return table(columns, lines, words=words)
 
 
-def records_of(frame: pd.DataFrame) -> list[dict[Any, Any]]:
-    """The rows of a frame with its index, as records of a table."""
-    return frame.reset_index().to_dict("records")
-
-
 def _cell(record: Any, cell: Cell) -> object:
     if callable(cell):
         return cell(record)
@@ -64,21 +59,19 @@ def _cell(record: Any, cell: Cell) -> object:
     return said(record, unit)
 
 
-def say(line: str) -> None:
-    """Prints words as they are, on as many lines as they take."""
-    console().print(printable(line), markup=False)
+def say(*texts: object, before: str = "", soft_wrap: bool = False) -> None:
+    """Prints texts as they are, each behind the words before it.
+
+    soft_wrap: the terminal breaks those that are too long, so that they can be copied.
+    """
+    out = console()
+    for text in texts:
+        out.print(printable(f"{before}{text}"), markup=False, soft_wrap=soft_wrap)
 
 
 def console() -> Console:
     """For words: standard output, where words are printed at all."""
     return _console(120, quiet=FORM.get() != "text")
-
-
-def print_lines(*lines: object, soft_wrap: bool = True) -> None:
-    """Prints lines as they are. soft_wrap: the terminal breaks those that are too long, so that they can be copied."""
-    out = console()
-    for line in lines:
-        out.print(str(line), markup=False, soft_wrap=soft_wrap)
 
 
 def print_table(rows: Table, numbers: Callable[[], pd.DataFrame] | None = None) -> None:
@@ -99,7 +92,7 @@ def print_table(rows: Table, numbers: Callable[[], pd.DataFrame] | None = None) 
 
 def print_first(columns: Mapping[str, Cell], frame: pd.DataFrame, most: int, what: str = "", **how: Any) -> None:
     """Prints the first rows of a frame of times, and in a line what the others take. how: as of `print_table`."""
-    print_table(table_of(columns, records_of(frame.head(most))), **how)
+    print_table(table_of(columns, frame.head(most).reset_index().to_dict("records")), **how)
     rest = frame.iloc[most:]
     if len(rest):
         share = f" ({rest['share'].sum():.1%})" if "share" in rest else ""

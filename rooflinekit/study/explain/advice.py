@@ -123,14 +123,9 @@ _USED = "it is used already"
 def advise(
     p: Prediction, gpus: Sequence[str | Path | Device] = (), corrected: Callable[[Prediction], Prediction] | None = None
 ) -> Advice:
-    """What would make this step faster, each candidate predicted again, ranked by the time that it saves.
+    """What would make this step faster; `rooflinekit.advise` says what is tried, and what is raised.
 
-    Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, autocast together
-    with each torch.compile, copies from pinned memory, layers without recurrence instead of those with it, other
-    kernels of attention, the optimizer's fused form, and the other GPUs given. What cannot be predicted, or does not
-    fit the memory, is left out, and said with the reason. The model is traced again where a candidate asks for it.
-    corrected: makes of each prediction the one that counts, such as a measured step's transfer. Raises
-    DeviceNotFoundError or SpecError for the GPUs.
+    corrected: makes of each prediction the one that counts, such as a measured step's transfer.
     """
     base = p if corrected is None else corrected(p)
     devices = [gpu if isinstance(gpu, Device) else load_device(gpu) for gpu in gpus]

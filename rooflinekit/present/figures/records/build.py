@@ -148,7 +148,7 @@ def _series(source: Prediction | Measured, prediction: Prediction, name: str) ->
         kernels=len(prediction.timings),
         omitted=len(omitted),
         omitted_s=sum(timing.total_s for timing in omitted),
-        measured_s=wall_s(source),
+        measured_s=0.0 if isinstance(source, Prediction) else source.measured_s,
         needed_bytes=float(memory.reserved_bytes + memory.context_bytes),
         capacity_bytes=float(memory.capacity),
         fits=memory.fits,
@@ -435,13 +435,6 @@ def compared_prediction(part: Prediction | Measured) -> Prediction:
             "dataclasses.replace(validation, prediction=rk.predict(…))"
         )
     return prediction
-
-
-def wall_s(part: Prediction | Measured) -> float:
-    """Measured wall time of the step in seconds; 0 of a prediction alone."""
-    if isinstance(part, Prediction):
-        return 0.0
-    return part.profile.wall_s if isinstance(part, ProfileComparison) else part.measured_s
 
 
 def unmatched_note(part: Prediction | Measured) -> str:
