@@ -16,11 +16,10 @@ from rooflinekit.present.figures.records.caption import caption, three_digits
 from rooflinekit.present.figures.records.energy import energy_figure
 from rooflinekit.present.figures.records.figure import Figure, Point, by_time
 from rooflinekit.present.figures.timeline import HALF, LANES, memory, timeline
-from rooflinekit.present.page.studies import Bar, capital, waterfall_bars
-from rooflinekit.present.page.templating import View
+from rooflinekit.present.page.studies import Bar, waterfall_bars
+from rooflinekit.present.page.templating import View, capital
 from rooflinekit.present.text.form import said
 from rooflinekit.step.energy import Energy
-from rooflinekit.step.memory import Alive
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.limits import PowerLimits
@@ -134,34 +133,15 @@ def step_of(p: Prediction) -> View:
     m = p.memory
     texts = (
         f"Time line of {p.graph_name}: the lanes of CPU and GPU",
-        (f"Memory in use over the step: {said(m.peak_bytes, 'GiB')} at the most, of {said(m.capacity, 'GiB')}"),
+        f"Memory in use over the step: {said(m.peak_bytes, 'GiB')} at the most, of {said(m.capacity, 'GiB')}",
     )
     blocks = [*_cpu(p), *_gpu(p)]
+    course = [moment.alive for moment in memory_course(p)]
     return {
         "timelines": inline(lambda: timeline(p), "timeline", texts[0], (200, 175), blocks=blocks),
         "memories": inline(lambda: memory(p), "memory", texts[1], (250, 220)),
-        "accounts": _accounts([moment.alive for moment in memory_course(p)]),
-        "copies": bool(p.timeline.copies),
-        "peak": said(m.peak_bytes, "GiB"),
-        "peak_op": m.peak_op,
-        "reserved": said(m.reserved_bytes, "GiB"),
-        "context": said(m.context_bytes, "GiB"),
-        "capacity": said(m.capacity, "GiB"),
-        "used": f"{(m.reserved_bytes + m.context_bytes) / m.capacity:.1%}",
-        "fits": m.fits,
+        "fullest": max(course, key=lambda alive: alive.total_bytes, default=None),
     }
-
-
-def _accounts(course: Sequence[Alive]) -> tuple[View, ...]:
-    """What is alive at the fullest moment, what stays first."""
-    if not course:
-        return ()
-    fullest = max(course, key=lambda alive: alive.total_bytes)
-    return tuple(
-        {"name": name, "bytes": said(size, "GiB"), "share": f"{size / fullest.total_bytes:.0%}"}
-        for name, size in fullest.bytes_of.items()
-        if size
-    )
 
 
 def _block(lane: str, start_s: float, end_s: float, text: str) -> Block:
@@ -203,16 +183,8 @@ def energy_of(p: Prediction, limits: PowerLimits[Prediction] | None) -> View | N
     energy = p.energy
     if energy is None or not energy.joules:
         return None
-    low_w, high_w = energy.power_interval()
-    low_j, high_j = energy.interval(p.interval())
     return {
-        "joules": said(energy.joules, "J"),
-        "bounds": f"{said(low_j, 'J')} – {said(high_j, 'J')}",
-        "mean": said(energy.mean_w, "W"),
-        "mean_bounds": f"{said(low_w, 'W')} – {said(high_w, 'W')}",
-        "peak": said(energy.peak_w, "W"),
-        "board": said(energy.board_w, "W"),
-        "parts": _parts(energy),
+        "parts": tuple(_parts(energy)),
         "rows": tuple(_watts(p, energy)),
         "limits": () if limits is None else _limits(limits),
         "least": "" if limits is None else ". ".join(map(capital, str(limits).splitlines())),
@@ -244,16 +216,11 @@ def _energy_roofline(p: Prediction) -> tuple[str, ...]:
     return inline(lambda: energy_roofline(p), "joules", label, (300, 300), titles=titles)
 
 
-def _parts(energy: Energy) -> tuple[View, ...]:
-    return tuple(
-        {
-            "name": "DRAM" if name == "dram" else capital(name), "detail": _PARTS[name][0],
-            "joules": said(energy.parts_j[name], 'J'),
-            "share": f"{energy.parts_j[name] / energy.joules:.0%}",
-            "bar": Bar(x=bar.x, width=bar.width, look=_PARTS[name][1]),
-        }
-        for name, bar in waterfall_bars(energy.parts_j).items()
-    )  # fmt: skip
+def _parts(energy: Energy) -> Iterator[tuple[str, str, float, Bar]]:
+    """Name, what it is, joules and bar of each."""
+    for name, bar in waterfall_bars(energy.parts_j).items():
+        detail, look = _PARTS[name]
+        yield "DRAM" if name == "dram" else capital(name), detail, energy.parts_j[name], replace(bar, look=look)
 
 
 def _watts(p: Prediction, energy: Energy) -> Iterator[tuple[str, ...]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from rooflinekit.files import write_text
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.present.page.pictures import energy_of, kernels_of, step_of
-from rooflinekit.present.page.studies import advice_of, explanation_of, gpus_of, summary_of
-from rooflinekit.present.page.templating import Origin, View, check_path, page_of
+from rooflinekit.present.page.studies import explanation_of, gpus_of, summary_of
+from rooflinekit.present.page.templating import Origin, check_path, page_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.gpus import GpuComparison
 from rooflinekit.study.compare.limits import PowerLimits
@@ -42,47 +42,19 @@ def page(p: Prediction, findings: Findings, origin: Origin) -> str:
     Everything that a model brings (its name, those of its modules) reaches the page through Jinja's escaping, into text
     and attributes alone; the script on the page is the same for every report and holds none of it.
     """
-    comparison, advice, explanation = findings.comparison, findings.advice, findings.explanation
+    comparison, explanation = findings.comparison, findings.explanation
     return page_of(
         "report",
         origin,
         json.dumps(p.to_dict(), default=str),
+        p=p,
         summary=summary_of(p),
         kernels=kernels_of(p),
         step=step_of(p),
         energy=energy_of(p, findings.limits),
-        gpus=gpus_of(comparison, p.machine.name, findings.rule) if comparison is not None else None,
-        advice=advice_of(advice) if advice is not None else None,
-        explanation=explanation_of(explanation) if explanation is not None else None,
-        sources=sources_of(p),
+        gpus=None if comparison is None else gpus_of(comparison),
+        rule=findings.rule,
+        advice=findings.advice,
+        explanation=None if explanation is None else explanation_of(explanation),
+        datasheet=tuple((label.strip(), value, ridge) for label, value, ridge in device_rows(p.machine.device)),
     )
-
-
-def sources_of(p: Prediction) -> View:
-    """What a prediction rests on."""
-    device, host, constants = p.machine.device, p.host, p.machine.constants
-    return {
-        "notes": p.notes,
-        "coverage": str(p.coverage),
-        "judged": str(p.accuracy or ""),
-        "device": device.title,
-        "device_facts": tuple((label.strip(), value, ridge) for label, value, ridge in device_rows(device)),
-        "device_sources": tuple(device.sources.items()),
-        "device_notes": device.notes or "",
-        "confidence": device.confidence or "",
-        "host": f"{host.name} ({host.description})",
-        "host_sources": tuple((group.replace("_", " "), text) for group, text in host.sources.items()),
-        "constants_name": constants.name,
-        "measured": ", ".join(sorted(constants.measured)),
-        "constants": tuple(
-            {
-                "name": name,
-                "value": f"{c.value:.3g}",
-                "error": f"{c.stderr:.0%}",
-                "unit": "" if c.unit == "1" else c.unit,
-                "meaning": c.meaning,
-                "source": c.source,
-            }
-            for name, c in constants.constants.items()
-        ),
-    }

@@ -5,99 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
 
-from rooflinekit.present.page.templating import View
+from rooflinekit.present.page.templating import View, capital
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import shown_terms, table_rows
 from rooflinekit.step.utilization import formats
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, surprise_sentences
-from rooflinekit.study.explain.advice import Advice, Suggestion
 from rooflinekit.study.explain.explanation import Explanation, details, seconds, sentences, signed, verdict
-from rooflinekit.units import format_bytes, format_quantity, number
+from rooflinekit.units import format_quantity
 
 _SURPRISES = 5
 _DRIVERS = 8
 
 
-def gpus_of(comparison: GpuComparison, subject: str, rule: str) -> View:
-    """The rows of a comparison; `subject` names the GPU of the report."""
+def gpus_of(comparison: GpuComparison) -> View:
+    """The rows of a comparison, each with its bar, and the sentences about them."""
     bars = interval_bars([(row["low_s"], row["total_s"], row["high_s"]) for row in comparison.rows])
     surprises = tuple(surprise_sentences(comparison))
     return {
-        "rule": rule,
         "one": comparison.counted.removesuffix("s"),
-        "rows": tuple(_gpu(row, bar, subject) for row, bar in zip(comparison.rows, bars, strict=True)),
+        "rows": tuple(zip(comparison.rows, bars, strict=True)),
         "order": tuple(order_sentences(comparison)),
         "surprises": surprises[:_SURPRISES],
         "more_surprises": len(surprises[_SURPRISES:]),
-        "refused": tuple(comparison.refused.items()),
-    }
-
-
-def _gpu(row: Mapping[str, Any], interval: Interval, subject: str) -> View:
-    return {
-        "name": row["gpu"],
-        "subject": row["gpu"] == subject,
-        "time": seconds(row["total_s"]),
-        "bounds": between(row["low_s"], row["high_s"]),
-        "interval": interval,
-        "throughput": _rate(row["throughput"]),
-        "regime": row["regime"],
-        "share_of_peak": f"{row['share_of_peak']:.0%}",
-        "memory": format_bytes(row["memory_bytes"]),
-        "fits": row["fits"],
-        "per_dollar": _rate(row["per_dollar"], 1e-3),
-        "per_watt": _rate(row["per_watt"]),
-    }
-
-
-def between(low: float, high: float) -> str:
-    """Bounds of a time; where their unit is one it stands once.
-
-    >>> between(0.0075, 0.0097), between(0.0005, 0.002)
-    ('7.50 – 9.70 ms', '500 µs – 2.00 ms')
-    """
-    first, last = seconds(low), seconds(high)
-    number_of_first, _, unit = first.partition(" ")
-    return f"{number_of_first if last.endswith(f' {unit}') else first} – {last}"
-
-
-def capital(text: str) -> str:
-    """The text as the beginning of a line; names of code stay as they are.
-
-    >>> capital("peak not reached"), capital("torch.compile")
-    ('Peak not reached', 'torch.compile')
-    """
-    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
-
-
-def _rate(value: float | None, unit: float = 1.0) -> str:
-    return number(value, unit, "\u2009")
-
-
-def advice_of(advice: Advice) -> View:
-    """The rows of an advice."""
-    saving = [s for s in advice.suggestions if s.saved_s > 0]
-    others = [s for s in advice.suggestions if s.saved_s <= 0]
-    return {"saving": tuple(map(_change, saving)), "others": tuple(map(_change, others)), "left_out": advice.left_out}
-
-
-def _change(s: Suggestion) -> View:
-    terms = [f"{MEANING[name]} {signed(-saved)}" for name, saved in s.saved_terms().items() if saved]
-    share = 1 / s.speedup
-    return {
-        "what": capital(s.what) if s.saved_s > 0 else s.what,
-        "after": seconds(s.prediction.total_s),
-        "bounds": between(*s.prediction.interval(0.9)),
-        "saved": seconds(s.saved_s) if s.saved_s > 0 else f"{seconds(-s.saved_s)} longer",
-        "speedup": f"{s.speedup:.2f}×",
-        "bar": round(1000 * min(1.0, share), 1),
-        "regime": s.prediction.regime,
-        "mainly": ", ".join(terms[:2]),
-        "steps": s.steps != 1,
+        "refused": comparison.refused,
     }
 
 
@@ -114,11 +47,7 @@ def explanation_of(e: Explanation) -> View:
         "story": (*sentences(e), *details(e)),
         "way": tuple({"label": w, "text": t, "bar": b} for w, t, b in zip(labels, texts, bars, strict=True)),
         "facts": tuple((capital(label.strip()), a, b) for label, (a, b) in table_rows((e.a, e.b))),
-        "drivers": tuple(
-            (d.module or "(root)", d.kind, seconds(d.a_s), seconds(d.b_s), signed(d.delta_s))
-            for d in e.drivers[:_DRIVERS]
-            if d.delta_s
-        ),
+        "drivers": tuple(d for d in e.drivers[:_DRIVERS] if d.delta_s),
     }
 
 
@@ -137,43 +66,18 @@ _DETAIL = {
 
 def summary_of(p: Prediction) -> View:
     """The head of the report of a prediction."""
-    m = p.memory
-    need = m.reserved_bytes + m.context_bytes
+    need, terms = p.memory.reserved_bytes + p.memory.context_bytes, shown_terms(p)
     samples = p.sizes.get(BATCH, 1)
     return {
-        "model": p.graph_name,
-        "mode": p.mode,
-        "device": p.machine.device.title,
         "verdict": verdict(p),
-        "time": seconds(p.total_s),
-        "bounds": between(*p.interval(0.9)),
-        "regime": p.regime,
         "shares": ", ".join(f"{name}\u00a0{share:.0%}" for name, share in p.shares.items()),
-        "throughput": _rate(samples / p.total_s) if p.total_s else "–",
+        "throughput": samples / p.total_s if p.total_s else None,
         "counted": "samples/s" if BATCH in p.sizes else "steps/s",
         "pace": f"{seconds(p.total_s / samples)} a sample" if BATCH in p.sizes else "no size is named batch",
-        "memory": format_bytes(m.peak_bytes),
-        "memory_of": format_bytes(m.capacity),
-        "memory_bar": round(1000 * min(1.0, need / m.capacity), 1),
-        "fits": m.fits,
+        "memory_bar": round(1000 * min(1.0, need / p.memory.capacity), 1),
         "facts": tuple(_facts(p)),
-        "terms": _terms(p),
+        "terms": tuple((MEANING[name], _DETAIL[name], terms[name], bar) for name, bar in waterfall_bars(terms).items()),
     }
-
-
-def _terms(p: Prediction) -> tuple[View, ...]:
-    terms = shown_terms(p)
-    return tuple(
-        {
-            "name": name,
-            "meaning": capital(MEANING[name]),
-            "detail": _DETAIL[name],
-            "time": seconds(terms[name]),
-            "share": f"{terms[name] / p.total_s:.0%}" if p.total_s else "–",
-            "bar": bar,
-        }
-        for name, bar in waterfall_bars(terms).items()
-    )
 
 
 def _facts(p: Prediction) -> Iterator[tuple[str, str]]:

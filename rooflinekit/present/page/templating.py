@@ -14,7 +14,10 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from rooflinekit.files import check_ending
+from rooflinekit.present.text.form import said
 from rooflinekit.step.made import fingerprint, versions
+from rooflinekit.study.explain.explanation import seconds, signed
+from rooflinekit.units import format_bytes, number
 
 #: What a template shows: its names with texts, lengths and rows. Jinja refuses a name that is not there.
 View = dict[str, Any]
@@ -74,8 +77,32 @@ def environment() -> Environment:
     found = Environment(
         loader=FunctionLoader(shipped), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    found.filters["bound"] = bound
+    found.filters |= {
+        "bound": bound, "capital": capital, "seconds": seconds, "signed": signed, "size": format_bytes,
+        "said": said, "share": "{:.0%}".format, "rate": lambda value, unit=1.0: number(value, unit, "\u2009"),
+    }  # fmt: skip
+    found.globals["between"] = between
     return found
+
+
+def between(low: float, high: float) -> str:
+    """Bounds of a time; where their unit is one it stands once.
+
+    >>> between(0.0075, 0.0097), between(0.0005, 0.002)
+    ('7.50 – 9.70 ms', '500 µs – 2.00 ms')
+    """
+    first, last = seconds(low), seconds(high)
+    number_of_first, _, unit = first.partition(" ")
+    return f"{number_of_first if last.endswith(f' {unit}') else first} – {last}"
+
+
+def capital(text: str) -> str:
+    """The text as the beginning of a line; names of code stay as they are.
+
+    >>> capital("peak not reached"), capital("torch.compile")
+    ('Peak not reached', 'torch.compile')
+    """
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
 
 
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:[mµn]?s|[kMGTP]?i?B(?:/s)?|[kMGTPE]?FLOP(?:/s|/B)?|% )\b|% )")

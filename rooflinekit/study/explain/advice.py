@@ -66,6 +66,12 @@ class Suggestion:
         saved = {name: value - self.steps * after[name] for name, value in self.base.terms().items()}
         return dict(sorted(saved.items(), key=lambda item: -abs(item[1])))
 
+    @property
+    def mainly(self) -> str:
+        """The two terms that it changes most, in words."""
+        terms = [f"{MEANING[name]} {signed(-saved)}" for name, saved in self.saved_terms().items() if saved]
+        return ", ".join(terms[:2])
+
     def to_dict(self) -> dict[str, Any]:
         """The change and its effect, ready for JSON."""
         after, ratio = self.prediction, self.ratio()
@@ -284,8 +290,7 @@ def _saving(suggestion: Suggestion) -> str:
     after = suggestion.prediction
     ratio = suggestion.ratio()
     samples = "" if suggestion.steps == 1 else " for as many samples"
-    largest = [f"{MEANING[name]} {signed(-saved)}" for name, saved in suggestion.saved_terms().items() if saved][:2]
     return (
         f"{suggestion.what}: saves {seconds(suggestion.saved_s)}{samples} ({suggestion.speedup:.2f}×, "
-        f"90 % interval {ratio.low:.2f} to {ratio.high:.2f}), then {after.regime}-bound; {', '.join(largest)}."
+        f"90 % interval {ratio.low:.2f} to {ratio.high:.2f}), then {after.regime}-bound; {suggestion.mainly}."
     )
