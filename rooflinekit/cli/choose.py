@@ -118,10 +118,10 @@ def transfer(
     from rooflinekit.step.variants import other_way
     from rooflinekit.study.transfer.transferred import correcting
 
-    if bool(workload.gpus) == (cluster is not None):
-        raise InputError(
-            NO_GPU if cluster is None else "--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster"
-        )
+    if cluster is not None:
+        workload.check_alone()
+    elif not workload.gpus:
+        raise InputError(NO_GPU)
     _check_of_cluster(cluster, gpus, strategy)
     changes = changes_of("--there", there or ())
     step = Measured(measured=measured, measured_on=measured_on).step(
@@ -214,9 +214,8 @@ class Where(Options):
             machines, host, _ = workload.running(ways[0].backend).setting()
             (graph,) = workload.trace(target, sizes_open=True)
             return swept(graph, machines, host, chosen, workload.lists, memory=memory, together=groups)
-        if workload.gpus:
-            raise InputError("--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster")
-        workload.check_trains("steps on several devices are training steps:")
+        workload.check_alone()
+        workload.check_trains()
         places = Places(
             None if self.gpus is None else integers("--gpus", self.gpus), self.cluster,
             None if self.strategy is None else [word.strip() for word in self.strategy.split(",")],
@@ -390,7 +389,7 @@ def power(
         found = [rk.power_limits(p, step_w) for p in workload.predict(target)[0]]
     else:
         workload.check_trains(_ONE_OF_TRAINING)
-        _, at = workload.team(target, cluster=cluster, gpus=gpus, strategy=strategy)
+        at = workload.team(target, cluster=cluster, gpus=gpus, strategy=strategy)
         found = [power_limits_together(at, at(), step_w)]
     racks = [None if rack_w is None else one.rack(rack_w, pue) for one in found]
 
@@ -439,7 +438,7 @@ def cost(
     watts = limits.watts
     steps: list[Any] = workload.predict(target, sizes_open=bool(cluster))[0] if workload.gpus else []
     if cluster:
-        _, at = workload.team(target, gpus=gpus, strategy=strategy)
+        at = workload.team(target, gpus=gpus, strategy=strategy)
         steps += [at(cluster=name) for name in cluster]
     found = costs_of(steps, each, samples=samples, carbon=carbon, max_watts=watts, max_cost=limits.max_cost)
     return Answer("cost", found.to_dict, lambda: text.predictions.print_costs(found))

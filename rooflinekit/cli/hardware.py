@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +22,6 @@ from rooflinekit.present import text
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.catalog import Row
-    from rooflinekit.hardware.checks import Check
     from rooflinekit.hardware.detection import Found
 
 
@@ -72,7 +72,7 @@ def devices(
         row, results = catalog.make_row(device, number_format), checks.run(device)
         return Answer(
             "device",
-            lambda: {"device": document(device), "checks": [_record(one) for one in results]},
+            lambda: {"device": document(device), "checks": [asdict(one) for one in results]},
             lambda: text.devices.print_device(row, results),
         )
     if attention is not None:
@@ -157,17 +157,11 @@ def check(
     return Answer(
         "check",
         lambda: {
-            "specifications": [
-                {"name": one.name, "checks": [_record(found) for found in one.checks]} for one in results
-            ]
+            "specifications": [{"name": one.name, "checks": [asdict(check) for check in one.checks]} for one in results]
         },
         lambda: print("\n".join(report(results, every=bool(targets)))),
         failed=any(one.failed for one in results),
     )
-
-
-def _record(one: Check) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in ("name", "expected", "actual", "unit", "status", "note")}
 
 
 specs = group(

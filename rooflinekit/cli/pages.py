@@ -139,11 +139,10 @@ def _check_several(workload: Workload, what: str, asked: _Asked, alone: dict[str
         if not workload.gpus:
             raise InputError(f"{NO_GPU}, or --cluster")
         return
-    if workload.gpus:
-        raise InputError("--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster")
+    workload.check_alone()
     if given := [option for option, value in alone.items() if value]:
         raise InputError(f"{given[0]} is for steps on one device; got --cluster")
-    workload.check_trains("steps on several devices are training steps:")
+    workload.check_trains()
     most = {"timeline": 1, "memory": 1, "waterfall": 2}.get(what)
     if most is not None and len(asked) > most:
         raise InputError(f"--what {what} draws {'one step' if most == 1 else 'one step, or two'}; got {len(asked)}")
@@ -155,7 +154,7 @@ def _several(workload: Workload, target: str, asked: _Asked) -> list[rk.Parallel
     for _, strategy, _ in asked:
         strategy_of(strategy, 1)  # before the slow part
     clusters = {name: rk.load_cluster(name) for name, _, _ in asked}
-    _, at = workload.team(target)
+    at = workload.team(target)
     return [at(cluster=clusters[name], gpus=count, strategy=strategy) for name, strategy, count in asked]
 
 

@@ -124,7 +124,7 @@ def parallel(
     found = rk.load_cluster(cluster)
     count = found.size if gpus is None else gpus
     chosen, savers = mesh.strategy(strategy, count), saving.savers()
-    _, at = workload.team(target)
+    at = workload.team(target)
     prediction = at(
         cluster=found, gpus=count, strategy=chosen, savers=savers, split=split, measured=_measured(measured)
     )

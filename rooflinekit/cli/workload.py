@@ -215,14 +215,18 @@ class Workload:
             found.append(graph.at(**{name: value for name, value in self.sizes.items() if name in graph.dims}))
         return found
 
-    def team(self, target: str, **options: Any) -> tuple[rk.Graph, Callable[..., rk.ParallelPrediction]]:
-        """The step's graph with its sizes open, and the step on a cluster, by further options of `rk.parallel`."""
+    def team(self, target: str, **options: Any) -> Callable[..., rk.ParallelPrediction]:
+        """The step on a cluster, with its sizes open, by further options of `rk.parallel`."""
         (graph,) = self.trace(target, sizes_open=True)
         limits = {"power_limit": self.limits.get("power_w"), "sm_clock": self.limits.get("clock")}
-        at = functools.partial(rk.parallel, graph, host=self.named_host, execution=self.way, **{**limits, **options})
-        return graph, at
+        return functools.partial(rk.parallel, graph, host=self.named_host, execution=self.way, **{**limits, **options})
 
-    def check_trains(self, why: str) -> None:
+    def check_alone(self) -> None:
+        """Raises InputError for GPUs that are named beside a cluster."""
+        if self.gpus:
+            raise InputError("--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster")
+
+    def check_trains(self, why: str = "steps on several devices are training steps:") -> None:
         """Raises InputError for what is no training step: steps on several devices are."""
         if self.options["mode"] != "training":
             raise InputError(f"--cluster: {why} add --mode training")

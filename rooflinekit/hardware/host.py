@@ -68,16 +68,8 @@ class Host(Record):
     def scaled(self, times: float, name: str) -> Self:
         """A host of another name on which everything that the CPU does takes so many times as long."""
         parts = (
-            "module",
-            "launch",
-            "step",
-            "record",
-            "compiled_launch",
-            "guards",
-            "guard",
-            "graph_launch",
-            "graph_entry",
-        )
+            "module", "launch", "step", "record", "compiled_launch", "guards", "guard", "graph_launch", "graph_entry",
+        )  # fmt: skip
         dispatch = {family: _rounded(times * seconds) for family, seconds in self.dispatch.items()}
         changed = {part: _rounded(times * getattr(self, part)) for part in parts}
         return self.model_copy(update={"name": name, "dispatch": dispatch, **changed})

@@ -82,11 +82,7 @@ def roofline(
 
     `caption` states the facts that a reader needs beside it. Raises InputError for another subject, width or venue.
     """
-    figure = subject
-    if not isinstance(figure, Figure):
-        figure = roofline_figure(
-            figure, by_kind=by_kind, path=path, joined=joined, by_level=by_level, normalized=normalized
-        )
+    figure = _figure(subject, by_kind=by_kind, path=path, joined=joined, by_level=by_level, normalized=normalized)
     if figure.normalized:
         figure = normalized_view(figure)
     with sheet(ax, width, venue) as page:
@@ -126,11 +122,13 @@ def caption(
     subject: what `roofline` draws, or the `Figure` made of it; the rest is as there. Raises InputError for another
     subject.
     """
-    if not isinstance(subject, Figure):
-        subject = roofline_figure(
-            subject, by_kind=by_kind, path=path, joined=joined, by_level=by_level, normalized=normalized
-        )
-    return caption_of(subject)
+    return caption_of(
+        _figure(subject, by_kind=by_kind, path=path, joined=joined, by_level=by_level, normalized=normalized)
+    )
+
+
+def _figure(subject: Figure | Subject, **how: Any) -> Figure:
+    return subject if isinstance(subject, Figure) else roofline_figure(subject, **how)
 
 
 _INSIDE = 2  # devices whose key finds a place inside the axes of a column

@@ -74,13 +74,13 @@ def _events(p: Prediction, process: int) -> Iterator[_Event]:
 def _names(p: Prediction, process: int) -> Iterator[_Event]:
     sizes = ", ".join(f"{name}={value}" for name, value in p.sizes.items())
     title = f"{p.graph_name} {p.mode}{f' ({sizes})' if sizes else ''} on {p.machine.name}, predicted"
-    yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": title}}
+    yield _meta("process_name", process, name=title)
     facts = {"total_s": p.total_s, "gpu_s": p.gpu_s, "cpu_s": p.cpu_s, "regime": p.regime, "terms": p.terms()}
-    yield {"ph": "M", "name": "process_labels", "pid": process, "args": {"labels": f"{p.regime}-bound", **facts}}
+    yield _meta("process_labels", process, labels=f"{p.regime}-bound", **facts)
     tracks = {_CPU: f"CPU issues ({p.host.name})", _KERNELS: "kernels", _WAITS: "waits", _COPIES: "copies of inputs"}
     for track, name in {**tracks, _LOADER: "data loader"}.items():
-        yield _named("thread_name", process, track, name)
-        yield {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": track, "args": {"sort_index": track}}
+        yield _meta("thread_name", process, track, name=name)
+        yield _meta("thread_sort_index", process, track, sort_index=track)
 
 
 def _cpu_work(work: CpuSpan) -> tuple[str, _Event]:
@@ -126,11 +126,10 @@ def parallel_events(p: ParallelPrediction, process: int) -> Iterator[_Event]:
         yield from _device(p, share, process)
         process += 1
     groups = list(dict.fromkeys(message.group for message in p.messages))
-    yield _named(
-        "process_name", process, 0, f"links of {p.cluster.name}: {p.hidden_s:.3g} s hidden, {p.exposed_s:.3g} s exposed"
-    )
+    title = f"links of {p.cluster.name}: {p.hidden_s:.3g} s hidden, {p.exposed_s:.3g} s exposed"
+    yield _meta("process_name", process, 0, name=title)
     for track, group in enumerate(groups, 1):
-        yield _named("thread_name", process, track, group)
+        yield _meta("thread_name", process, track, name=group)
     exposed = exposed_intervals(p)
     for message in p.messages:
         timing = message.timing
@@ -147,16 +146,13 @@ def parallel_events(p: ParallelPrediction, process: int) -> Iterator[_Event]:
 
 def _device(p: ParallelPrediction, share: Share, process: int) -> Iterator[_Event]:
     numbers = ", ".join(map(str, share.numbers))
-    yield _named("process_name", process, 0, f"{share.prediction.machine.name} {numbers}: {p.graph_name}, predicted")
-    labels = {"total_s": share.total_s, "batch": share.batch, "terms": dict(share.terms)}
-    yield {"ph": "M", "name": "process_labels", "pid": process, "args": {"labels": f"{share.batch} samples", **labels}}
-    for track, name in {
-        _CPU: f"CPU issues ({share.prediction.host.name})",
-        _KERNELS: "kernels",
-        _STAGE: "stage",
-        _FOR_OTHERS: "waits for others",
-    }.items():
-        yield _named("thread_name", process, track, name)
+    title = f"{share.prediction.machine.name} {numbers}: {p.graph_name}, predicted"
+    yield _meta("process_name", process, 0, name=title)
+    facts = {"total_s": share.total_s, "batch": share.batch, "terms": dict(share.terms)}
+    yield _meta("process_labels", process, labels=f"{share.batch} samples", **facts)
+    tracks = {_CPU: f"CPU issues ({share.prediction.host.name})", _KERNELS: "kernels", _STAGE: "stage"}
+    for track, name in {**tracks, _FOR_OTHERS: "waits for others"}.items():
+        yield _meta("thread_name", process, track, name=name)
     if share.run.slots:
         for what, start, end in share.run.slots:
             yield _event(process, _STAGE, "stage", what, start, end, {})
@@ -171,5 +167,5 @@ def _device(p: ParallelPrediction, share: Share, process: int) -> Iterator[_Even
         yield _event(process, _FOR_OTHERS, "wait", "waits for others", start, end, {})
 
 
-def _named(what: str, process: int, track: int, name: str) -> _Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": track, "args": {"name": name}}
+def _meta(what: str, process: int, track: int | None = None, **args: Any) -> _Event:
+    return {"ph": "M", "name": what, "pid": process, **({} if track is None else {"tid": track}), "args": args}

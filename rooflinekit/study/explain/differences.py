@@ -122,10 +122,10 @@ class Driver:
     """A group of kernels, by module and kind of op, and its time in both, in seconds with its waits."""
 
     module: str  # the path in a, or in b where a has none
+    counterpart: str = ""  # the module in b that stands in its place there, where its path is another
     kind: str
     a_s: float
     b_s: float
-    counterpart: str = ""  # the module in b that stands in its place there, where its path is another
 
     @property
     def delta_s(self) -> float:

@@ -201,16 +201,10 @@ class Explanation(FirstLine):
             "intervals_overlap": self.overlapping,
             "certain": self.ratio.certain,
             "b_by_a": [finite_or_none(self.ratio.low), finite_or_none(self.ratio.high)],
-            "drivers": [
-                {
-                    "module": d.module, "counterpart": d.counterpart, "kind": d.kind,
-                    "a_s": d.a_s, "b_s": d.b_s, "delta_s": d.delta_s,
-                }
-                for d in self.drivers[:_KEPT]
-            ],
+            "drivers": [{**asdict(driver), "delta_s": driver.delta_s} for driver in self.drivers[:_KEPT]],
             "story": list(sentences(self)),
             "details": list(self.details),
-        }  # fmt: skip
+        }
 
     @property
     def details(self) -> tuple[str, ...]:

@@ -315,14 +315,8 @@ _PROFILER = "ProfilerStep#"
 _MEDIANS = 16  # steps of which the calls are compared: as good as a thousand, in little memory
 #: Marks that PyTorch sets itself, within a step.
 _OWN_MARKS = (
-    "Optimizer.",
-    "enumerate(DataLoader)",
-    "## ",
-    "Torch-Compiled Region",
-    "autograd::",
-    "nccl:",
-    "record_param",
-)
+    "Optimizer.", "enumerate(DataLoader)", "## ", "Torch-Compiled Region", "autograd::", "nccl:", "record_param",
+)  # fmt: skip
 
 
 def profile_of(trace: Trace, mark: str | None = None) -> Profile:
