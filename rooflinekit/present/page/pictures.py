@@ -40,7 +40,7 @@ def kernels_of(p: Prediction) -> View:
         figure, points=tuple(point for point in figure.points if id(point) in shown),
         rail=tuple(point for point in figure.rail if id(point) in shown),
     )  # fmt: skip
-    titles = [f"{r['name']}, {r['module']}: {r['time']['text']} ({r['share']['text']})" for r in rows]
+    titles = [f"{r['name']}, {r['module']}: {said(r['point'].time_s, 's')} ({r['point'].share:.1%})" for r in rows]
     label = f"Roofline of {p.graph_name}: FLOP/s by FLOP per byte; the table below holds the same kernels"
     return {
         "charts": inline(lambda: roofline(drawn), "roofline", label, (500, 330), titles=titles),
@@ -55,30 +55,20 @@ def kernels_of(p: Prediction) -> View:
 
 def _kernel(point: Point, figure: Figure) -> View:
     memory = figure.memory_roof(point.device)
-    roofs = {roof.name: roof for roof in figure.roofs if roof.provenance == "datasheet"}
+    peaks = {roof.name: roof.value for roof in figure.roofs if roof.provenance == "datasheet"}
+    limits = {memory.name: memory.value}
+    achieved = point.bandwidth
     if point.flop:
-        attainable = min(roofs[point.roof].value, point.intensity * memory.value)
-        rate, value, of_roof = said(point.performance, "flop/s"), point.performance, point.performance
-    else:
-        attainable = memory.value
-        rate, value, of_roof = said(point.bandwidth, "byte/s"), 0.0, point.bandwidth
-    intensity = three_digits(point.intensity) if point.intensity >= 0.01 else f"{point.intensity:.1e}"
-    lower = point.flop and point.intensity * memory.value < roofs[point.roof].value
-    roof = memory.name if lower or not point.flop else point.roof
+        limits = {memory.name: point.intensity * memory.value, point.roof: peaks[point.roof]}
+        achieved = point.performance
+    roof = min(limits, key=lambda name: (limits[name], name != point.roof))
     return {
+        "point": point,
         "name": f"{point.word}{f' ({point.algorithm})' if point.algorithm else ''}",
         "module": _pattern(point.modules),
-        "phase": point.phase,
-        "math": point.math,
-        "bound": point.bound,
-        "count": point.kernels,
-        "time": {"text": said(point.time_s, "s"), "value": point.time_s},
-        "share": {"text": f"{point.share:.1%}", "value": point.share},
-        "flop": {"text": said(point.flop, "flop") if point.flop else "–", "value": point.flop},
-        "bytes": {"text": said(point.bytes, "byte"), "value": point.bytes},
-        "intensity": {"text": intensity if point.flop else "–", "value": point.intensity},
-        "rate": {"text": rate, "value": value},
-        "of_roof": {"text": f"{of_roof / attainable:.0%}", "value": of_roof / attainable},
+        "intensity": three_digits(point.intensity) if point.intensity >= 0.01 else f"{point.intensity:.1e}",
+        "rate": said(achieved, "flop/s" if point.flop else "byte/s"),
+        "of_roof": achieved / limits[roof],
         "roof": roof,
     }
 

@@ -25,6 +25,7 @@ from rooflinekit.present.figures.records.build import kernel_figure
 from rooflinekit.present.figures.records.figure import by_time
 from rooflinekit.present.page.pictures import energy_of, kernels_of, step_of
 from rooflinekit.present.page.studies import difference_bars, interval_bars, waterfall_bars
+from rooflinekit.present.text.form import said
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.compare.limits import power_limits
@@ -159,7 +160,8 @@ def test_marks_are_the_rows_of_the_table(prediction: Prediction) -> None:
     for svg in view["charts"]:
         marks = of_class(svg, "mark")
         assert [mark.get("data-k") for mark in marks] == [str(i) for i in range(len(view["rows"]))]
-        told = [f"{r['name']}, {r['module']}: {r['time']['text']} ({r['share']['text']})" for r in view["rows"]]
+        times = [f"{said(r['point'].time_s, 's')} ({r['point'].share:.1%})" for r in view["rows"]]
+        told = [f"{r['name']}, {r['module']}: {time}" for r, time in zip(view["rows"], times, strict=True)]
         assert [mark.findtext("title") for mark in marks] == told
     assert {node.get("data-k") for node in of_class(view["charts"][0], "name")} >= {"0", None}  # roofs have none
 
