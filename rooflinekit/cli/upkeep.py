@@ -44,9 +44,9 @@ def guard(
     Example: rooflinekit guard --lock examples/rooflinekit.lock --format markdown
     """
     check_word("--format", form, _FORMATS)
-    from rooflinekit.api import guard as walk
+    from rooflinekit.study.guard import check as guards
 
-    found = walk.guard(lock, _predicted, only=names or (), update=update)
+    found = guards.guard(lock, _predicted, only=names or (), update=update)
     return Answer(
         "guard",
         lambda: {"checked": [one.to_dict() for one in found]},

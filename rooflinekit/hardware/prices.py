@@ -107,9 +107,9 @@ def load_prices(name_or_path: str | Path) -> PriceTable:
     return _table(read_mapping(*known[text]), text)
 
 
-def price_table(hours: Iterable[tuple[str, float]], source: str, day: date, currency: str = "USD") -> PriceTable:
-    """A table of pairs: a GPU by any of its names, and what an hour of it costs."""
-    prices = [{"gpu": gpu, "hour": hour, "currency": currency, "day": day, "source": source} for gpu, hour in hours]
+def price_table(hours: Iterable[tuple[str, float]], source: str, day: date) -> PriceTable:
+    """A table of pairs: a GPU by any of its names, and the dollars of an hour."""
+    prices = [{"gpu": gpu, "hour": hour, "currency": "USD", "day": day, "source": source} for gpu, hour in hours]
     return _table({"schema": SCHEMA_VERSION, "prices": prices}, source)
 
 

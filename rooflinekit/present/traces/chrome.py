@@ -167,5 +167,5 @@ def _device(p: ParallelPrediction, share: Share, process: int) -> Iterator[_Even
         yield _event(process, _FOR_OTHERS, "wait", "waits for others", start, end, {})
 
 
-def _meta(what: str, process: int, track: int | None = None, **args: Any) -> _Event:
+def _meta(what: str, process: int, track: int | None = None, /, **args: Any) -> _Event:
     return {"ph": "M", "name": what, "pid": process, **({} if track is None else {"tid": track}), "args": args}

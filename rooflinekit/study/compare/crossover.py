@@ -207,29 +207,28 @@ class Intensity:
 
     def limit(self, size: str) -> sympy.Expr:
         """What it tends to as this size grows without end, in the others. Raises InputError for what has no limit."""
-        free = self._free(size)
-        real = sympy.Dummy(size, positive=True)
-        return sympy.factor(sympy.limit(self.formula.subs(free, real), real, sympy.oo))
+        formula, real = self._in(size)
+        return sympy.factor(sympy.limit(formula, real, sympy.oo))
 
     def reaching(self, value: float | sympy.Expr, size: str) -> tuple[sympy.Expr, ...]:
         """The values of a size at which it is `value`, such as a ridge point, in the other sizes; none for never.
 
         Values are real, not rounded to whole sizes. Raises InputError where the formula is not polynomial.
         """
-        free = self._free(size)
-        real = sympy.Dummy(size, positive=True)
+        formula, real = self._in(size)
         # A float would turn exact roots into long decimals.
         wanted = sympy.nsimplify(value, rational=True)
-        equation = sympy.numer(sympy.together(self.formula.subs(free, real) - wanted))
-        return tuple(sympy.solve(equation, real))
+        return tuple(sympy.solve(sympy.numer(sympy.together(formula - wanted)), real))
 
-    def _free(self, size: str) -> sympy.Symbol:
+    def _in(self, size: str) -> tuple[sympy.Expr, sympy.Dummy]:
+        """The formula in a positive number for this size, and that number."""
         if symbol(size) not in self.formula.free_symbols:
             has = ", ".join(sorted(map(str, self.formula.free_symbols))) or "no size"
             raise InputError(f"the intensity of {self.name} does not depend on {size!r}: it depends on {has}")
         if not self._rational:
             raise InputError(f"the intensity of {self.name} is no quotient of polynomials: {self.formula}")
-        return symbol(size)
+        real = sympy.Dummy(size, positive=True)
+        return self.formula.subs(symbol(size), real), real
 
     def __str__(self) -> str:
         return f"{self.name}: {self.formula} FLOP/byte"

@@ -241,7 +241,7 @@ def compare_machines(
     if not found:
         raise FormatError(f"none of the GPUs can run it: {next(iter(refused.values()))}")
     math, tensor_core = main_format(found[0])
-    rows = [_row(p, stated_peak(p.machine, math, tensor_core=tensor_core)) | bounds.cost_of(p) for p in found]
+    rows = [row | bounds.cost_of(p) for p, row in zip(found, _rows(found), strict=True)]
     found, rows, beyond = bounds.kept(found, rows)
     refused |= beyond
     column, largest_first, *_ = SORTS["cost" if sort == "per-dollar" and bounds.currency else sort]

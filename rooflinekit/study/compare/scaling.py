@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -146,10 +146,9 @@ def _facts(p: ParallelPrediction, *, counted: bool) -> tuple[str, ...]:
 
 def _devices(p: ParallelPrediction, *, counted: bool = True) -> str:
     """How many of which, "2 × T4": of several kinds all of them."""
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for share in p.shares:
-        name = share.prediction.machine.device.short_title
-        counts[name] = counts.get(name, 0) + len(share.numbers)
+        counts[share.prediction.machine.device.short_title] += len(share.numbers)
     return " + ".join(f"{count} × {name}" if counted else name for name, count in counts.items())
 
 

@@ -87,11 +87,7 @@ def _named(a: Device | Host, b: Device | Host) -> tuple[str, str]:
 def _format(graph: Graph) -> str:
     """The floating-point format that most of the weights, or of the inputs, are stored in."""
     for tensors in (graph.weights, graph.inputs):
-        stored: Counter[str] = Counter()
-        for tensor in tensors:
-            if tensor.dtype.is_floating:
-                stored[tensor.dtype.value] += 1
-        if stored:
+        if stored := Counter(tensor.dtype.value for tensor in tensors if tensor.dtype.is_floating):
             return stored.most_common(1)[0][0]
     return "no floating point"
 

@@ -168,11 +168,9 @@ def _roofs(p: ParallelPrediction, sent: Sent, names: _LinkNames) -> tuple[Roof, 
 
 
 def _sends(p: ParallelPrediction, sent: Sequence[Sent], names: _LinkNames) -> dict[str, float]:
-    device = p.slowest.prediction.machine.name
-    found: dict[str, float] = {}
+    found: dict[str, float] = defaultdict(float)
     for one in sent:
-        name = names[device, one.link]
-        found[name] = found.get(name, 0.0) + one.bytes
+        found[names[p.slowest.prediction.machine.name, one.link]] += one.bytes
     return found
 
 
@@ -182,9 +180,9 @@ def _paths(
     if words:
         stops = tuple(_link_stop(p, sent, str(word)) for p, sent, word in zip(steps, sends, words, strict=True))
         return (Trajectory(name="", over="", stops=stops),)
-    groups: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = defaultdict(list)
     for i, p in enumerate(steps):
-        groups.setdefault(family_of(p), []).append(i)
+        groups[family_of(p)].append(i)
     found = []
     for name, members in zip(_group_names(steps, list(groups.values())), groups.values(), strict=True):
         counts = [f"{name}{', ' * bool(name)}{steps[i].gpus} GPUs" for i in members]
