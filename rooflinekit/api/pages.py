@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api.keywords import with_named
 from rooflinekit.api.measured import Correction, corrected
-from rooflinekit.api.predict import host_of, machines_of
+from rooflinekit.api.predict import host_of, machine_of, machines_of
 from rooflinekit.api.sweep import Workloads, opened_graphs
-from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, devices, load_device
@@ -106,7 +105,7 @@ def _compared(
         rule = "The GPUs named for this report."
     if len(chosen) == 1:
         return None, ""
-    machines = [p.machine, *(Machine.of(d, constants_for(d), burst=p.machine.burst) for d in chosen[1:])]
+    machines = [p.machine, *(machine_of(d, burst=p.machine.burst) for d in chosen[1:])]
     return compare_machines(p.graph, machines, p.host, p.execution, corrected=correct), rule
 
 
