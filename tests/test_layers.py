@@ -54,7 +54,7 @@ OUTSIDE = {
     "study/compare": {"scipy", "sympy", "pandas"},
     "study/transfer": {"numpy", "scipy", "pandas"},
     "study/guard": {"pydantic"},
-    "present/text": {"rich", "numpy", "pandas"},
+    "present/text": {"rich", "pandas"},
     "present/figures": {"matplotlib", "numpy", "pandas", "pydantic"},
     "present/traces": set(),
     "present/page": {"jinja2"},

@@ -48,20 +48,9 @@ def calibrated(found: Calibrated, files: Mapping[str, Iterable[Path]]) -> dict[s
 
 def own_fit(fit: OwnFit) -> dict[str, Any]:
     """The constants that a device's own measurements tell, and how far predictions are off with and without them."""
-    from math import expm1
-    from statistics import median
-
     return {
         "constants": _constants(fit.calibration.constants),
-        "families": {
-            family: {
-                "cases": len(errors),
-                "typical_error": expm1(median(map(abs, errors))),
-                "typical_error_before": expm1(median(map(abs, fit.errors_before[family]))),
-                "bias": expm1(median(errors)),
-            }
-            for family, errors in fit.errors.items()
-        },
+        "families": fit.families,
         "worst": [
             {"case": miss.name, "measured_s": miss.measured_s, "predicted_s": miss.predicted_s} for miss in fit.worst
         ],

@@ -91,9 +91,8 @@ class Network(Record):
     kind: Annotated[str, Choice(NETWORKS)]
     port_rate: Annotated[float, Quantity("bit/s", low=1e6, high=1e15)]
     ports: Annotated[int, Field(ge=1, le=256)] = 1  # of a node
-    latency: Annotated[
-        float, Quantity("s", zero=True, high=10.0)
-    ]  # from one node's memory to another's, of an empty message
+    # From one node's memory to another's, of an empty message.
+    latency: Annotated[float, Quantity("s", zero=True, high=10.0)]
 
     @property
     def one_way(self) -> float:
@@ -107,9 +106,8 @@ class Cluster(Record):
     schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     name: Identifier  # the file name without ending
     display_name: Line | None = None
-    devices: Annotated[
-        tuple[Members, ...], Field(strict=False, min_length=1)
-    ]  # of one node, in the order of their numbers
+    # Of one node, in the order of their numbers.
+    devices: Annotated[tuple[Members, ...], Field(strict=False, min_length=1)]
     nodes: Annotated[int, Field(ge=1, le=_MOST_DEVICES)] = 1
     nvlink: Nvlink | None = None
     pcie: PcieLinks | None = None

@@ -251,6 +251,16 @@ class OwnFit:
     worst: tuple[Miss, ...]  # the furthest off, first
     left_out: int  # measurements faster than the datasheet allows
 
+    @property
+    def families(self) -> dict[str, dict[str, float]]:
+        """By family how many cases there are, and what predictions are off by with and without these constants."""
+        found = {}
+        for family, errors in self.errors.items():
+            before = self.errors_before[family]
+            off = {"typical_error": np.abs(errors), "typical_error_before": np.abs(before), "bias": errors}
+            found[family] = {"cases": len(errors), **{name: float(np.expm1(np.median(e))) for name, e in off.items()}}
+        return found
+
 
 def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) -> OwnFit:
     """Fits the constants that differ between devices on measurements of one: campaigns that name it as their GPU.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from rich.table import Table
 
 from rooflinekit.calibrate.bench.session import Calibrated, outliers_of, warnings_of
@@ -64,12 +63,11 @@ def _costs(costs: Sequence[HostCost]) -> Table:
 
 
 def _families(fit: OwnFit) -> Table:
-    rows = []
-    for family, errors in fit.errors.items():
-        before = fit.errors_before[family]
-        typical, typical_before, bias = (np.expm1(np.median(e)) for e in (np.abs(errors), np.abs(before), errors))
-        rows.append((family, len(errors), f"{typical:.0%}", f"{typical_before:.0%}", f"{bias:+.0%}"))
-    return table(("family", "cases", "typical error", "before the fit", "bias"), rows)
+    columns: dict[str, Cell] = {
+        "family": ("family", ""), "cases": ("cases", ""), "typical error": ("typical_error", ".0%"),
+        "before the fit": ("typical_error_before", ".0%"), "bias": lambda row: f"{row['bias']:+.0%}",
+    }  # fmt: skip
+    return table_of(columns, ({"family": family, **found} for family, found in fit.families.items()))
 
 
 def _worst(fit: OwnFit) -> Table:

@@ -77,10 +77,8 @@ def _beside(predictions: Sequence[Prediction], largest: Sequence[int], *, terms:
     if predictions[1:] and not terms:
         heads, lines = rows_of(predictions)
         if largest:
-            heads, lines = (
-                [*heads, "largest batch"],
-                [[*cells, str(n)] for cells, n in zip(lines, largest, strict=True)],
-            )
+            heads = [*heads, "largest batch"]
+            lines = [[*cells, str(n)] for cells, n in zip(lines, largest, strict=True)]
         return table(heads, lines)
     rows = [(label, *values) for label, values in (table_rows if terms else answer_rows)(predictions)]
     if largest:

@@ -152,12 +152,8 @@ def print_fleets(found: FleetSearch) -> None:
 
 def _print_table(found: Sequence[Capacity], load: float | None, *, copies: bool = False) -> None:
     level = found[0].level
-    promised = ", ".join(
-        f"{name} within {_s(value)}"
-        for name, value in (
-            (MEASURES["ttft_s"], level.ttft_s), (MEASURES["tpot_s"], level.tpot_s), (MEASURES["e2e_s"], level.e2e_s)
-        ) if value is not None
-    )  # fmt: skip
+    stated = ((name, getattr(level, name)) for name in ("ttft_s", "tpot_s", "e2e_s"))
+    promised = ", ".join(f"{MEASURES[name]} within {_s(value)}" for name, value in stated if value is not None)
     first = found[0].at
     kept = f"{promised}, for {level.share:.0%} of the requests:"
     say(f"{first.decoder.name}, {_kind(first)}", kept, soft_wrap=True)

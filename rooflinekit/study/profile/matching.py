@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -320,9 +320,7 @@ class Validation(Matched, FirstLine):
             raise CampaignError(one_line(error, cls, str(file))) from error
 
     def __str__(self) -> str:
-        def text(seconds: float) -> str:
-            return format_quantity(seconds, "s")
-
+        text = partial(format_quantity, unit="s")
         low, high = text(self.predicted.low_s), text(self.predicted.high_s)
         where = "inside" if self.inside else "outside"
         lines = [

@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Literal
@@ -149,9 +150,7 @@ class Profile(FirstLine):
         return ProfileComparison(profile=self, prediction=prediction, ops=match(self.ops, prediction.timings))
 
     def __str__(self) -> str:
-        def text(seconds: float) -> str:
-            return format_quantity(seconds, "s")
-
+        text = partial(format_quantity, unit="s")
         first = f"{self.file}: {text(self.wall_s)} a step, {self.regime}"
         if not self.on_gpu:
             return first

@@ -35,6 +35,7 @@ from rooflinekit.study.sweep.points import (
     Setting,
     Table,
     Together,
+    count_of,
     grid_of,
     predict_points,
     unknown_points,
@@ -85,7 +86,7 @@ class Piece:
     @property
     def points(self) -> int:
         """Combinations of sizes."""
-        return _count(self.sizes)
+        return count_of(self.sizes)
 
     @property
     def rows(self) -> int:
@@ -272,7 +273,7 @@ def predict_settings(
     teams = [one for one in settings if isinstance(one, Team)]
     if not teams:
         return predict_points(graph, [one for one in settings if isinstance(one, Setting)], sizes, memory=memory)
-    points = [{name: int(column[i]) for name, column in sizes.items()} for i in range(_count(sizes))]
+    points = [{name: int(column[i]) for name, column in sizes.items()} for i in range(count_of(sizes))]
     return [_stacked([_planned(graph, team, point) for point in points], memory) for team in teams]
 
 
@@ -282,15 +283,10 @@ def unknown_settings(
 ) -> list[Table]:  # fmt: skip
     """The same tables where nothing is known: numbers are missing, and `problem` says why."""
     if isinstance(settings[0], Team):
-        table = _stacked([{**_UNKNOWN, "problem": problem}] * _count(sizes), memory)
+        table = _stacked([{**_UNKNOWN, "problem": problem}] * count_of(sizes), memory)
     else:
         table = unknown_points(graph, sizes, problem, memory=memory)
     return [table] * len(settings)
-
-
-def _count(sizes: Mapping[str, NDArray[np.int64]]) -> int:
-    """Combinations of sizes."""
-    return len(next(iter(sizes.values()))) if sizes else 1
 
 
 def _stacked(rows: Sequence[Mapping[str, Any]], memory: Memory) -> Table:

@@ -75,11 +75,16 @@ class Setting:
         return self.machine.device.dram.capacity
 
 
+def count_of(sizes: Mapping[str, NDArray[np.int64]]) -> int:
+    """Combinations of sizes."""
+    return len(next(iter(sizes.values()))) if sizes else 1
+
+
 def unknown_points(
     graph: Graph, sizes: Mapping[str, NDArray[np.int64]], problem: str, *, memory: Memory = True
 ) -> Table:
     """The columns of `predict_points` where nothing is known, and `problem`, which says why."""
-    count = len(next(iter(sizes.values()))) if sizes else 1
+    count = count_of(sizes)
     fills: dict[str, Any] = dict.fromkeys(("total_s", "low_s", "high_s", "gpu_s", "cpu_s"), np.nan)
     fills |= {"regime": np.int8(NO_REGIME), "energy_j": np.nan, "power_w": np.nan}
     if _BATCH in sizes or graph.sizes.get(_BATCH):
@@ -102,7 +107,7 @@ def predict_points(
     the seconds of each regime too, compute_s to overhead_s, and the step's flop and bytes.
     Raises FormatError for arithmetic that a machine does not have, and InputError for a CUDA graph that cannot be.
     """
-    count = len(next(iter(sizes.values()))) if sizes else 1
+    count = count_of(sizes)
     found: list[Table] = [{} for _ in settings]
     kinds = [_kind(graph, setting) for setting in settings]
     for _, group in groupby(sorted(range(len(settings)), key=kinds.__getitem__), key=kinds.__getitem__):
