@@ -329,36 +329,28 @@ def attention(
     if not isinstance(rates, AttentionRates):
         rates = attention_rates(rates, head_dim=head_dim, causal=causal)
     with sheet(None, width, venue, panels=2) as page:
-        font, handles = page.style.axis_font, []
-        for axes, found, name in zip(
-            page.panels, (rates.forward, rates.backward), ("Forward", "Backward"), strict=True
-        ):
-            looks: list[dict[str, Any]] = [
-                {"color": colour, "marker": marker, "markersize": 3, "label": kernel,
-                 "linewidth": 2.0 if kernel == rates.chosen else 0.9}
-                for kernel, colour, marker in zip(found, SERIES_COLOURS, _SHAPES, strict=False)
-            ]  # fmt: skip
-            for look, line in zip(looks, found.values(), strict=True):
-                axes.plot(rates.lengths, [rate / 1e12 for rate in line], **look)
+        font = page.style.axis_font
+        told = (("Forward", rates.forward), ("Backward", rates.backward))
+        for axes, (name, found) in zip(page.panels, told, strict=True):
+            for (kernel, line), colour, marker in zip(found.items(), SERIES_COLOURS, _SHAPES, strict=False):
+                chosen = kernel == rates.chosen
+                axes.plot(
+                    rates.lengths, [rate / 1e12 for rate in line], color=colour, marker=marker, markersize=3,
+                    linewidth=2.0 if chosen else 0.9, label=kernel + ", PyTorch's choice" * chosen,
+                )  # fmt: skip
             axes.set_xscale("log")
             axes.set_xlim(rates.lengths[0] / 1.2, rates.lengths[-1] * 1.2)
             axes.set_ylim(0, 1.1 * max(max(line) for line in found.values()) / 1e12)
             axes.set_ylabel(f"{name}\n(TFLOP/s)", fontsize=font)
             axes.yaxis.set_major_locator(MaxNLocator(4))
             plain_frame(axes, page.style, grid="both")
-            handles = [
-                Line2D(
-                    [], [], **{**look, "label": look["label"] + ", PyTorch's choice" * (look["label"] == rates.chosen)}
-                )
-                for look in looks
-            ]
         last = page.panels[1]
         last.xaxis.set_major_locator(FixedLocator(rates.lengths))
         last.xaxis.set_minor_locator(NullLocator())
         last.xaxis.set_major_formatter(_PLAIN)
         heads = f"heads of {rates.head_dim}{', causal' * rates.causal}"
         last.set_xlabel(f"Length of sequences, {heads}\non {rates.device}", fontsize=font)
-        page.settle(handles)
+        page.settle([*last.get_lines()])
     return page.panels
 
 
