@@ -40,8 +40,7 @@ def explanation_of(e: Explanation) -> View:
     bars = difference_bars(e.a.total_s, list(terms.values()))
     names = (e.a.graph_name, e.b.graph_name)
     labels = [names[0], *(capital(MEANING[name]) for name in terms), names[1]]
-    changes = [signed(more) if more else seconds(0.0) for more in terms.values()]
-    texts = [seconds(e.a.total_s), *changes, seconds(e.b.total_s)]
+    texts = [seconds(e.a.total_s), *map(signed, terms.values()), seconds(e.b.total_s)]
     return {
         "names": names,
         "story": (*sentences(e), *details(e)),

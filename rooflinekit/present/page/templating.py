@@ -1,4 +1,4 @@
-"""What the HTML pages share: templates, style, the policy that lets nothing in, and how a page is made again."""
+"""What the HTML pages share: templates and their words for numbers, style, the policy that lets nothing in, origins."""
 
 from __future__ import annotations
 
