@@ -102,6 +102,9 @@ def _plain(value: Any) -> Any:
     """A value that JSON does not have, equal for equal values. Raises TypeError for one that no key can be made of."""
     if isinstance(value, Input):
         return repr(value)
+    if isinstance(value, functools.partial) and value.func is _built:
+        (name,) = value.args
+        return [name.lower(), value.keywords]
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Set):

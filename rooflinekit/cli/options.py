@@ -83,14 +83,14 @@ class Measured(Options):
 
         Raises what `MeasuredStep.of` raises, and InputError for options that belong to --measured.
         """
-        from rooflinekit.api.measured import MeasuredStep
-        from rooflinekit.study.transfer.evidence import read_measured
-
         if self.measured is None:
             for option, given in (("--measured-on", self.measured_on), ("--measured-at", self.measured_at)):
                 if given:
                     raise InputError(f"{option}: belongs to --measured, a time or a file, which is missing")
             return None
+        from rooflinekit.api.measured import MeasuredStep
+        from rooflinekit.study.transfer.evidence import read_measured
+
         changes = self.changes  # what can be wrong is looked at before the slow part
         with bar(f"reading {self.measured}", share=True) as advance:
             evidence = read_measured(self.measured, mark=mark, rank=rank, progress=advance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,7 @@ class Advice(FirstLine):
 
 #: A change, and how to predict it; or why there is nothing to predict.
 _Candidate = tuple[str, Callable[[], Prediction] | str]
+Traced = Callable[..., Graph]
 _USED = "it is used already"
 
 
@@ -137,8 +138,12 @@ def advise(
     devices = [gpu if isinstance(gpu, Device) else load_device(gpu) for gpu in gpus]
     found: list[Suggestion] = []
     left_out: list[tuple[str, str]] = []
-    groups = (_sizes, _formats, _executions, _pairs, _recurrence, _attention, _optimizers)
-    for what, predict in chain(*(group(p) for group in groups), _gpus(p, devices)):
+    traced = cache(partial(_traced, p))
+    groups = (
+        _sizes(p), _formats(p, traced), _executions(p), _pairs(p, traced), _recurrence(p), _attention(p),
+        _optimizers(p), _gpus(p, devices),
+    )  # fmt: skip
+    for what, predict in chain(*groups):
         try:
             if isinstance(predict, str):
                 raise ComparisonError(predict)
@@ -162,10 +167,13 @@ def _with(p: Prediction, graph: Graph | None = None, **changes: Any) -> Predicti
     return predict_graph(p.graph if graph is None else graph, p.machine, p.host, replace(p.execution, **changes))
 
 
-def _again(p: Prediction, backend: Backend | None = None, **options: Any) -> Prediction:
-    """The step with other options of its trace, at the same sizes."""
-    graph = resized(traced_with(p.graph, **options), **p.sizes)
-    return _with(p, graph, backend=backend or p.execution.backend)
+def _traced(p: Prediction, **options: Any) -> Graph:
+    """The step's graph with other options of its trace, at the same sizes."""
+    return resized(traced_with(p.graph, **options), **p.sizes)
+
+
+def _again(p: Prediction, traced: Traced, backend: Backend | None = None, **options: Any) -> Prediction:
+    return _with(p, traced(**options), backend=backend or p.execution.backend)
 
 
 def _sizes(p: Prediction) -> Iterator[_Candidate]:
@@ -176,16 +184,17 @@ def _sizes(p: Prediction) -> Iterator[_Candidate]:
     yield f"batch {batch} instead of {p.sizes[BATCH]}", lambda: _with(p, resized(p.graph, **{BATCH: batch}))
 
 
-def _formats(p: Prediction) -> Iterator[_Candidate]:
+def _formats(p: Prediction, traced: Traced) -> Iterator[_Candidate]:
     what = "channels last"
     if p.graph.channels_last:
         yield what, _USED
     elif not any(timing.kernel.family is Family.CONVOLUTION for timing in p.timings):
         yield what, "there is no convolution"
     else:
-        yield what, partial(_again, p, channels_last=True)
+        yield what, partial(_again, p, traced, channels_last=True)
     for wanted in (DType.BFLOAT16, DType.FLOAT16):
-        yield f"autocast in {wanted}", _USED if p.graph.autocast == wanted else partial(_again, p, autocast=wanted)
+        again = partial(_again, p, traced, autocast=wanted)
+        yield f"autocast in {wanted}", _USED if p.graph.autocast == wanted else again
 
 
 def _executions(p: Prediction) -> Iterator[_Candidate]:
@@ -201,14 +210,14 @@ def _executions(p: Prediction) -> Iterator[_Candidate]:
         yield what, partial(_with, p, copy="pinned", non_blocking=True)
 
 
-def _pairs(p: Prediction) -> Iterator[_Candidate]:
+def _pairs(p: Prediction, traced: Traced) -> Iterator[_Candidate]:
     """Autocast and torch.compile together: compiled, the casts are no kernels, and the CPU issues less."""
     wanted = DType.BFLOAT16 if p.machine.device.matrix_peak.get(Math.BF16) else DType.FLOAT16
     if p.graph.autocast is not None or p.execution.fused:
         return
     for backend, what in _BACKENDS.items():
         if backend == "compiled" or (backend == "reduce-overhead" and p.machine.device.kind == "gpu"):
-            yield f"autocast in {wanted} and {what}", partial(_again, p, backend, autocast=wanted)
+            yield f"autocast in {wanted} and {what}", partial(_again, p, traced, backend, autocast=wanted)
 
 
 def _recurrence(p: Prediction) -> Iterator[_Candidate]:
