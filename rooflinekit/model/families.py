@@ -20,7 +20,7 @@ from rooflinekit.model.algorithms import MIOPEN
 from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.libraries import rated_as
-from rooflinekit.model.machine import Machine, Spread
+from rooflinekit.model.machine import Machine, Spread, on_tensor_core
 from rooflinekit.model.stated import SPREADS
 
 #: Families that are told apart by format.
@@ -102,7 +102,7 @@ def residuals_of(kernel: Kernel, machine: Machine) -> str:
         return by_miopen(machine.device, math)
     if base not in MULTIPLYING:
         return base
-    if math in _ON_TENSOR_CORES and not machine.matrix_rate(math, tensor_core=kernel.tensor_core).on_tensor_core:
+    if math in _ON_TENSOR_CORES and not (kernel.tensor_core and on_tensor_core(machine.device, math)):
         math = Math.FP32
     return in_format(base, math)
 

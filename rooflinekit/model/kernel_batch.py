@@ -214,7 +214,7 @@ def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> Kerne
 
     def flat(numbers: Iterable[Number], places: Sequence[int] = everywhere) -> Floats:
         if points == 1:
-            return np.array([float(n.values[0] if isinstance(n, Column) else n) for n in numbers])
+            return np.array([n.values[0] if type(n) is Column else n for n in numbers], dtype=float)
         given, own = list(numbers), counts[list(places)]
         plain = np.array([0.0 if isinstance(n, Column) else float(n) for n in given])
         found: Floats = np.repeat(plain, own)

@@ -149,7 +149,7 @@ class GpuComparison:
         pairs = combinations(self.order, 2)
         return tuple((self.rows[a]["gpu"], self.rows[b]["gpu"]) for a, b in pairs if self.surely_faster(a, b))
 
-    @property
+    @cached_property
     def order(self) -> tuple[int, ...]:
         """The places of those on which it fits, the fastest first."""
         return tuple(sorted(self._fitting(), key=lambda place: float(self.rows[place]["total_s"])))

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any
 
@@ -187,29 +189,27 @@ def kernel_parts(
     names = leaders(p) if names is None else names
     timings = p.timings if timings is None else timings
     total = sum(timing.total_s for timing in timings)
-    weights: dict[Part, float] = defaultdict(float)
-    counts: dict[Part, int] = defaultdict(int)
+    found: dict[Part, list[Any]] = {}  # of each its weight, and how many kernels it is of
     for timing in timings:
         kernel = timing.kernel
         share = timing.total_s / total
         family, unit = base_of(kernel), residuals_of(kernel, p.machine)
-        weights[Part("family", family, unit)] += share
         alone = Part("kernel", family, unit, names.get(kernel.name, kernel.name), kernel.cost)
-        weights[alone] += share
-        counts[alone] += 1
+        for part in (Part("family", family, unit), alone):
+            own = found.setdefault(part, [0.0, 0])
+            own[0] += share
+            own[1] += 1
     spreads = p.machine.constants.spreads
 
-    def spread(part: Part, share: float) -> float:
+    def spread(part: Part, share: float, count: int) -> float:
         known = spreads[part.unit]
         if part.level == "family":
             return known.systematic
         return (
-            math.sqrt(float(known.random_variance(share * total, counts[part]))) / (share * total)
-            if share
-            else known.random
+            math.sqrt(float(known.random_variance(share * total, count))) / (share * total) if share else known.random
         )
 
-    return {part: Loaded(weight=weight, spread=spread(part, weight)) for part, weight in weights.items()}
+    return {part: Loaded(weight=weight, spread=spread(part, weight, n)) for part, (weight, n) in found.items()}
 
 
 def untold_parts(timings: Sequence[Timing]) -> dict[Part, Loaded]:
@@ -351,7 +351,11 @@ class Ratios:
         self._plain = all(type(p) is Prediction for p in predictions)
         self._known: dict[tuple[int, int, float], Ratio] = {}
         names = self._names() if self._plain else []
-        self._parts = [_by_key(p, own) for p, own in zip(predictions, names, strict=False)]
+        numbers = defaultdict[Any, int](count().__next__)
+        self._parts = [_by_key(p, own, numbers) for p, own in zip(predictions, names, strict=False)]
+        self._squares = [[size**2 for same in parts.values() for *_, size in same] for parts in self._parts]
+        self._doubled = defaultdict[Kinship, dict[tuple[int, int], float]](dict)  # correlations of parts by number
+        self._moved = cache(lambda place, ln: _moved(predictions[place], math.exp(ln)))
 
     def of(self, b: int, a: int, scale: float = 1.0) -> Ratio:
         """The b-th step's time by the a-th's, times `scale`; bounds from 0 on where either takes no time."""
@@ -377,7 +381,10 @@ class Ratios:
         """Of each step's kernels, what tells those apart that are as wrong: in one network the op, else the work."""
         if self._one_network:
             first = leaders(self._predictions[0])
-            return [{**leaders(p), **first} for p in self._predictions]
+            return [
+                first if all(timing.kernel.name in first for timing in p.timings) else {**leaders(p), **first}
+                for p in self._predictions
+            ]
         known: dict[tuple[str, str, Cost], str] = {}
         return [
             {
@@ -396,52 +403,57 @@ class Ratios:
         kernels = self._deviations * math.sqrt(max(0.0, self._variance(a, b, kin)))
         pace = self._deviations * max(first.host.spread, second.host.spread)
         issuing = kin.correlation(ISSUED, ISSUED) if self._one_network else 0.0
-        hosts = _by_hosts(first, second, kin.correlation(_HOST, _HOST), pace)
-        return kernels, hosts, _by_hosts(first, second, issuing, self._deviations * ISSUING)
+        hosts = self._by_hosts(a, b, kin.correlation(_HOST, _HOST), pace)
+        return kernels, hosts, self._by_hosts(a, b, issuing, self._deviations * ISSUING)
 
     def _variance(self, a: int, b: int, kin: Kinship) -> float:
         """s² of the logarithm, by all but the hosts."""
         ours, theirs = self._parts[a], self._parts[b]
-        found = sum(loaded.size**2 for parts in (ours, theirs) for same in parts.values() for _, loaded in same)
+        found, doubled = sum(chain(self._squares[a], self._squares[b])), self._doubled[kin]
         for key, same in ours.items():
-            if key[0] in (WHOLE.level, PROGRAM.level) and not self._one_network:
+            others = theirs.get(key, ())
+            if others and not self._one_network and same[0][1].level in (WHOLE.level, PROGRAM.level):
                 continue
-            for part, loaded in same:
-                for other, its in theirs.get(key, ()):
-                    found -= 2 * kin.correlation(part, other) * loaded.size * its.size
+            for number, part, size in same:
+                for other_number, other, other_size in others:
+                    pair = number, other_number
+                    if pair not in doubled:
+                        doubled[pair] = 2 * kin.correlation(part, other)
+                    found -= doubled[pair] * size * other_size
         return found
 
+    def _by_hosts(self, a: int, b: int, correlation: float, ln: float) -> tuple[float, float]:
+        """By what b's time falls and rises against a's, in ln, where CPUs are slower or faster by exp(ln).
 
-_Keyed = Mapping[tuple[str, str, str], Sequence[tuple[Part, Loaded]]]
+        One CPU moves both, and two each its own; between the two lies what is correlated, in squares.
+        """
+        (a_slow, a_fast), (b_slow, b_fast) = ([self._moved(place, one) for one in (ln, -ln)] for place in (a, b))
+        together = b_slow - a_slow, b_fast - a_fast
+        falls, rises = max(0.0, -min(together)), max(0.0, *together)
+        apart = math.hypot(b_fast, a_slow), math.hypot(b_slow, a_fast)
+        below, above = (
+            math.sqrt(correlation * one * one + (1 - correlation) * two * two)
+            for one, two in zip((falls, rises), apart, strict=True)
+        )
+        return below, above
 
 
-def _by_key(p: Prediction, names: Mapping[str, str]) -> _Keyed:
-    """The parts of a step's kernels and of the network, by what only parts that are correlated have in common."""
-    found: dict[tuple[str, str, str], list[tuple[Part, Loaded]]] = defaultdict(list)
+_Keyed = Mapping[int, Sequence[tuple[int, Part, float]]]
+
+
+def _by_key(p: Prediction, names: Mapping[str, str], numbers: Mapping[Any, int]) -> _Keyed:
+    """The parts of a step's kernels and of the network with their numbers and sizes, by the number of what only parts
+    that are correlated have in common.
+    """
+    loaded = list(of_network(p).items())
     if p.timings and p.total_s:
         share = sum(timing.total_s for timing in p.timings) / p.total_s
-        for part, one in (kernel_parts(p, names) | untold_parts(p.timings)).items():
-            loaded = Loaded(weight=one.weight * share, spread=one.spread)
-            found[part.level, part.family, part.name].append((part, loaded))
-    for part, loaded in of_network(p).items():
-        found[part.level, part.family, part.name].append((part, loaded))
+        own = kernel_parts(p, names) | untold_parts(p.timings)
+        loaded[:0] = ((part, replace(one, weight=one.weight * share)) for part, one in own.items())
+    found: dict[int, list[tuple[int, Part, float]]] = defaultdict(list)
+    for part, one in loaded:
+        found[numbers[part.level, part.family, part.name]].append((numbers[part], part, one.size))
     return found
-
-
-def _by_hosts(a: Prediction, b: Prediction, correlation: float, ln: float) -> tuple[float, float]:
-    """By what b's time falls and rises against a's, in ln, where CPUs are slower or faster by exp(ln).
-
-    One CPU moves both, and two each its own; between the two lies what is correlated, in squares.
-    """
-    (a_slow, a_fast), (b_slow, b_fast) = ([_moved(p, math.exp(one)) for one in (ln, -ln)] for p in (a, b))
-    together = b_slow - a_slow, b_fast - a_fast
-    falls, rises = max(0.0, -min(together)), max(0.0, *together)
-    apart = math.hypot(b_fast, a_slow), math.hypot(b_slow, a_fast)
-    below, above = (
-        math.sqrt(correlation * one * one + (1 - correlation) * two * two)
-        for one, two in zip((falls, rises), apart, strict=True)
-    )
-    return below, above
 
 
 def _moved(p: Prediction, s: float) -> float:
