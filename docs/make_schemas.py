@@ -151,10 +151,11 @@ SHARED = record({
     "communication_s": SECONDS, "exposed_s": SECONDS, "hidden_s": SECONDS, "collectives_s": named(SECONDS),
     "throughput": of("samples/s"), "one_gpu_s": perhaps(SECONDS), "speedup": perhaps(NUMBER),
     "efficiency": perhaps(NUMBER), "mfu": NUMBER, "hfu": NUMBER, "fits": FLAG, "energy": perhaps(TEAM_ENERGY),
+    "fullest": many(COUNT, 1), "fullest_name": TEXT,
     "devices": many(record({
         "device": TEXT, "numbers": many(COUNT, 1), "batch": COUNT, "total_s": SECONDS, "terms": record(TERMS),
         **dict.fromkeys(("peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "reserved_bytes"), BYTES),
-        "fits": FLAG,
+        "fits": FLAG, "verdict": VERDICT,
         "memory_over_time": record({
             "moments": named(record({
                 "op": TEXT, "start_s": SECONDS, "allocated": BYTES,
@@ -201,7 +202,9 @@ PROFILE = record({
     "kernels": many(record({"name": TEXT, "count": NUMBER, "seconds": SECONDS})),
 })  # fmt: skip
 CONSTANTS = named(record({"value": NUMBER, "error": NUMBER, "unit": TEXT, "source": TEXT}))
-CALIBRATION = record({"constants": CONSTANTS, "spreads": named(record({"random": NUMBER, "systematic": NUMBER, "short_s": NUMBER}))})
+CALIBRATION = record(
+    {"constants": CONSTANTS, "spreads": named(record({"random": NUMBER, "systematic": NUMBER, "short_s": NUMBER}))}
+)
 OWN_FIT = {
     "constants": CONSTANTS,
     "families": named(record({

@@ -72,6 +72,7 @@ class Share:
             "device": self.prediction.machine.name, "numbers": list(self.numbers), "batch": self.batch,
             "total_s": self.total_s, "terms": dict(self.terms),
             **{name: getattr(self.memory, name) for name in accounts},
+            "verdict": self.memory_verdict().to_dict(),
             "memory_over_time": held.document(self.course, self.total_s),
         }  # fmt: skip
 
@@ -316,7 +317,8 @@ class ParallelPrediction(Draws):
         return common_document(self, self.terms()) | {name: getattr(self, name) for name in names} | {
             "model": self.graph_name, "strategy": {"name": type(self.strategy).__name__, **asdict(self.strategy)},
             "savers": asdict(self.savers), "low_s": low, "high_s": high, "collectives_s": dict(self.message_terms),
-            "fullest": list(self.fullest.numbers), "devices": [share.to_dict() for share in self.shares],
+            "fullest": list(self.fullest.numbers), "fullest_name": _named(self.fullest.numbers),
+            "devices": [share.to_dict() for share in self.shares],
             "accuracy": [one.to_dict() for one in self.accuracy], "notes": list(self.notes),
         }  # fmt: skip
 

@@ -74,6 +74,9 @@ def test_each_device_has_a_verdict(batch: int) -> None:
         assert (found.allocated.bytes, found.reserved.bytes) == (share.memory.peak_bytes, share.memory.reserved_bytes)
         assert (found.probability > 0.5) == share.memory.fits == (batch == 64)
     assert p.memory_text.endswith(f"the fullest: GPU {p.fullest.numbers[0]}")
+    told = p.to_dict()
+    assert told["fullest_name"] == f"GPU {p.fullest.numbers[0]}"
+    assert [one["verdict"] for one in told["devices"]] == [share.memory_verdict().to_dict() for share in p.shares]
 
 
 def test_levels_by_hand() -> None:
