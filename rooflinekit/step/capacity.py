@@ -23,7 +23,12 @@ MOST = 2**30
 
 def fits_on(graph: Graph, device: Device, execution: Execution) -> bool:
     """Whether a step, run so, fits the device's memory; no kernel is timed."""
-    return memory_of(graph, issues_for(graph, device, execution), device, fused=execution.fused).fits
+    return _memory(graph, device, execution).fits
+
+
+def _memory(graph: Graph, device: Device, execution: Execution) -> MemoryUse:
+    issues = issues_for(graph, device, execution)
+    return memory_of(graph, issues, device, fused=execution.fused, captured=execution.as_graph)
 
 
 def largest_size(p: Prediction, size: str) -> int:
@@ -38,8 +43,7 @@ def largest_size(p: Prediction, size: str) -> int:
 
     @cache
     def memory(value: int) -> MemoryUse:
-        graph = whole.at(**others, **{size: value})
-        return memory_of(graph, issues_for(graph, device, execution), device, fused=execution.fused)
+        return _memory(whole.at(**others, **{size: value}), device, execution)
 
     value = p.sizes[size]
     guess = min(guessed(p.memory, value), MOST)

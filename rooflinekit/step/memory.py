@@ -20,7 +20,7 @@ from rooflinekit.model.convolution import is_convolution
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.libraries import exists
 from rooflinekit.model.miopen import NAIVE, UNFOLDED
-from rooflinekit.step.allocator import reserved_at, reserved_bytes, rounded, segments_of
+from rooflinekit.step.allocator import DEFAULT, Settings, reserved_at, reserved_bytes, rounded, segments_of
 from rooflinekit.units import format_bytes
 
 #: What a process takes of a GPU's memory before its first tensor: the driver's context, and the kernels of PyTorch's
@@ -116,18 +116,20 @@ class Alive:
         return sum(self.bytes_of.values())
 
 
-def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False) -> MemoryUse:
+def memory_of(
+    graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False, captured: bool = False
+) -> MemoryUse:
     """Follows each tensor from the op that makes it to the last one that uses it, and a block for it.
 
     Weights, inputs and the optimizer's state live throughout; outputs and gradients from when they are made on. Unless
     torch.compile has `fused` the kernels, a tensor also lives as long as forward's own variables and calls hold it, and
-    autocast's copies of weights until the region ends.
+    autocast's copies of weights until the region ends. captured: as a CUDA graph, see `Blocks.pools`.
     """
     on_gpu = device.kind == "gpu"
     # Kernels that are remembered are the same object on the next device; they are kept, so that its id stays theirs.
-    key = "memory", id(issues), on_gpu, product_workspace(device), fused
+    key = "memory", id(issues), on_gpu, product_workspace(device), fused, captured
     if key not in graph.memo:
-        blocks = blocks_of(graph, issues, device, fused=fused)
+        blocks = blocks_of(graph, issues, device, fused=fused, captured=captured)
         graph.memo[key] = issues, blocks, _without_limit(graph, issues, blocks, device)
     kept: tuple[Sequence[Issue], Blocks, MemoryUse] = graph.memo[key]
     _, blocks, found = kept
@@ -135,11 +137,10 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     context = context_of(device, convolves=blocks.convolves)
     limit, whole = room_of(device.dram.capacity, context), True
     if on_gpu and found.reserved_bytes > limit:  # there the allocator gives back what it keeps, and tries again
-        program = blocks.program(STEPS)
-        reserved = reserved_bytes(program, blocks.sizes, limit)
+        reserved = blocks.reserved(limit, STEPS)
         whole = reserved is not None
         if not whole and blocks.optional:
-            reserved = reserved_bytes(program, blocks.sizes, limit, blocks.optional)
+            reserved = blocks.reserved(limit, STEPS, blocks.optional)
     return replace(
         found,
         reserved_bytes=found.peak_bytes if reserved is None else reserved,
@@ -154,7 +155,7 @@ def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device
     """The memory of a step on such a device, were there no end of it."""
     peak, where = _peak(blocks)
     on_gpu = device.kind == "gpu"
-    reserved = reserved_bytes(blocks.program(), blocks.sizes, math.inf) if on_gpu else peak
+    reserved = blocks.reserved() if on_gpu else peak
     by_role: dict[Role, int] = defaultdict(int)
     for spec in blocks.standing:
         by_role[spec.role] += int(spec.bytes)
@@ -209,6 +210,7 @@ class Blocks:
     temporary: Sequence[int]  # of each op, given back when it ends
     spared: Sequence[bool]  # whether the op runs without it where there is no room: by another algorithm
     convolves: bool = False  # whether it runs convolutions
+    captured: bool = False  # whether it is a CUDA graph
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -254,6 +256,31 @@ class Blocks:
         left = [-1 - lives[life] for life in self.lives if life.last >= len(self.temporary)]
         return [*range(len(self.fixed)), *(found + left) * (steps - 1), *found]
 
+    def pools(self, steps: int = 1) -> tuple[list[int], ...]:
+        """The program of each of the allocator's pools, one after the other.
+
+        A captured step allocates in a pool of its own, once, and nothing else is placed there: neither weights lie in
+        its segments nor it in theirs. What the eager warm-up has left is gone: torch.cuda.graph empties the cache
+        before it captures, and torch.compile warms up in the same pool (torch/cuda/graphs.py, `graph.__enter__`;
+        torch/_inductor/cudagraph_trees.py, `CUDAWarmupNode`). cuBLAS's workspace is one of the capturing stream.
+        """
+        if not self.captured:
+            return (self.program(steps),)
+        program, standing = self.program(), len(self.standing)
+        return program[:standing], program[standing:]
+
+    def reserved(
+        self, limit: float = math.inf, steps: int = 1, optional: Set[int] = frozenset(), settings: Settings = DEFAULT
+    ) -> int | None:
+        """The most bytes in segments of all pools, see `allocator.reserved_bytes`."""
+        total, sizes = 0, self.sizes
+        for program in self.pools(steps):
+            found = reserved_bytes(program, sizes, limit - total, optional, settings)
+            if found is None:
+                return None
+            total += found
+        return total
+
 
 class PointMemory:
     """What a step, whose sizes are columns, needs of the memory of any device whose kernels are these."""
@@ -274,7 +301,7 @@ class PointMemory:
         }
         self._most = sum(map(segments_of, self._sizes.values()), np.zeros(points.count))
         self._blocks = blocks
-        self._programs: dict[int, list[int]] = {}  # by steps in a row, once they are asked for
+        self._programs: dict[int, list[list[int]]] = {}  # by steps in a row, once they are asked for
         self._reserved = np.full(points.count, _UNKNOWN)  # bytes of segments where there is no limit
 
     def fits(self, device: Device) -> NDArray[np.bool_]:
@@ -300,12 +327,17 @@ class PointMemory:
         if not index.size:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
         sizes = {i: size[index] if len(size) > 1 else size for i, size in self._sizes.items()}
-        program = self._program(STEPS if limit < np.inf else 1)
-        return reserved_at(program, sizes, np.full(len(index), limit), self._optional)
+        total, failed = np.zeros(len(index), dtype=np.int64), np.zeros(len(index), dtype=bool)
+        for program in self._pools(STEPS if limit < np.inf else 1):
+            found, none = reserved_at(program, sizes, limit - total, self._optional)
+            total, failed = total + found, failed | none
+        return total, failed
 
-    def _program(self, steps: int) -> list[int]:
+    def _pools(self, steps: int) -> list[list[int]]:
         if steps not in self._programs:
-            self._programs[steps] = [i for i in self._blocks.program(steps) if max(i, -1 - i) in self._sizes]
+            self._programs[steps] = [
+                [i for i in program if max(i, -1 - i) in self._sizes] for program in self._blocks.pools(steps)
+            ]
         return self._programs[steps]
 
     def _column(self, number: Number) -> NDArray[np.int64]:
@@ -314,7 +346,7 @@ class PointMemory:
         return np.broadcast_to(np.asarray(values_of(number), dtype=np.int64), (self._points.count,))
 
 
-def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool) -> Blocks:
+def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool, captured: bool = False) -> Blocks:
     """What the step asks for, see `memory_of`."""
     ops = [issue.op for issue in issues]
     standing = _standing(graph)
@@ -329,6 +361,7 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
         temporary=[workspace_of(issue, device, fused=fused) for issue in issues],
         spared=[_is_spared(issue, device) for issue in issues],
         convolves=any(map(is_convolution, ops)),
+        captured=captured,
     )
 
 

@@ -350,7 +350,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
         flop=int(graph.summed(lambda cost: cost.flop)),
         bytes=sum(int(timing.kernel.bytes) for timing in timings),
         timeline=timeline_of(graph, issues, timings, machine.device, host, execution),
-        memory=memory_of(graph, issues, machine.device, fused=execution.fused),
+        memory=memory_of(graph, issues, machine.device, fused=execution.fused, captured=execution.as_graph),
         assumptions=(*unrecorded(graph, asked), *(assumptions_of(graph, machine.device) if execution.fused else ())),
     )
 

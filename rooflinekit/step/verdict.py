@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.step.allocator import DEFAULT, Settings, reserved_bytes
+from rooflinekit.step.allocator import DEFAULT, Settings
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.memory import STEPS, USABLE_SHARE, Blocks, MemoryUse, blocks_of
@@ -76,15 +76,20 @@ def verdict_of(
     """
     gpu = device.kind == "gpu"
     if settings != DEFAULT:
-        m = _set(m, blocks_of(graph, issues_for(graph, device, execution), device, fused=execution.fused), settings)
+        m = _set(m, _blocks(graph, device, execution), settings)
     found = verdict_in(m, m.reserved_bytes if gpu else m.peak_bytes, deviations, gpu=gpu)
     if not gpu or _deviations_left(m, found.least_bytes, found.usable_bytes) > _SURE:
         return found
-    blocks = blocks_of(graph, issues_for(graph, device, execution), device, fused=execution.fused)
+    blocks = _blocks(graph, device, execution)
     least = max(blocks.levels(least=True))
     if _deviations_left(m, least, found.usable_bytes) > -_SURE:
         least = _least_room(blocks, least, settings)
     return verdict_in(m, least, deviations)
+
+
+def _blocks(graph: Graph, device: Device, execution: Execution) -> Blocks:
+    issues = issues_for(graph, device, execution)
+    return blocks_of(graph, issues, device, fused=execution.fused, captured=execution.as_graph)
 
 
 def verdict_in(m: MemoryUse, least: int, deviations: float, *, gpu: bool = True) -> Verdict:
@@ -110,17 +115,16 @@ def _spread(size: float, share: float, context: float) -> float:
 
 def _set(m: MemoryUse, blocks: Blocks, settings: Settings) -> MemoryUse:
     """The memory where the allocator is set so."""
-    reserved = reserved_bytes(blocks.program(), blocks.sizes, math.inf, settings=settings)
+    reserved = blocks.reserved(settings=settings)
     if reserved is not None and reserved > m.room:
-        reserved = reserved_bytes(blocks.program(STEPS), blocks.sizes, m.room, blocks.optional, settings)
+        reserved = blocks.reserved(m.room, STEPS, blocks.optional, settings)
     return replace(m, reserved_bytes=m.peak_bytes if reserved is None else reserved)
 
 
 def _least_room(blocks: Blocks, least: int, settings: Settings) -> int:
-    program, sizes, optional = blocks.program(STEPS), blocks.sizes, blocks.optional
-    too_little, enough = least - 1, reserved_bytes(program, sizes, math.inf, settings=settings) or 0
+    too_little, enough = least - 1, blocks.reserved(math.inf, STEPS, settings=settings) or 0
     while enough - too_little > _NEAR:
         middle = (enough + too_little) // 2
-        found = reserved_bytes(program, sizes, middle, optional, settings)
+        found = blocks.reserved(middle, STEPS, blocks.optional, settings)
         too_little, enough = (middle, enough) if found is None else (too_little, found)
     return enough

@@ -1,10 +1,13 @@
 """What ops need beside their tensors."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import USABLE_SHARE, Blocks, Life, memory_of
@@ -53,6 +56,38 @@ def test_what_is_left_of_a_step_is_given_back_before_the_next() -> None:
     assert blocks.program() == [0, *one]
     assert blocks.program(3) == [0, *one, -2, *one, -2, *one]
     assert blocks.optional == {3}
+
+
+def test_a_cuda_graph_has_a_pool_of_its_own() -> None:
+    # 2 MiB that stand, 3 MiB of the step: eager mode has both in one segment of 20 MiB; a graph is captured once
+    mib, life = 2**20, Life(3 * 2**20, 0, 1, "result")
+    weight = TensorSpec(name="w", shape=(2 * mib,), dtype=DType.INT8, role=Role.WEIGHT)
+    eager = Blocks(standing=(weight,), fixed=[2 * mib, 0], lives=[life], temporary=[0], spared=[False])
+    graph = replace(eager, captured=True)
+    assert (eager.reserved(), graph.reserved()) == (20 * mib, 40 * mib)
+    assert [block for pool in graph.pools(3) for block in pool] == eager.program()
+    assert (eager.reserved(20 * mib, 3), graph.reserved(40 * mib, 3), graph.reserved(39 * mib)) == (
+        20 * mib,
+        40 * mib,
+        None,
+    )
+
+
+def test_a_sweep_gives_a_cuda_graph_the_room_of_its_pools() -> None:
+    graph, gpu = rk.trace(nn.Linear(1024, 1024), rk.Input("batch", 1024)), rk.load_device("nvidia-l4")
+    ways = ["eager", "cuda-graph", "reduce-overhead"]
+    uses = {way: rk.predict(graph, gpu, batch=512, execution=way).memory for way in ways}
+    eager, captured, compiled = (use.reserved_bytes for use in uses.values())
+    assert eager < captured == compiled  # weights, inputs and results lie in one segment, or in two
+    capacity = (captured - 2**20 + uses["eager"].context_bytes) / USABLE_SHARE
+    small = gpu.model_copy(update={"dram": gpu.dram.model_copy(update={"capacity": capacity})})
+    for way in ways:
+        table = rk.sweep(graph, gpus=[small], execution=[way], batch=[256, 511, 512])
+        assert (
+            table["fits"].tolist()[-1]
+            == rk.predict(graph, small, batch=512, execution=way).memory.fits
+            == (way == "eager")
+        )
 
 
 def _needs(module: nn.Module, device: str = "nvidia-a100-sxm4-80gb", *, mode: str = "training") -> tuple[int, int]:
