@@ -24,6 +24,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph, resized
 from rooflinekit.ir.sizes import whole
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import buffers_of
 from rooflinekit.step.capacity import fits_on
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import as_run, input_pipeline_of
@@ -76,6 +77,8 @@ def plan(
             else split_evenly(batch, len(machines))
         )
         shares, messages, busy_s = _replicas(graph, setting, strategy, parts, savers, stretch)
+    nccl_bytes = buffers_of(message.timing for message in messages)
+    shares = tuple(replace(share, nccl_bytes=nccl_bytes) for share in shares)
     step = shares[0].prediction.graph
     assumptions = strategy.assumptions if isinstance(strategy, Mesh) else ()
     return ParallelPrediction(

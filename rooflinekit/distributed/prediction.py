@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from rooflinekit.step.memory_course import Moment
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import precision
-from rooflinekit.step.verdict import Verdict, verdict_in
+from rooflinekit.step.verdict import Verdict, verdict_in, verdict_of
 from rooflinekit.units import format_bytes, format_quantity
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Share:
     memory: MemoryUse
     further: tuple[Prediction, ...] = ()  # of a device's other virtual stages
     kept: held.Kept | None = None  # of a pipeline's stage
+    nccl_bytes: int = 0  # that it holds beside the allocator's segments and CUDA's context, as the verdict counts it
     kernels_j: Mapping[str, float] | None = None  # joules by part, beside idling; None where no power is stated
 
     @property
@@ -81,10 +82,10 @@ class Share:
         `Prediction.memory_verdict`. What a stage of a pipeline holds of its pieces is followed by their sums, so the
         least room in which it runs is what it reserves. Raises ValueError for a level outside (0, 1).
         """
+        p, memory = self.prediction, replace(self.memory, context_bytes=self.memory.context_bytes + self.nccl_bytes)
         if self.kept is None:
-            return self.prediction.memory_verdict(level)
-        gpu = self.prediction.machine.device.kind == "gpu"
-        return verdict_in(self.memory, self.memory.reserved_bytes, deviations(level), gpu=gpu)
+            return verdict_of(memory, p.graph, p.machine.device, p.execution, deviations(level))
+        return verdict_in(memory, memory.reserved_bytes, deviations(level), gpu=p.machine.device.kind == "gpu")
 
     @property
     def memory_text(self) -> str:

@@ -14,7 +14,7 @@ the L2, as far as those of all SMs do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -227,6 +227,24 @@ def channels_of(timing: CollectiveTiming) -> int:
         return 0
     known = [CHANNELS.get(link.technology, 0) for link in timing.route.links]
     return CHANNELS["nvls"] if timing.algorithm == "nvls" else max(known)
+
+
+#: Of NCCL's buffers for a connection of a channel, those of its protocols simple, LL and LL128 by default (src/init.cc,
+#: DEFAULT_BUFFSIZE, DEFAULT_LL_BUFFSIZE, DEFAULT_LL128_BUFFSIZE; src/transport/p2p.cc has all three for each receiver).
+_CONNECTION_BYTES = 2**22 + 512 * 8 * 8 * 16 + 640 * 120 * 8 * 8
+#: Connections of a channel: the ring's alone where NCCL connects when it first sends (from 2.22 on,
+#: NCCL_RUNTIME_CONNECT), and at most three of a tree beside it (NCCL_MAX_TREE_ARITY). Stated: the middle of 1 to 4.
+_CONNECTIONS = 2.5
+
+
+def buffers_of(timings: Iterable[CollectiveTiming]) -> int:
+    """Bytes that NCCL allocates past PyTorch's allocator for these collectives: each group is a communicator."""
+    channels: dict[int, int] = {}
+    for timing in timings:
+        group = id(timing.route)
+        if all(device.vendor == "NVIDIA" for device in timing.route.devices):
+            channels[group] = max(channels.get(group, 0), channels_of(timing))
+    return round(sum(channels.values()) * _CONNECTIONS * _CONNECTION_BYTES)
 
 
 def slowdown_of(timing: CollectiveTiming, device: Device) -> Slowdown:

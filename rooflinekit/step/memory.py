@@ -329,7 +329,7 @@ class PointMemory:
         sizes = {i: size[index] if len(size) > 1 else size for i, size in self._sizes.items()}
         total, failed = np.zeros(len(index), dtype=np.int64), np.zeros(len(index), dtype=bool)
         for program in self._pools(STEPS if limit < np.inf else 1):
-            found, none = reserved_at(program, sizes, limit - total, self._optional)
+            found, none = reserved_at(program, sizes, (limit - total).astype(np.float64), self._optional)
             total, failed = total + found, failed | none
         return total, failed
 

@@ -79,6 +79,16 @@ def test_each_device_has_a_verdict(batch: int) -> None:
     assert [one["verdict"] for one in told["devices"]] == [share.memory_verdict().to_dict() for share in p.shares]
 
 
+def test_each_communicator_has_nccl_s_buffers() -> None:
+    # 24 channels over NVLink with 2.5 connections each: 4 MiB, 512 threads' 8 lines and 640 threads' 120 numbers of 8
+    # steps; in one process none
+    for gpus, channels in ((1, 0), (8, 24)):
+        (share,) = rk.parallel(stack(batch=64), cluster="dgx-a100", gpus=gpus, strategy=rk.FSDP()).shares
+        found, held = share.memory_verdict(), share.memory
+        buffers = round(channels * 2.5 * (4 * 2**20 + 512 * 8 * 8 * 16 + 640 * 120 * 8 * 8))
+        assert found.process.bytes == held.reserved_bytes + held.context_bytes + buffers
+
+
 def test_levels_by_hand() -> None:
     # of 48 stretches of 1 s: what stands until 12 s, then 30 bytes, and 50 from 24 s on
     course = [moment(12.0, weights=10, activations=20), moment(24.0, weights=10, activations=40)]
