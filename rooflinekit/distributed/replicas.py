@@ -17,6 +17,7 @@ from rooflinekit.distributed.rewriting import (
     buckets_of,
     bytes_of,
     collective,
+    copied,
     end_of_backward,
     flat,
     flattened,
@@ -54,6 +55,11 @@ def rewritten(graph: Graph, strategy: Strategy, ranks: int, host: Host, *, first
 def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph:
     """What each of several processes runs. A graph without gradients, or for one process, stays as it is.
 
+    Buckets are there before the first step, when DDP is constructed, and stay; before the second one they are made
+    anew in the order in which gradients came, the old ones freed first, so as many bytes (torch 2.13, reducer.cpp:
+    `initialize_buckets`, `rebuild_buckets`; a profile of both steps says the same). Unless gradients are views of
+    them, they lie beside the gradients.
+
     group: the processes whose gradients are the same ones; buffers are those of "data".
     """
     if ranks == 1 or not graph.gradients:
@@ -68,11 +74,10 @@ def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph
         put.before[0].append(send)
     named = "bucket" if group == "data" else f"{group} bucket"
     gradients, end = gradients_of(graph), end_of_backward(graph)
-    # The first backward tells the reducer in which order gradients come; from then on its buckets follow it.
     buckets = buckets_of(gradients, ddp.bucket_bytes, ddp.first_bucket_bytes)
     views: dict[str, TensorSpec] = {}
-    for k, bucket in enumerate(buckets):
-        memory = flat(f"{named} {k}", [gradient.spec for gradient in bucket])
+    whole = [flat(f"{named} {k}", [gradient.spec for gradient in bucket]) for k, bucket in enumerate(buckets)]
+    for k, (bucket, memory) in enumerate(zip(buckets, whole, strict=True)):
         for gradient in bucket:
             part = replace(gradient.spec, name=f"{gradient.spec.name} in {named} {k}", storage=memory.name)
             views[gradient.spec.memory] = part
@@ -88,11 +93,11 @@ def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph
             for gradient in bucket:
                 part = views[gradient.spec.memory]
                 put.before[end].append(joined(f"from {part.name}", [part], gradient.spec, Phase.BACKWARD))
-    found = put.into(graph)
+    found = put.into(replace(graph, weights=(*graph.weights, *whole)))  # they stand, as weights do
     if not ddp.gradient_as_bucket_view:
         return found
     changed = (renamed(p, views) if p.op.phase is Phase.OPTIMIZER else p for p in found.priced)
-    return replace(found, priced=tuple(changed), gradients=tuple(views[spec.memory] for spec in found.gradients))
+    return replace(found, priced=tuple(changed), gradients=tuple(whole))
 
 
 # Weights, gradients and the optimizer's state shared out among devices: ZeRO's stages, FSDP.
@@ -260,23 +265,26 @@ def _sums(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Inser
         )  # fmt: skip
         put.before[end] += [
             work(f"lists of gradients {k}", issues * issue_s, Phase.BACKWARD),
-            joined(f"to gradients {k}", specs, target, Phase.BACKWARD), reduce,
+            copied(f"to gradients {k}", specs, [target], Phase.BACKWARD), reduce,
         ]  # fmt: skip
 
 
 def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Insertions, *, first: bool) -> None:
-    """Parameters, then buffers, each in pieces; and meanwhile Python's copies of all modules, and a thread for each."""
+    """Parameters, then buffers, each in pieces; and meanwhile Python's copies of all modules, and a thread for each.
+
+    The first device has a piece until it is sent; what comes to another one are its weights (`broadcast_coalesced`).
+    """
     modules = {p.op.module for p in graph.priced if p.op.phase is Phase.FORWARD}
     for role in (Role.WEIGHT, Role.BUFFER):
         specs = [spec for spec in graph.weights if spec.role is role]
         for k, piece in enumerate(packed(specs, lambda one: int(one.bytes), way.copy_bytes)):
             whole, name = flat(f"{role}s {k}", piece), f"{role}s {k}"
             if first:
-                put.before[0].append(joined(f"to {name}", [flat(f"all {name}", piece)], whole, Phase.FORWARD))
-            size = int(whole.bytes)
-            put.before[0].append(
-                collective(name, "broadcast", size, phase=Phase.FORWARD, blocking=True, inputs=[whole])
-            )
+                put.before[0].append(copied(f"to {name}", piece, [whole], Phase.FORWARD))
+            send = collective(
+                name, "broadcast", int(whole.bytes), phase=Phase.FORWARD, blocking=True, inputs=[whole] * first
+            )  # fmt: skip
+            put.before[0].append(send)
     issues = ((len(modules) + len(graph.weights)) * _ISSUES_A_COPY + _ISSUES_A_THREAD) * replicas
     put.before[0].append(work("copies of modules", issues * host.dispatch_s("default"), Phase.FORWARD))
 

@@ -52,7 +52,7 @@ class Graph:
     name: str
     mode: str  # "inference", "training", or "forward": without gradients, but with modules in training mode
     inputs: tuple[TensorSpec, ...]
-    weights: tuple[TensorSpec, ...]  # parameters and buffers, each once
+    weights: tuple[TensorSpec, ...]  # parameters and buffers, each once; and what else stands, such as DDP's buckets
     outputs: tuple[TensorSpec, ...]
     gradients: tuple[TensorSpec, ...] = ()  # of the parameters, once backward is over
     priced: tuple[PricedOp, ...]  # in the order of execution

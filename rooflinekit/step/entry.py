@@ -10,7 +10,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import EAGER, DType, Family, Math, Op, Phase, Role
+from rooflinekit.ir.op import EAGER, DType, Family, Math, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import total
 from rooflinekit.model.attention_backends import WRITTEN_OUT, backend_of, choice_of, with_backend
@@ -139,7 +139,7 @@ def issuing(host: Host, graph: Graph) -> Host:
 
 def entry_of(host: Host, execution: Execution, graph: Graph | None = None) -> Entry:
     """Of a step of this graph, whose tensors dynamo reads, guards and hands over; without one, of no tensor."""
-    tensors = 0 if graph is None else len(graph.weights) + len(graph.inputs)
+    tensors = 0 if graph is None else len(_given(graph))
     found = host.graph_entry if execution.entered else 0.0
     copied_back = 0  # buffers, each by an op of its own
     if graph is not None and execution.backend == "aot-eager":
@@ -165,9 +165,14 @@ def input_copies(graph: Graph, execution: Execution) -> tuple[Issue, ...]:
     return (Issue(op=op, family=Family.MOVEMENT, kernels=(kernel,)),)
 
 
+def _given(graph: Graph) -> list[TensorSpec]:
+    """Inputs, weights and buffers; not what stands beside them, such as DDP's buckets."""
+    return [spec for spec in (*graph.inputs, *graph.weights) if spec.role is not Role.GRADIENT]
+
+
 def changed_inputs(graph: Graph) -> tuple[str, ...]:
     """Inputs, weights and buffers that forward writes in place, each once: "cudagraphs" records no such step."""
-    given = {spec.memory: spec.name for spec in (*graph.inputs, *graph.weights)}
+    given = {spec.memory: spec.name for spec in _given(graph)}
     return tuple(dict.fromkeys(name for op in graph.ops for name in _written(op, given)))
 
 

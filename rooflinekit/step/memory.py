@@ -47,7 +47,9 @@ _UNKNOWN = -1
 #: What memory is used for: what stays first. Gradients are those of weights; workspace is that of libraries.
 ACCOUNTS = ("weights", "optimizer state", "inputs", "gradients", "activations", "workspace")
 STANDING = ACCOUNTS[:3]
-ACCOUNT_OF = {Role.WEIGHT: "weights", Role.BUFFER: "weights", Role.STATE: "optimizer state"}
+ACCOUNT_OF = {
+    Role.WEIGHT: "weights", Role.BUFFER: "weights", Role.STATE: "optimizer state", Role.GRADIENT: "gradients"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
