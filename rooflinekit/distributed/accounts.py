@@ -120,9 +120,12 @@ def at_update(
         apart = recipe.main_gradients and not recipe.fused
         buckets = copies > 1 and not recipe.fused and not (apart and layout.sharding == "zero-1")
         buffers, passing = buckets * stated * whole, apart * stated * whole
+    # cuBLAS has one for the thread of forward, and one for that of backward.
+    workspace = 2 * (_DETERMINISTIC if recipe.deterministic else product_workspace(device))
+    workspace += recipe.fused * _FUSED[(capability_of(device) or (0,))[0] >= 9]
     found = Accounts(
         moment="update", weights=weights, gradients=gradients, optimizer=state * own, activations=0.0,
-        working=wide * own if recipe.optimizer == "foreach" else 0.0, buffers=buffers + _workspace(device, recipe),
+        working=wide * own if recipe.optimizer == "foreach" else 0.0, buffers=buffers + workspace,
         capacity=device.dram.capacity, host=host,
     )  # fmt: skip
     return found, passing
@@ -138,12 +141,6 @@ def weight_itemsize(device: Device, recipe: Recipe) -> int:
     if not (recipe.fp8 and recipe.eight_bit_weights):
         return recipe.dtype.itemsize
     return 1 if (capability_of(device) or (0,))[0] in (10, 11) else 2
-
-
-def _workspace(device: Device, recipe: Recipe) -> int:
-    """Of cuBLAS, of the threads of forward and of backward."""
-    hopper = (capability_of(device) or (0,))[0] >= 9
-    return 2 * (_DETERMINISTIC if recipe.deterministic else product_workspace(device)) + recipe.fused * _FUSED[hopper]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

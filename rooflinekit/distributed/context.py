@@ -18,14 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rooflinekit.distributed.rewriting import bytes_of, on_tensors, owners_of, sent_by, wait
-from rooflinekit.distributed.tensor import casts_of, divided_along
+from rooflinekit.distributed.tensor import STANDING, casts_of, divided_along
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-
-_STANDING = (Role.WEIGHT, Role.BUFFER, Role.STATE)
 
 
 def cut_by_context(graph: Graph, parts: int, way: str, batch: int) -> Graph:
@@ -90,7 +88,7 @@ class _Cutter:
 
     def thin(self, spec: TensorSpec) -> TensorSpec:
         """A device's part of a tensor; what has no tokens as it is."""
-        if spec.role in _STANDING or spec.memory in self.standing:
+        if spec.role in STANDING or spec.memory in self.standing:
             return spec
         axes = [k for k, size in enumerate(spec.shape) if int(size) in self.lengths]
         if len(axes) > 1 and axes[0] == 0 and int(spec.shape[0]) == self.batch:

@@ -60,10 +60,7 @@ class Planner:
         plane = place.gpus // lay.pipeline
         if lay.expert * lay.expert_tensor > plane:
             raise InputError(f"layout expert {lay.expert}: expected a divisor of {plane} GPUs of a stage")
-        self.groups = place.groups(
-            crowded=True, tensor=lay.tensor, context=lay.context, copies=lay.copies(place.gpus), expert=lay.expert,
-            expert_tensor=lay.expert_tensor,
-        )  # fmt: skip
+        self.groups = place.groups(lay)
         held = self.decoder.layers // lay.pipeline
         self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
 

@@ -201,7 +201,8 @@ def try_all(
         if advance is not None:
             advance(trial.name)
 
-    for autocast, strategy in product(_formats(graph, setting), _strategies(setting.gpus)):
+    ways: Sequence[Strategy] = (DDP(), FSDP(stage=1), FSDP(stage=2), FSDP(stage=3)) if setting.gpus > 1 else (DDP(),)
+    for autocast, strategy in product(_formats(graph, setting), ways):
         own = graph if autocast == graph.autocast else resized(traced_with(graph, autocast=autocast), **graph.sizes)
         for optimizer in _optimizers(graph):
             found = [
@@ -284,10 +285,6 @@ def _parts(
         if trial.prediction.fits or trial.peak_bytes > 0.95 * least:  # smaller parts save nothing more
             return
         least = trial.peak_bytes
-
-
-def _strategies(count: int) -> Sequence[Strategy]:
-    return (DDP(), FSDP(stage=1), FSDP(stage=2), FSDP(stage=3)) if count > 1 else (DDP(),)
 
 
 def _optimizers(graph: Graph) -> Sequence[dict[str, bool]]:

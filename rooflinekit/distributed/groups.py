@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.calibrate.fitting.files import constants_for, load_links
+from rooflinekit.distributed.records import Layout, Mesh
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
@@ -54,9 +55,25 @@ class Setting:
         """The first so many of the cluster's devices."""
         return replace(self, numbers=tuple(range(gpus)))
 
-    def groups(self, *, crowded: bool = False, **sizes: int) -> Groups:
-        """Those of the first device, see `groups_of`; crowded: see `Groups`."""
-        return Groups(setting=self, members=groups_of(self.numbers, self.cluster.per_node, **sizes), crowded=crowded)
+    def groups(self, way: Mesh | Layout) -> Groups:
+        """Those of the first device: a tensor group are neighbours, then come contexts, copies, stages.
+
+        Raises InputError where copies do not come out even.
+        """
+        numbers, per_node, tensor = self.numbers, self.cluster.per_node, way.tensor
+        described = isinstance(way, Layout)
+        inner, parts = tensor * way.context, way.expert_tensor if described else tensor  # neighbours with an expert
+        plane, sequence = inner * way.copies(self.gpus), numbers[:inner:tensor]
+        members = {
+            "tensor": numbers[:tensor], "context": sequence,
+            "ring": (sequence[0], sequence[-1]),  # the longest way: what closes the ring
+            "data": numbers[:plane:tensor],  # copies, and the parts of a sequence, have the same weights
+            "expert": numbers[: way.expert * parts : parts], "expert tensor": numbers[:parts],
+            "expert data": numbers[: plane : way.expert * parts],
+            "pipe": numbers[::plane][:2], "node": numbers[: min(plane, per_node) : tensor],
+            "across": numbers[:plane:per_node], "pair": numbers[:2],
+        }  # fmt: skip
+        return Groups(setting=self, members=members, crowded=described)
 
     @property
     def copy_rate(self) -> float:
@@ -110,27 +127,6 @@ def batch_of(graph: Graph) -> int:
     return graph.sizes[BATCH]
 
 
-def groups_of(
-    numbers: Sequence[int], per_node: int, *, tensor: int = 1, context: int = 1, copies: int = 1, expert: int = 1,
-    expert_tensor: int = 1,
-) -> dict[str, Sequence[int]]:  # fmt: skip
-    """The first device's groups: those of a tensor group are neighbours, then come contexts, copies, stages.
-
-    expert: how many share out the experts; expert_tensor: how many, neighbours, each of these experts.
-    """
-    inner = tensor * context
-    plane, sequence = inner * copies, numbers[:inner:tensor]
-    return {
-        "tensor": numbers[:tensor], "context": sequence,
-        "ring": (sequence[0], sequence[-1]),  # the longest way: what closes the ring
-        "data": numbers[:plane:tensor],  # copies, and the parts of a sequence, have the same weights
-        "expert": numbers[: expert * expert_tensor : expert_tensor], "expert tensor": numbers[:expert_tensor],
-        "expert data": numbers[: plane : expert * expert_tensor],
-        "pipe": numbers[::plane][:2], "node": numbers[: min(plane, per_node) : tensor],
-        "across": numbers[:plane:per_node], "pair": numbers[:2],
-    }  # fmt: skip
-
-
 @dataclass(slots=True, kw_only=True)
 class Groups:
     """What the groups of a device send; each route and each collective is worked out once.
@@ -140,7 +136,7 @@ class Groups:
     """
 
     setting: Setting
-    members: Mapping[str, Sequence[int]]  # see `groups_of`
+    members: Mapping[str, Sequence[int]]  # see `Setting.groups`
     crowded: bool = False
     spreads: dict[str, float] = field(default_factory=dict)  # of each group's collectives
     _routes: dict[str, Route] = field(default_factory=dict)

@@ -273,27 +273,22 @@ class Layers(Products):
 
     def _turned(self, x: TensorSpec) -> TensorSpec:
         """Rotated by position: one kernel for both of Megatron's; five of PyTorch's for each."""
-        y = self.tape.like(x)
-        self._turn(x, y)
-
-        @self.tape.behind(y)
-        def back(g: TensorSpec) -> None:
-            self.tape.give(x, self._turned_back(g))
-
-        return y
-
-    def _turn(self, x: TensorSpec, y: TensorSpec) -> None:
-        tape, shape = self.tape, x.shape
+        tape, shape, y = self.tape, x.shape, self.tape.like(x)
         if self.recipe.turned:
             tape.pointwise((x,), y, vector=3)
-            return
-        half = (*shape[:-1], int(shape[-1]) // 2)
-        second = x.seen(*half)
-        minus = tape.run("aten.neg", (second,), tape.new(*half))
-        other = tape.run("aten.cat", (minus, second), tape.like(x), dim=-1)
-        table = TensorSpec(name="cos", shape=shape[2:], dtype=x.dtype)
-        first, turned = (tape.run("aten.mul", (one, table), tape.like(x)) for one in (x, other))
-        tape.run("aten.add", (first, turned), y, alpha=1)
+        else:
+            second = x.seen(*shape[:-1], int(shape[-1]) // 2)
+            minus = tape.run("aten.neg", (second,), tape.like(second))
+            other = tape.run("aten.cat", (minus, second), tape.like(x), dim=-1)
+            table = TensorSpec(name="cos", shape=shape[2:], dtype=x.dtype)
+            first, turned = (tape.run("aten.mul", (one, table), tape.like(x)) for one in (x, other))
+            tape.run("aten.add", (first, turned), y, alpha=1)
+
+        @tape.behind(y)
+        def back(g: TensorSpec) -> None:
+            tape.give(x, self._turned_back(g))
+
+        return y
 
     def _turned_back(self, g: TensorSpec) -> TensorSpec:
         """The gradient of what was rotated: of its two halves each is put into zeros of the whole's shape."""

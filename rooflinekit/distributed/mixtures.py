@@ -99,7 +99,8 @@ def _expert_factor(op: Op, origin: Mapping[str, str]) -> TensorSpec | None:
     first, second = _factors(op)
     for spec, other in ((second, first), (first, second)):
         if spec.memory in origin and len(spec.shape) == 3 and other.memory not in origin:
-            _check_dispatched(op, other)
+            if len(other.shape) == 3 and other.stride is not None and other.stride[0] == 0:
+                raise every_token(op.module)
             return spec
     return None
 
@@ -107,11 +108,6 @@ def _expert_factor(op: Op, origin: Mapping[str, str]) -> TensorSpec | None:
 def _factors(op: Op) -> tuple[TensorSpec, TensorSpec]:
     first = 1 if op.kind in ("aten.baddbmm", "aten.addmm") else 0
     return op.inputs[first], op.inputs[first + 1]
-
-
-def _check_dispatched(op: Op, tokens: TensorSpec) -> None:
-    if len(tokens.shape) == 3 and tokens.stride is not None and tokens.stride[0] == 0:
-        raise every_token(op.module)
 
 
 def every_token(module: str) -> InputError:

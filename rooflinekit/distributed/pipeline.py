@@ -278,13 +278,11 @@ def _piece(layers: Sequence[Layer], name: str, *, again: bool, ahead: int) -> It
             for i in range(0 if k == 0 else k + ahead, min(k + ahead + 1, len(order))):
                 if not backward or (again and i > 0):
                     keys[i] = tuple(f"gather {i} {backward} {name} {n}" for n in range(len(order[i].gather)))
-                    yield from map(_sent, keys[i], order[i].gather)
+                    yield from (
+                        Transmission(key=key, timing=one) for key, one in zip(keys[i], order[i].gather, strict=True)
+                    )
             if keys[k]:
                 yield Barrier(keys=keys[k])
             yield from one.items[backward]
             if backward:
-                yield from (_sent(f"reduce {k} {name} {n}", timing) for n, timing in enumerate(one.reduce))
-
-
-def _sent(key: str, timing: CollectiveTiming) -> Transmission:
-    return Transmission(key=key, timing=timing)
+                yield from (Transmission(key=f"reduce {k} {name} {n}", timing=own) for n, own in enumerate(one.reduce))

@@ -125,7 +125,7 @@ def _replicas(
             saving(sized[samples], savers, machine.device, setting.host), strategy, ranks, setting.host, first=first
         )
         predicted.append((tuple(numbers), samples, setting.predict(own, machine)))
-    return _together(predicted, setting.groups(copies=ranks), ranks if by_threads else 1, stretch)
+    return _together(predicted, setting.groups(Mesh()), ranks if by_threads else 1, stretch)
 
 
 def _together(
@@ -222,12 +222,7 @@ def within_groups(graph: Graph, mesh: Mesh, copies: int, batch: int) -> Spread:
 
 def on_mesh(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> _Ran:
     """A step on tensor and context groups in pipeline stages. Raises InputError for sizes that do not divide."""
-    count, inner = setting.gpus, mesh.tensor * mesh.context * mesh.pipeline
-    if count % inner:
-        sizes = (mesh.tensor, *([mesh.context] if mesh.context > 1 else []), mesh.pipeline)
-        product = " × ".join(map(str, sizes))
-        raise InputError(f"mesh of {product}: expected a multiple of {inner} devices; got {count}")
-    copies, batch = count // inner, batch_of(graph)
+    copies, batch = mesh.copies(setting.gpus), batch_of(graph)
     pieces = copies * mesh.pieces * savers.accumulate
     if batch % pieces:
         raise InputError(f"batch={batch} cannot be cut into {copies} copies × {pieces // copies} microbatches")
@@ -243,7 +238,7 @@ def on_mesh(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> _Ran:
         saved = saving(marked, savers, machine.device, setting.host)
         p = setting.predict(_agreeing(saved, mesh, copies, own.gradients), machine)
         predicted.append((numbers, batch // copies, p))
-    return _together(predicted, _groups(setting, mesh, copies))
+    return _together(predicted, setting.groups(mesh))
 
 
 def _kinds(setting: Setting, numbers: Sequence[int]) -> dict[tuple[int, ...], Machine]:
@@ -265,16 +260,10 @@ def _agreeing(graph: Graph, mesh: Mesh, copies: int, experts: frozenset[str] = f
     return agreed(graph, mesh.data, copies, mesh.expert, experts)
 
 
-def _groups(setting: Setting, mesh: Mesh, copies: int) -> Groups:
-    return setting.groups(
-        tensor=mesh.tensor, context=mesh.context, copies=copies, expert=mesh.expert, expert_tensor=mesh.tensor
-    )
-
-
 def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, copies: int) -> Plan:
     """What each stage runs of a piece. The model is cut by what the slowest device of each stage takes."""
     plane, chunks = mesh.tensor * mesh.context * copies, mesh.chunks if mesh.schedule == "interleaved" else 1
-    parts, groups = mesh.pipeline * chunks, _groups(setting, mesh, copies)
+    parts, groups = mesh.pipeline * chunks, setting.groups(mesh)
     kinds = [_kinds(setting, setting.numbers[k * plane : (k + 1) * plane]) for k in range(mesh.pipeline)]
     alone = {m.name: setting.predict(graph, m) for found in kinds for m in found.values()}
     slowest = [max((alone[m.name] for m in found.values()), key=lambda p: p.gpu_s) for found in kinds]

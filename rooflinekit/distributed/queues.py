@@ -485,8 +485,11 @@ def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[
 def sent_item(op: Op, groups: Groups, cpu_s: float = 0.0) -> Transmission | Barrier | HostCopy | HostWait:
     """A collective op with its time, or a copy to the host, or a wait for one of them."""
     facts = op.attrs
+    if "until" in facts:
+        return HostWait(key=facts["until"])
     if op.kind == HOST_COPY:
-        return _host_item(op, cpu_s)
+        calls = max(len(op.inputs), len(op.outputs))  # a copy for each tensor
+        return HostCopy(key=facts["key"], seconds=facts["seconds"], inward=facts["inward"], cpu_s=calls * cpu_s)
     if "keys" in facts:
         return Barrier(keys=facts["keys"])
     size, group, staged, by_engine = (facts.get(name, False) for name in ("bytes", "group", "staged", "by_engine"))
@@ -500,14 +503,6 @@ def sent_item(op: Op, groups: Groups, cpu_s: float = 0.0) -> Transmission | Barr
         key=facts["key"], timing=timing, group=group, blocking=facts["blocking"], on_host=staged or by_engine,
         cpu_s=cpu_s + facts.get("cpu_s", 0.0),
     )  # fmt: skip
-
-
-def _host_item(op: Op, cpu_s: float) -> HostCopy | HostWait:
-    facts = op.attrs
-    if "until" in facts:
-        return HostWait(key=facts["until"])
-    calls = max(len(op.inputs), len(op.outputs))  # a copy for each tensor
-    return HostCopy(key=facts["key"], seconds=facts["seconds"], inward=facts["inward"], cpu_s=calls * cpu_s)
 
 
 def turns_s(host: Host, threads: int) -> float:

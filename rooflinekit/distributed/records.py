@@ -70,9 +70,28 @@ class FSDP:
         check_counts("FSDP", self, "bucket_bytes")
 
 
+class _Groups:
+    """Devices in groups of groups; as many copies of them as devices are left."""
+
+    __slots__ = ()
+    tensor: int
+    context: int
+    pipeline: int
+
+    def copies(self, gpus: int) -> int:
+        """Copies on so many GPUs. Raises InputError where they do not come out even."""
+        model = self.tensor * self.context * self.pipeline
+        if gpus % model:
+            raise InputError(
+                f"{type(self).__name__.lower()} of tensor {self.tensor} × context {self.context} × pipeline "
+                f"{self.pipeline}: expected a multiple of {model} GPUs; got {gpus}"
+            )
+        return gpus // model
+
+
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
+class Mesh(_Groups):
     """A product of ways: groups of `tensor` devices inside `pipeline` stages, and as many copies as devices are left.
 
     Devices of a tensor group have neighbouring numbers, then come those that share sequences, copies, stages.
@@ -235,7 +254,7 @@ SHARDINGS = ("ddp", "zero-1", "grad-op", "fsdp", "hybrid")
 
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(_Groups):
     """Groups of `tensor` GPUs share each layer, `context` a sequence, `pipeline` the layers; the rest are copies.
 
     Numbers of GPUs go as Megatron's do: tensor, then context, then copies, then stages. `sequence`: norms, dropout and
@@ -285,16 +304,6 @@ class Layout:
     def gathers(self) -> bool:
         """Whether weights are gathered layer by layer."""
         return self.sharding in ("grad-op", "fsdp", "hybrid")
-
-    def copies(self, gpus: int) -> int:
-        """Copies on so many GPUs. Raises InputError where they do not come out even."""
-        model = self.tensor * self.context * self.pipeline
-        if gpus % model:
-            raise InputError(
-                f"layout of tensor {self.tensor} × context {self.context} × pipeline {self.pipeline}: expected a "
-                f"multiple of {model} GPUs; got {gpus}"
-            )
-        return gpus // model
 
     def pieces(self, gpus: int, batch: int) -> int:
         """Micro-batches of a copy in a step, the last maybe not full. Raises InputError for a batch too small."""

@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 from rooflinekit.distributed.records import DDP, FSDP, DataParallel, Strategy
 from rooflinekit.distributed.rewriting import (
+    BEGIN,
     Gradient,
     Insertions,
-    begin,
     begin_of,
     block_of,
     buckets_of,
@@ -22,7 +23,6 @@ from rooflinekit.distributed.rewriting import (
     flat,
     flattened,
     gradients_of,
-    is_begin,
     is_ours,
     joined,
     on_tensors,
@@ -233,21 +233,18 @@ def with_threads(graph: Graph, way: DataParallel, replicas: int, host: Host, *, 
     if replicas == 1:
         return graph
     put = Insertions()
+    # From the first device to another, or back: `tensor.to`, for which NCCL is not used.
+    moved = partial(collective, phase=Phase.FORWARD, group="pair", blocking=True, by_engine=True)
     for k in range(1, replicas):
-        put.before[0].append(_sent(f"scatter {k}", bytes_of(graph.inputs)))
+        put.before[0].append(moved(f"scatter {k}", "send-recv", bytes_of(graph.inputs)))
     _copies(graph, way, replicas, host, put, first=first)
     loss = 1 + max((i for i, p in enumerate(graph.priced) if p.op.phase is Phase.FORWARD), default=-1)
     for k in range(1, replicas):
-        put.before[loss].append(_sent(f"gather {k}", bytes_of(graph.outputs)))
+        put.before[loss].append(moved(f"gather {k}", "send-recv", bytes_of(graph.outputs)))
     _sums(graph, way, replicas, host, put)
     found = put.into(graph)
     kept = found.priced if first else tuple(p for p in found.priced if p.op.phase is not Phase.OPTIMIZER)
     return replace(found, priced=kept)
-
-
-def _sent(key: str, size_bytes: int) -> PricedOp:
-    """From the first device to another, or back: `tensor.to`, for which NCCL is not used."""
-    return collective(key, "send-recv", size_bytes, phase=Phase.FORWARD, group="pair", blocking=True, by_engine=True)
 
 
 def _sums(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Insertions) -> None:
@@ -343,13 +340,15 @@ def in_graphs(graph: Graph, way: DDP | FSDP | None, host: Host, execution: Execu
     for phase, places in begins.items():
         for k, place in enumerate(places):
             entry_s = entry[phase] * host.guards + replayed_s if k else 0.0
-            put.before[place].append(begin(f"{phase} graph {k}", entry_s, phase))
+            put.before[place].append(work(f"{phase} graph {k}", entry_s, phase, BEGIN))
     return put.into(graph)
 
 
 def graphs_of(graph: Graph) -> tuple[str, ...]:
     """What to tell of a step that is cut: into how many graphs, each piece of the batch; nothing where it is not."""
-    begun = [phase for phase, _ in {(op.phase, op.name.partition(" of part ")[0]) for op in graph.ops if is_begin(op)}]
+    begun = [
+        phase for phase, _ in {(op.phase, op.name.partition(" of part ")[0]) for op in graph.ops if op.kind == BEGIN}
+    ]
     forward, backward = (begun.count(phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
     if forward + backward <= 2:
         return ()

@@ -33,11 +33,6 @@ def is_ours(op: Op) -> bool:
     return op.kind.startswith(ADDED)
 
 
-def is_begin(op: Op) -> bool:
-    """Whether it marks where a compiled graph begins."""
-    return op.kind == BEGIN
-
-
 def collective(
     key: str, what: str, size_bytes: int, *, phase: Phase, group: str = "data", blocking: bool = False,
     inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), module: str = "", **attrs: Any,
@@ -67,9 +62,9 @@ def wait(keys: Iterable[str], phase: Phase, group: str = "data", module: str = "
     return _ours(WAIT, f"wait for {listed[-1]}", phase, {"keys": listed, "group": group}, module=module)
 
 
-def work(name: str, seconds: float, phase: Phase, **attrs: Any) -> PricedOp:
-    """The CPU is busy with something that is no op."""
-    return _ours(WORK, name, phase, {"cpu_s": seconds, **attrs})
+def work(name: str, seconds: float, phase: Phase, kind: str = WORK, **attrs: Any) -> PricedOp:
+    """The CPU is busy with something that is no op; BEGIN: a compiled graph begins."""
+    return _ours(kind, name, phase, {"cpu_s": seconds, **attrs})
 
 
 def host_copy(
@@ -86,11 +81,6 @@ def host_copy(
 def host_wait(key: str, phase: Phase, inputs: Sequence[TensorSpec] = ()) -> PricedOp:
     """Computing goes on when this copy is over; what it has read is free then."""
     return _ours(HOST_COPY, f"wait for {key}", phase, {"until": key}, inputs)
-
-
-def begin(name: str, seconds: float, phase: Phase) -> PricedOp:
-    """A compiled graph begins, which takes the CPU so long."""
-    return _ours(BEGIN, name, phase, {"cpu_s": seconds})
 
 
 def joined(name: str, specs: Sequence[TensorSpec], target: TensorSpec, phase: Phase) -> PricedOp:
@@ -167,7 +157,7 @@ def gradients_of(graph: Graph) -> list[Gradient]:
             places |= {spec.memory: i for spec in priced.op.outputs if spec.memory in wanted}
     found = [Gradient(spec=wanted[memory], place=place) for memory, place in places.items()]
     found.sort(key=lambda gradient: gradient.place)
-    begins = [i for i, p in enumerate(graph.priced) if is_begin(p.op)]
+    begins = [i for i, p in enumerate(graph.priced) if p.op.kind == BEGIN]
     if not begins:
         return found
     ends = [*(i - 1 for i in begins), end_of_backward(graph) - 1]
@@ -178,7 +168,7 @@ def gradients_of(graph: Graph) -> list[Gradient]:
 def begin_of(priced: Sequence[PricedOp], place: int) -> int:
     """Where the compiled graph begins in which an op stands; the op's own place where nothing is compiled."""
     phase = priced[place].op.phase
-    begins = (i for i in range(place, -1, -1) if is_begin(priced[i].op) and priced[i].op.phase is phase)
+    begins = (i for i in range(place, -1, -1) if priced[i].op.kind == BEGIN and priced[i].op.phase is phase)
     return next(begins, place)
 
 

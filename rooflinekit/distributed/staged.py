@@ -115,21 +115,15 @@ def _run(plan: Plan, *, free: bool) -> _Ran:
         return Slot(task=task, start_s=start, end_s=max(start, *(one.gpu for one in queues)))
 
     slots, hops = run_pipeline([0.0 if free else hop.total_s for hop in plan.hops], plan.queues, perform)
-    messages.extend(_hop(hop, plan.hops) for hop in hops)
+    for hop in hops:
+        task, link = hop.task, hop.task.stage - hop.task.backward
+        key, group = f"{'back ' if task.backward else ''}{task.piece}", f"pipe {link}"
+        messages.append(Message(key=key, group=group, timing=plan.hops[link], start_s=hop.start_s, end_s=hop.end_s))
     for device, kinds in enumerate(plan.kinds):
         for k, chunks in enumerate(zip(*kinds.values(), strict=True)):
             last = Task(stage=k * len(devices) + device, piece=plan.pieces - 1, backward=True)
             together(device, last, [chunk.tasks.finish for chunk in chunks])
     return [{numbers: one.finished() for numbers, one in queues.items()} for queues in devices], slots, messages
-
-
-def _hop(hop: Slot, timings: Sequence[CollectiveTiming]) -> Message:
-    task = hop.task
-    link = task.stage - task.backward
-    return Message(
-        key=f"{'back ' if task.backward else ''}{task.piece}", group=f"pipe {link}", timing=timings[link],
-        start_s=hop.start_s, end_s=hop.end_s,
-    )  # fmt: skip
 
 
 def _share(

@@ -301,7 +301,8 @@ def divided_along(spec: TensorSpec, axis: int, parts: int) -> TensorSpec:
 # such as an embedding, a head or a loss, run whole on every device, on what is gathered for them.
 
 
-_STANDING = (Role.WEIGHT, Role.BUFFER, Role.STATE)
+#: What has no tokens.
+STANDING = (Role.WEIGHT, Role.BUFFER, Role.STATE)
 
 
 def cut_by_tokens(graph: Graph, parts: int) -> Graph:
@@ -338,7 +339,7 @@ class _Region:
     def axis(self, spec: TensorSpec) -> int | None:
         """The axis before the last up to which a tensor's sizes multiply to the number of tokens; None without one."""
         found = (k for k in range(len(spec.shape) - 1) if prod(map(int, spec.shape[: k + 1])) in self.rows)
-        return None if spec.role in _STANDING else next(found, None)
+        return None if spec.role in STANDING else next(found, None)
 
     def thin(self, spec: TensorSpec, module: str) -> TensorSpec:
         """A device's part of a tensor. Raises InputError for a length that does not divide."""
@@ -370,10 +371,12 @@ class _Region:
     def take(self, i: int, p: PricedOp) -> bool:
         """The op as a member, if it can be one."""
         small = [spec for spec in p.op.outputs if self.axis(spec) is None]
+        # a weight that is no vector, such as learned positions
+        table = any(s.role is Role.WEIGHT and sum(int(size) > 1 for size in s.shape) > 1 for s in p.op.inputs)
         if _sums_tokens(p, small) and any(spec.memory in self.cut for spec in p.op.inputs):
             self.members.add(i)
             self.summed |= {spec.memory for spec in small}
-        elif is_tokenwise(p) and len(small) < len(p.op.outputs) and not _reads_a_table(p):
+        elif is_tokenwise(p) and len(small) < len(p.op.outputs) and not table:
             self.members.add(i)
             self.cut |= {spec.memory for spec in p.op.outputs} - {spec.memory for spec in small}
             if p.op.phase is Phase.BACKWARD:
@@ -527,8 +530,3 @@ def _sums_tokens(p: PricedOp, small: Sequence[TensorSpec]) -> bool:
     if op.phase is not Phase.BACKWARD or op.kind != "aten.sum" or len(small) != 1:
         return False
     return int(small[0].numel) == int(op.inputs[0].shape[-1])
-
-
-def _reads_a_table(p: PricedOp) -> bool:
-    """Whether it reads a weight that is no vector, such as learned positions."""
-    return any(spec.role is Role.WEIGHT and sum(int(size) > 1 for size in spec.shape) > 1 for spec in p.op.inputs)

@@ -12,7 +12,7 @@ from torch._dynamo.backends.distributed import DDPOptimizer
 
 import rooflinekit as rk
 from rooflinekit.distributed.replicas import in_graphs
-from rooflinekit.distributed.rewriting import gradients_of, is_begin, is_ours
+from rooflinekit.distributed.rewriting import BEGIN, gradients_of, is_ours
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import load_cluster
 from rooflinekit.ir.op import Phase, Role
@@ -49,7 +49,7 @@ def pieces(graph: rk.Graph) -> list[set[str]]:
     weights = {spec.memory: spec.name for spec in graph.weights if spec.role is Role.WEIGHT}
     for op in graph.ops:
         if op.phase is Phase.FORWARD:
-            if is_begin(op):
+            if op.kind == BEGIN:
                 found.append(set())
             elif not is_ours(op):
                 found[-1] |= {weights[spec.memory] for spec in op.inputs if spec.memory in weights}
@@ -91,7 +91,7 @@ def test_cuts_are_those_of_torch(
 
 
 def begun(graph: rk.Graph) -> dict[str, int]:
-    ops = [op for op in graph.ops if is_begin(op)]
+    ops = [op for op in graph.ops if op.kind == BEGIN]
     return {phase: sum(op.phase == phase for op in ops) for phase in ("forward", "backward")}
 
 
@@ -99,7 +99,7 @@ def between(graph: rk.Graph) -> Iterator[list[str]]:
     """The modules of each graph's backward kernels."""
     found: list[str] | None = None
     for p in graph.priced:
-        if p.op.phase is Phase.BACKWARD and is_begin(p.op):
+        if p.op.phase is Phase.BACKWARD and p.op.kind == BEGIN:
             if found is not None:
                 yield found
             found = []

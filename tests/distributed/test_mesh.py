@@ -88,7 +88,9 @@ def test_what_cannot_be_cut(blocks: rk.Graph) -> None:
     def mesh(gpus: int = 8, batch: int = 64, **options: int) -> None:
         rk.parallel(blocks, cluster="dgx-a100", strategy=rk.Mesh(**options), gpus=gpus, batch=batch)
 
-    with pytest.raises(InputError, match=r"^mesh of 3 × 1: expected a multiple of 3 devices; got 8$"):
+    with pytest.raises(
+        InputError, match=r"^mesh of tensor 3 × context 1 × pipeline 1: expected a multiple of 3 GPUs; got 8$"
+    ):
         mesh(tensor=3)
     with pytest.raises(InputError, match=r"256 columns cannot be cut for 3 devices$"):
         mesh(tensor=3, gpus=3)
