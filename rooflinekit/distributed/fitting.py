@@ -217,16 +217,12 @@ def try_all(
         if wanted or _AS_FAST * one.prediction.total_s < min(fitting, default=math.inf):
             for trial in _just_fitting(one, setting):
                 add(trial)
-    return Fitting(trials=tuple(_with_largest(trial, setting, largest_of, advance) for trial in trials))
-
-
-def _with_largest(trial: Trial, setting: Setting, names: Sequence[str], advance: Callable[[str], None] | None) -> Trial:
-    found: dict[str, int] = {}
-    for name in names:
+    sizes: list[dict[str, int]] = [{} for _ in trials]
+    for (trial, found_of), name in product(zip(trials, sizes, strict=True), largest_of):
         if advance is not None:
             advance(f"largest {name}: {trial.name}")
-        found[name] = _largest(trial, setting, name)
-    return replace(trial, largest=found)
+        found_of[name] = _largest(trial, setting, name)
+    return Fitting(trials=tuple(replace(one, largest=of) for one, of in zip(trials, sizes, strict=True)))
 
 
 def _largest(trial: Trial, setting: Setting, name: str) -> int:

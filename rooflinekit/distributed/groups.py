@@ -61,8 +61,7 @@ class Setting:
         Raises InputError where copies do not come out even.
         """
         numbers, per_node, tensor = self.numbers, self.cluster.per_node, way.tensor
-        described = isinstance(way, Layout)
-        inner, parts = tensor * way.context, way.expert_tensor if described else tensor  # neighbours with an expert
+        inner, parts = tensor * way.context, way.expert_tensor if isinstance(way, Layout) else tensor  # of an expert
         plane, sequence = inner * way.copies(self.gpus), numbers[:inner:tensor]
         members = {
             "tensor": numbers[:tensor], "context": sequence,
@@ -73,7 +72,7 @@ class Setting:
             "pipe": numbers[::plane][:2], "node": numbers[: min(plane, per_node) : tensor],
             "across": numbers[:plane:per_node], "pair": numbers[:2],
         }  # fmt: skip
-        return Groups(setting=self, members=members, crowded=described)
+        return Groups(setting=self, members=members, crowded=isinstance(way, Layout))
 
     @property
     def copy_rate(self) -> float:

@@ -75,7 +75,10 @@ def batched(graph: Graph) -> Iterator[Mixture]:
     parameters = {spec.memory: spec for spec in graph.weights if spec.role is Role.WEIGHT and len(spec.shape) > 1}
     products: dict[int, list[int]] = {}  # by how many experts
     used: dict[int, set[str]] = {}
-    origin = _as_read(graph, set(parameters))
+    # memory of parameters and of what casts and copies make of them, in every phase that reads them
+    origin = copies_of(
+        graph, set(parameters), lambda p: bool(p.costs) and p.op.phase is not Phase.OPTIMIZER and is_elementwise(p)
+    )
     for i, p in enumerate(graph.priced):
         factor = _expert_factor(p.op, origin)
         if p.op.phase is Phase.FORWARD and factor is not None:
@@ -116,21 +119,6 @@ def every_token(module: str) -> InputError:
         f"{module or 'the model'}: every expert computes every token, so that nothing is dispatched to experts on "
         "other devices; give each expert its own rows (a buffer with a capacity, or torch._grouped_mm)"
     )
-
-
-def tokens_of(op: Op, weights: set[str]) -> str:
-    """Which size of a product counts tokens: "m", "n", or "k" where it multiplies no weights."""
-    first, second = _factors(op)
-    return "m" if second.memory in weights else "n" if first.memory in weights else "k"
-
-
-def _as_read(graph: Graph, parameters: set[str]) -> dict[str, str]:
-    """Memory of parameters and of what casts and copies make of them, in every phase that reads them."""
-
-    def copied(p: PricedOp) -> bool:
-        return bool(p.costs) and p.op.phase is not Phase.OPTIMIZER and is_elementwise(p)
-
-    return copies_of(graph, parameters, copied)
 
 
 def _batched(
@@ -494,7 +482,8 @@ class _Spreading:
 
     def _product(self, mixture: Mixture, before: Op, after: Op, cost: Cost) -> Cost:
         """Matrix products of as many more rows, and traffic by what they read and write."""
-        size = tokens_of(before, mixture.weights)
+        first, second = _factors(before)  # which size counts tokens: "k" where it multiplies no weights
+        size = "m" if second.memory in mixture.weights else "n" if first.memory in mixture.weights else "k"
         gemms = []
         for gemm in cost.gemms:
             own = not mixture.path and int(gemm.batch) == mixture.count
