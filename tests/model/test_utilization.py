@@ -46,8 +46,8 @@ def test_full_waves_take_flop_over_rate(device: Device, waves: int) -> None:
 @pytest.mark.parametrize(
     ("vendor", "capability", "lanes", "share"),
     # four schedulers issue 128 threads' instructions a clock, of which 0.75 multiply and add: 96 a clock
-    [("NVIDIA", "9.0", 64, 1.0), ("NVIDIA", "9.0", 128, 0.75), ("NVIDIA", "9.0", 192, 0.5), ("NVIDIA", "10.0", 128, 1.0),
-     ("NVIDIA", "10.0", 256, 0.75), ("NVIDIA", "6.1", 128, 1.0), ("AMD", "gfx942", 128, 1.0)],
+    [("NVIDIA", "9.0", 64, 1.0), ("NVIDIA", "9.0", 128, 0.75), ("NVIDIA", "9.0", 192, 0.5), ("NVIDIA", "6.1", 128, 1.0),
+     ("NVIDIA", "10.0", 128, 1.0), ("NVIDIA", "10.0", 256, 0.75), ("AMD", "gfx942", 128, 1.0)],
 )  # fmt: skip
 def test_cuda_cores_multiply_no_faster_than_their_schedulers_issue(
     device: Device, vendor: str, capability: str, lanes: int, share: float
