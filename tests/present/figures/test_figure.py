@@ -249,7 +249,7 @@ def test_a_machine_has_the_shares_of_every_roof(predictions: dict[str, Predictio
     value = machine.values
     assert shares == {
         ("HBM2e", value["memory_share"]), ("matrix", value["issue_share"]),
-        ("vector", max(value["issue_share"], 0.5)),
+        ("matrix", value["issue_share"] * value["eight_bit_share"]), ("vector", max(value["issue_share"], 0.5)),
     }  # fmt: skip
 
 
