@@ -542,9 +542,7 @@ class TrainingStep(Draws):
         total = self.total_s
         sent = sum(self.terms.get(name, 0.0) for name in SENT) / total
         host = self.terms.get("overhead", 0.0) / total
-        d, matrices = self.decoder, 3 if self.decoder.gated else 2
-        experts = 6.0 * d.layers * matrices * d.hidden * d.ffn * d.experts_per_token / _flop_per_token(d, 0)
-        load = experts * LOAD if self.layout.expert > 1 else 0.0  # by their share of FLOP outside attention's scores
+        load = _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
         shares = {
             "kernels": (1 - sent - host) * self.deviation, "links": sent * self.link_deviation,
             "host": host * self.host_deviation, "experts": (1 - sent - host) * load,
@@ -617,6 +615,12 @@ class TrainingStep(Draws):
 #: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were
 #: trained with room for 1.25 times the mean (Fedus et al. 2021, "Switch Transformers", section 2.2). Not fitted.
 LOAD = math.log(1.25)
+
+
+def _expert_share(d: Decoder) -> float:
+    """Of a token's FLOP outside attention's scores those of experts."""
+    own = 6.0 * d.layers * (3 if d.gated else 2) * d.hidden * d.ffn * d.experts_per_token
+    return own / _flop_per_token(d, 0) if d.experts else 0.0
 
 
 def _flop_per_token(d: Decoder, seq: int) -> float:

@@ -175,10 +175,17 @@ class Device(Record):
         return self
 
     @property
+    def cuda_capability(self) -> tuple[int, int] | None:
+        """CUDA's compute capability, such as (9, 0); None where there is none."""
+        major, _, minor = (self.compute_capability or "").partition(".")
+        if self.vendor != "NVIDIA" or not major.isdecimal():
+            return None
+        return int(major), int(minor) if minor.isdecimal() else 0
+
+    @property
     def _one_array(self) -> bool:
         """Whether L1 and shared memory are one array: in NVIDIA's GPUs since Volta."""
-        capability = (self.compute_capability or "").partition(".")[0]
-        return self.vendor == "NVIDIA" and capability.isdecimal() and int(capability) >= 7
+        return (self.cuda_capability or (0,))[0] >= 7
 
     @property
     def formats(self) -> tuple[str, ...]:

@@ -65,7 +65,4 @@ def exists(algorithm: Algorithm, math: Math, device: Device) -> bool:
 
 def capability_of(device: Device | None) -> tuple[int, int] | None:
     """CUDA's compute capability; None where there is none."""
-    if device is None or device.vendor != "NVIDIA" or not device.compute_capability:
-        return None
-    major, _, minor = device.compute_capability.partition(".")
-    return int(major), int(minor or 0)
+    return None if device is None else device.cuda_capability

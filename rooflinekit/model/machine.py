@@ -277,10 +277,10 @@ def _fma_share(device: Device, peak: float) -> float:
     a warp's multiply-adds in two clocks, so loads and addresses find a free one; for 128 lanes they take the place of
     multiply-adds. From compute capability 10.0 on one instruction does two (PTX ISA, `fma.rn.f32x2`).
     """
-    major = (device.compute_capability or "").partition(".")[0]
-    if device.vendor != "NVIDIA" or not major.isdecimal() or int(major) < _SINGLE_ISSUE:
+    major = (device.cuda_capability or (0,))[0]
+    if major < _SINGLE_ISSUE:
         return 1.0
-    pairs = 2 if int(major) >= _PAIRED else 1
+    pairs = 2 if major >= _PAIRED else 1
     return min(1.0, 2 * pairs * _FMA_SLOTS * _ISSUED * device.sm_count * device.vector_clock / peak)
 
 

@@ -232,9 +232,7 @@ def channels_of(timing: CollectiveTiming) -> int:
 #: Of NCCL's buffers for a connection of a channel, those of its protocols simple, LL and LL128 by default (src/init.cc,
 #: DEFAULT_BUFFSIZE, DEFAULT_LL_BUFFSIZE, DEFAULT_LL128_BUFFSIZE; src/transport/p2p.cc has all three for each receiver).
 _CONNECTION_BYTES = 2**22 + 512 * 8 * 8 * 16 + 640 * 120 * 8 * 8
-#: Connections of a channel: the ring's alone where NCCL connects when it first sends (from 2.22 on,
-#: NCCL_RUNTIME_CONNECT), and at most three of a tree beside it (NCCL_MAX_TREE_ARITY). Stated: the middle of 1 to 4.
-_CONNECTIONS = 2.5
+_CONNECTIONS = NUMBERS["nccl connections"].value
 
 
 def buffers_of(timings: Iterable[CollectiveTiming]) -> int:

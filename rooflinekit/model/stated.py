@@ -86,6 +86,10 @@ NUMBERS: Mapping[str, Constant] = {
         0.15, 0.5, "1", "of a cache's capacity, to either side: the edge beyond which a working set does not stay",
         "sharper where addresses are in one partition (L40S), wider where in two (H100)",
     ),
+    "nccl connections": _stated(
+        2.5, 0.5, "1", "connections of an NCCL channel that have buffers",
+        "the ring's alone from 2.22 on (NCCL_RUNTIME_CONNECT), before it up to three of a tree (NCCL_MAX_TREE_ARITY)",
+    ),
     "page fault": _stated(
         0.25e-6, 0.5, "s", "a CPU's page of a large result that is found anew, beside those of all other threads",
         "0.5 to 1 µs alone, of which threads share what does not hold the lock of the pages",
