@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,8 @@ _TIMM_DEVICES = {
 
 def timm_steps(data: Path) -> Iterator[Step]:
     """timm's benchmark: eager and compiled steps of CNNs and ViTs, under autocast to fp16 on GPUs, in fp32 on CPUs."""
-    file = data / "timm" / "benchmarks.parquet"
-    if not file.is_file():
-        return
-    table = read_table(file)
-    for row in table.itertuples():
+    files = sorted((data / "timm").glob("benchmarks*.parquet"))
+    for row in chain.from_iterable(read_table(file).itertuples() for file in files):
         gpu = _TIMM_DEVICES.get(str(row.device)) or gpu_name(str(row.device))
         if gpu is None:
             continue

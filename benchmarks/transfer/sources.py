@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import rooflinekit as rk
 from benchmarks.networks.accuracy import traced
@@ -84,21 +83,11 @@ def pairs(measured: Iterator[list[Measured]]) -> Iterator[Pair]:
 def timm(data: Path, share: float, *, estimate: bool) -> Iterator[list[Measured]]:
     """timm's inference, of the newest release that measured a step on a GPU."""
     found = [
-        step for step in (*timm_steps(data), *_newest_board(data))
+        step for step in timm_steps(data)
         if step.columns["step"] == "infer" and of_estimate(step.columns["family"]) == estimate
         and kept(step.columns["model"], share) and machine_of(step.gpu).device.kind == "gpu"
     ]  # fmt: skip
     yield from _steps("timm", found, "generic-server")
-
-
-def _newest_board(data: Path) -> Iterator[Step]:
-    """timm's file of a later collection, with the same columns."""
-    file = data / "timm" / "benchmarks_rtx5090.parquet"
-    if file.is_file():
-        with TemporaryDirectory() as folder:  # where `timm_steps` finds it under the name that it knows
-            (Path(folder) / "timm").mkdir()
-            (Path(folder) / "timm" / "benchmarks.parquet").symlink_to(file.resolve())
-            yield from timm_steps(Path(folder))
 
 
 def neusight(data: Path, share: float, *, estimate: bool) -> Iterator[list[Measured]]:

@@ -253,6 +253,15 @@ def test_a_machine_has_the_shares_of_every_roof(predictions: dict[str, Predictio
     }  # fmt: skip
 
 
+def test_loads_take_slots_of_128_lanes_and_none_of_64(predictions: dict[str, Prediction]) -> None:
+    """Products in fp32 get 0.75 of the peak of an SM of 128 lanes, so an L4 has a roof there."""
+    constants = predictions["a100"].machine.constants
+    for name, share in (("nvidia-l4", 0.75), (A100, 1.0)):
+        machine = Machine.of(rk.load_device(name), constants)
+        stated, reached = (roof for roof in roofline_figure(machine).roofs if roof.name == "fp32 vector")
+        assert reached.value / stated.value == pytest.approx(share * machine.values["issue_share"], rel=1e-3)
+
+
 def test_series_are_named_by_what_differs(predictions: dict[str, Prediction]) -> None:
     two_devices = roofline_figure([predictions["a100"], predictions["p100"]])
     assert [series.name for series in two_devices.series] == [device.display_name for device in two_devices.devices]

@@ -80,10 +80,11 @@ def _sustained(machine: Machine, roof: Roof) -> float:
 
     On CUDA cores products and other arithmetic reach different shares: the roof is the higher one.
     """
-    math, _, unit = roof.name.partition(" ")
+    name, _, unit = roof.name.partition(" ")
     if unit == "matrix":
-        return machine.matrix_rate(Math(math)).share
-    return max(UNFUSED, machine.constants.value("issue_share"))
+        return machine.matrix_rate(Math(name)).share
+    math = Math.FP64 if name == Math.FP64 else Math.FP32
+    return max(UNFUSED, machine.matrix_rate(math, tensor_core=False).share)
 
 
 def facts_of(part: Prediction | Machine | Device) -> DeviceFacts:
