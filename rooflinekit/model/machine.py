@@ -250,13 +250,18 @@ class Machine:
     def vector_rate(self, math: Math) -> Rate:
         """Rate of arithmetic outside matrix products, which PyTorch does in fp32, or fp64 for float64."""
         vector = self.device.vector_peak
-        key = math.value if math is Math.FP64 else Math.FP32.value
+        key = vector_math(math).value
         if key not in vector:
             raise FormatError(f"{self.name} states no {key} vector peak; add vector_peak: {key} to its specification")
         return Rate(peak=vector[key], share=UNFUSED, on_tensor_core=False)
 
 
 # Which formats a device's tensor core and its lanes multiply, by its specification.
+
+
+def vector_math(math: Math) -> Math:
+    """The arithmetic that CUDA cores do for a format: fp64 for itself, fp32 for all others."""
+    return Math.FP64 if math is Math.FP64 else Math.FP32
 
 
 def tensor_core_peak(device: Device, math: Math) -> float | None:

@@ -253,8 +253,8 @@ def test_a_machine_has_the_shares_of_every_roof(predictions: dict[str, Predictio
     }  # fmt: skip
 
 
-def test_loads_take_slots_of_128_lanes_and_none_of_64(predictions: dict[str, Prediction]) -> None:
-    """Products in fp32 get 0.75 of the peak of an SM of 128 lanes, so an L4 has a roof there."""
+def test_the_roof_of_cuda_cores_is_where_their_products_end(predictions: dict[str, Prediction]) -> None:
+    """Loads take issue slots from the multiply-adds of 128 CUDA cores an SM (L4), and none from those of 64 (A100)."""
     constants = predictions["a100"].machine.constants
     for name, share in (("nvidia-l4", 0.75), (A100, 1.0)):
         machine = Machine.of(rk.load_device(name), constants)

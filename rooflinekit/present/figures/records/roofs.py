@@ -11,7 +11,7 @@ from typing import Literal
 from rooflinekit.hardware.device import FORMATS, Device
 from rooflinekit.ir.op import Math
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import UNFUSED, Machine
+from rooflinekit.model.machine import Machine, vector_math
 from rooflinekit.model.memory_system import levels
 from rooflinekit.model.timing import Timing
 from rooflinekit.present.figures.records.figure import (
@@ -56,7 +56,7 @@ def ceiling(kernel: Kernel, machine: Machine) -> tuple[Roof, float]:
     arithmetic that the device does not have.
     """
     device = machine.device
-    name = f"{Math.FP64 if kernel.math is Math.FP64 else Math.FP32} vector"
+    name = f"{vector_math(kernel.math)} vector"
     rate = machine.vector_rate(kernel.math)
     if kernel.cost.gemms:
         rate = machine.matrix_rate(kernel.math, tensor_core=kernel.tensor_core)
@@ -81,10 +81,11 @@ def _sustained(machine: Machine, roof: Roof) -> float:
     On CUDA cores products and other arithmetic reach different shares: the roof is the higher one.
     """
     name, _, unit = roof.name.partition(" ")
+    math = Math(name)
     if unit == "matrix":
-        return machine.matrix_rate(Math(name)).share
-    math = Math.FP64 if name == Math.FP64 else Math.FP32
-    return max(UNFUSED, machine.matrix_rate(math, tensor_core=False).share)
+        return machine.matrix_rate(math).share
+    products = machine.matrix_rate(vector_math(math), tensor_core=False)
+    return max(machine.vector_rate(math).share, products.share)
 
 
 def facts_of(part: Prediction | Machine | Device) -> DeviceFacts:
