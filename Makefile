@@ -57,7 +57,7 @@ types: setup
 	$(BIN)/mypy
 
 #: Pages, tutorials and notebooks show what their programs and commands answer today.
-PAGES := tests/test_pages.py tests/test_tutorials.py tests/test_notebooks.py tests/test_choosing_page.py
+PAGES := tests/test_pages.py tests/test_tutorials.py tests/test_notebooks.py tests/test_page_commands.py
 
 # Links that lead nowhere end it, and pages that are behind. Nothing is asked of another machine.
 docs: setup

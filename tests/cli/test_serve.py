@@ -1,16 +1,13 @@
-"""`rooflinekit serve`, what is said of wrong use, and the commands of docs/serving.md."""
+"""`rooflinekit serve`, and what is said of wrong use."""
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 from command_line import Run
 
-ROOT = Path(__file__).parents[2]
 CONFIG = "llama-3.1-8b"
-PAGE = ROOT / "docs" / "serving.md"
 
 
 def test_a_served_model(run: Run) -> None:
@@ -54,17 +51,6 @@ def test_a_gpu_that_it_does_not_fit_is_a_row(run: Run) -> None:
 )
 def test_wrong_use_is_one_line(run: Run, args: tuple[str, ...], message: str) -> None:
     run("serve", CONFIG, *args).refused(message)
-
-
-def test_the_commands_of_the_page_print_what_it_shows(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    shown = re.findall(r"```console\n\$ rooflinekit ([^\n]*)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(shown) == 6
-    for command, text in shown:
-        printed = run(*shlex.split(command)).out
-        assert [line.rstrip() for line in printed.splitlines() if line.strip()] == [
-            line.rstrip() for line in text.splitlines() if line.strip()
-        ]
 
 
 def test_requests_at_a_rate(run: Run) -> None:
