@@ -1,5 +1,6 @@
 """Real networks, whole: what they must cost is known from outside."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,17 @@ TIMM = {
 }
 
 
+@cache
+def inference_of(name: str) -> rk.Graph:
+    return rk.trace(load_target(f"timm:{name}").model, IMAGE, strict=True)
+
+
 @pytest.mark.parametrize("name", TIMM)
 def test_timm_inference(name: str) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     model = load_target(f"timm:{name}").model
-    graph = rk.trace(model, IMAGE, strict=True)
+    graph = inference_of(name)
     macs, parameters = TIMM[name]
     if macs is not None:
         assert graph.matrix_flop == 2 * macs * BATCH
@@ -50,14 +56,12 @@ def test_vit_by_hand() -> None:
     block = 197 * 768 * (3 * 768 + 768 + 4 * 768 + 4 * 768) + 2 * 197 * 197 * 768
     head = 768 * 1000
     assert patches + 12 * block + head == 17_563_828_224
-    graph = rk.trace(load_target("timm:vit_base_patch16_224").model, IMAGE)
-    assert graph.matrix_flop == 2 * 17_563_828_224 * BATCH
+    assert inference_of("vit_base_patch16_224").matrix_flop == 2 * 17_563_828_224 * BATCH
 
 
 @pytest.mark.parametrize("name", TIMM)
 def test_timm_training(name: str) -> None:
     model = load_target(f"timm:{name}").model
-    inference = rk.trace(model, IMAGE)
     training = rk.trace(
         model,
         IMAGE,
@@ -71,7 +75,7 @@ def test_timm_training(name: str) -> None:
     first = next(op for op in training.ops if op.kind == "aten.convolution")
     weight, y = first.inputs[1], first.outputs[0]
     first_flop = 2 * y.numel * sympy.prod(weight.shape[1:])
-    expected = 3 * inference.matrix_flop - first_flop
+    expected = 3 * inference_of(name).matrix_flop - first_flop
     # Attention's backward multiplies five times where forward does twice: one more than twice forward, of 2 · 197 ·
     # 197 · 768 FLOP a block and image.
     if name.startswith("vit"):

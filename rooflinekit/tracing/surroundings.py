@@ -273,12 +273,12 @@ def eager_view() -> Iterator[None]:
     places: list[tuple[Any, str, Any]] = [(torch._subclasses, "FakeTensor", _FakeTensor)]
     for name, module in list(sys.modules.items()):
         known = getattr(module, "__dict__", None)
-        if known is None or name.partition(".")[0] in ("torch", "rooflinekit"):
+        if known is None:
             continue
-        if known.get("FakeTensor") is FakeTensor:
-            places.append((module, "FakeTensor", _FakeTensor))
-        if known.get("is_fake") is is_fake:
-            places.append((module, "is_fake", _never))
+        # of thousands of modules next to none have one: their names are looked at last
+        fake, asks = known.get("FakeTensor") is FakeTensor, known.get("is_fake") is is_fake
+        if (fake or asks) and name.partition(".")[0] not in ("torch", "rooflinekit"):
+            places += [(module, "FakeTensor", _FakeTensor)] * fake + [(module, "is_fake", _never)] * asks
     before = [(place, name, getattr(place, name)) for place, name, _ in places]
     try:
         for place, name, other in places:

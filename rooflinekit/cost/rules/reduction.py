@@ -14,7 +14,7 @@ from rooflinekit.cost.rules.elementwise import is_complex
 from rooflinekit.cost.table import aten, dense_bytes, family, per_input, reads, rule, sweep, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
-from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
+from rooflinekit.ir.sizes import Size, floor_div, is_formula, product, smaller, total
 
 
 def _reduced(op: Op, real: int, complex_: int) -> Cost:
@@ -178,7 +178,14 @@ def ceil_log2(n: Size) -> Size:
     """
     if isinstance(n, int):
         return max(n - 1, 0).bit_length()
-    return total(smaller(1, floor_div(total((n, -1)), 2**k)) for k in range(40))
+    halved = [floor_div(total((n, -1)), 2**k) for k in range(40)]
+    if not is_formula(n):
+        return total(smaller(1, one) for one in halved)
+    import sympy
+
+    known = next((k for k, one in enumerate(halved) if smaller(1, one) != 1), 40)  # 1 or more at any size
+    # Of what is smaller still sympy would only find, in most of a second, that nothing is known.
+    return total([known, *(sympy.Min(1, one, evaluate=False) for one in halved[known:])])
 
 
 def _sorting(op: Op) -> Cost:

@@ -50,7 +50,7 @@ def renumbered(piece: Path) -> None:
     piece.rename(piece.with_name(piece.name.replace("part-0000002", "part-0000009")))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[:2])  # csv and json keep their pieces alike
 @pytest.mark.parametrize("damage", [emptied, halved, turned, swapped, renumbered])
 def test_a_damaged_piece_is_made_again_and_said(
     tmp_path: Path, graph: rk.Graph, rows: pd.DataFrame, monkeypatch: Patch, name: str, damage: Callable[[Path], None]
