@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from small_sweeps import swept
+from small_sweeps import predicted, swept
 from torch import nn
 
 import rooflinekit as rk
@@ -18,9 +18,10 @@ def graph() -> rk.Graph:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of 10 sizes and one case, so that there are many."""
+    """Pieces of 10 sizes and one case, so that there are many, each predicted once."""
     monkeypatch.setattr(sweep_plan, "BLOCK", 10)
     monkeypatch.setattr(sweep_plan, "_ROWS", 10)
+    monkeypatch.setattr(sweep_plan.Piece, "predict", predicted)
 
 
 @pytest.fixture(scope="module")

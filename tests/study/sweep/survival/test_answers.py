@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from small_sweeps import PREDICT, Patch, raises, swept, warned
+from small_sweeps import Patch, predicted, raises, swept, warned
 
 import rooflinekit as rk
 from rooflinekit.errors import SweepError
@@ -49,7 +49,7 @@ def test_memory_that_runs_out_while_an_answer_is_sent(
     graph: rk.Graph, rows: pd.DataFrame, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        sweep_plan.Piece, "predict", lambda piece: [Heavy()] if len(piece.sizes["batch"]) > 5 else PREDICT(piece)
+        sweep_plan.Piece, "predict", lambda piece: [Heavy()] if len(piece.sizes["batch"]) > 5 else predicted(piece)
     )
     with warned() as said:
         pd.testing.assert_frame_equal(swept(graph, workers=2), rows)

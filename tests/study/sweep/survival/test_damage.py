@@ -10,13 +10,13 @@ import pytest
 from small_sweeps import (
     NAMES,
     PIECES,
-    PREDICT,
     Patch,
     Stopped,
     check,
     counted,
     half_done,
     parts_of,
+    predicted,
     raises,
     swept,
     warned,
@@ -205,7 +205,7 @@ def test_a_piece_that_is_lost_meanwhile_is_made_again_by_the_same_call(
         if piece.number == 9:
             lost.append(sorted(parts_of(out).glob("part-*"))[4])
             damage(lost[0])
-        return PREDICT(piece)
+        return predicted(piece)
 
     with monkeypatch.context() as patch:
         patch.setattr(sweep_plan.Piece, "predict", predict)
@@ -229,7 +229,7 @@ def test_a_folder_that_is_taken_away_meanwhile(
     def predict(piece: sweep_plan.Piece) -> Any:
         if piece.number == 9:
             shutil.rmtree(parts_of(out))
-        return PREDICT(piece)
+        return predicted(piece)
 
     with monkeypatch.context() as patch:
         patch.setattr(sweep_plan.Piece, "predict", predict)

@@ -14,11 +14,11 @@ from programs import awaited
 from small_sweeps import (
     NAMES,
     PIECES,
-    PREDICT,
     Patch,
     check,
     counted,
     parts_of,
+    predicted,
     raises,
     read,
     swept,
@@ -109,7 +109,7 @@ def test_two_processes_do_not_write_one_sweep(
         if piece.number == 3:
             (tmp_path / "reached").write_text("x")
             time.sleep(600)
-        return PREDICT(piece)
+        return predicted(piece)
 
     with monkeypatch.context() as patch:
         patch.setattr(sweep_plan.Piece, "predict", waits)

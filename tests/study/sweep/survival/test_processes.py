@@ -16,13 +16,13 @@ from small_sweeps import (
     HOW,
     NAMES,
     PIECES,
-    PREDICT,
     Patch,
     check,
     half_done,
     killed_at,
     ordered,
     parts_of,
+    predicted,
     raises,
     read,
     swept,
@@ -125,7 +125,7 @@ def test_memory_that_runs_out_in_python(graph: rk.Graph, rows: pd.DataFrame, mon
     def predict(piece: sweep_plan.Piece) -> Any:
         if len(piece.sizes["batch"]) > 3 or 7 in piece.sizes["batch"]:
             raise MemoryError
-        return PREDICT(piece)
+        return predicted(piece)
 
     monkeypatch.setattr(sweep_plan.Piece, "predict", predict)
     for workers in (1, 2):
