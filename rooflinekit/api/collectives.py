@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rooflinekit.calibrate.fitting.files import load_links
 from rooflinekit.hardware.cluster import Cluster
-from rooflinekit.hardware.specs import load_cluster, members_of
+from rooflinekit.hardware.specs import cluster_of, members_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.model.collectives import CollectiveTiming, route_of, time_collective
 from rooflinekit.units import parse_quantity
@@ -37,7 +37,7 @@ def collective_time(
     >>> collective_time("all-reduce", "100 MB", "dgx-h100", 1).total_s
     0.0
     """
-    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    found = cluster_of(cluster)
     size_bytes = parse_quantity(size, "byte") if isinstance(size, str) else float(size)
     route = route_of(found, members_of(found), gpus, sharing=sharing)
     floating = not dtype.startswith(("int", "uint"))

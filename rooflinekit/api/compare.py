@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from rooflinekit.api.keywords import with_named
 from rooflinekit.api.measured import MeasuredStep, corrected
 from rooflinekit.api.parallel import parallel
-from rooflinekit.api.predict import device_of, graph_of, host_of, in_base, machine_of, machines_of, predict
+from rooflinekit.api.predict import graph_of, in_base, machine_of, machines_of, predict
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.distributed.records import Strategy
 from rooflinekit.errors import InputError
@@ -17,7 +17,7 @@ from rooflinekit.hardware.catalog import offered_gpus
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.hardware.specs import DEFAULT_HOST, device_of, host_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph, traced_with
 from rooflinekit.ir.inputs import Mode, Release

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rooflinekit.api.predict import device_of, machine_of
+from rooflinekit.api.predict import machine_of
 from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import load_device
+from rooflinekit.hardware.specs import device_of, load_device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution

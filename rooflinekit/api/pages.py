@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api.keywords import with_named
 from rooflinekit.api.measured import Correction, corrected
-from rooflinekit.api.predict import host_of, machine_of, machines_of
+from rooflinekit.api.predict import machine_of, machines_of
 from rooflinekit.api.sweep import Workloads, opened_graphs
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST, devices, load_device
+from rooflinekit.hardware.specs import DEFAULT_HOST, device_of, devices, host_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.inputs import Mode, Release
 from rooflinekit.model.machine import Machine
@@ -100,7 +100,7 @@ def _compared(
         chosen = shortlist(subject, devices()) if subject.kind == "gpu" else (subject,)
         rule = shortlist_rule(subject)
     else:
-        named = [gpu if isinstance(gpu, Device) else load_device(gpu) for gpu in gpus]
+        named = [device_of(gpu) for gpu in gpus]
         chosen = (subject, *(device for device in named if device.name != subject.name))
         rule = "The GPUs named for this report."
     if len(chosen) == 1:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rooflinekit.api.keywords import with_named
-from rooflinekit.api.predict import graph_of, host_of, in_base, machine_of
+from rooflinekit.api.predict import graph_of, in_base, machine_of
 from rooflinekit.calibrate.fitting.files import load_links
 from rooflinekit.distributed.described import Planner
 from rooflinekit.distributed.groups import Setting, setting_of
@@ -18,7 +18,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster
+from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
@@ -221,7 +221,7 @@ def place_of(
     links: Path | None = None, **limits: float | None,
 ) -> Setting:  # fmt: skip
     """A cluster of equal GPUs. limits: see `setting_of`. Raises what it raises, and InputError for unequal GPUs."""
-    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    found = cluster_of(cluster)
     if len(set(found.device_names)) > 1:
         raise InputError(f"{found.name}: expected equal devices; got {', '.join(sorted(set(found.device_names)))}")
     return setting_of(found, gpus, host, "eager", links, **limits)

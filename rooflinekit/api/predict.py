@@ -15,7 +15,7 @@ from rooflinekit.cost.table import Rule, price_all
 from rooflinekit.errors import InputError, TraceError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
+from rooflinekit.hardware.specs import DEFAULT_HOST, device_of, host_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.coverage import Assumption
 from rooflinekit.ir.graph import Graph, Origin, autocast_format
@@ -292,23 +292,8 @@ def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> 
     return machines
 
 
-def device_of(gpu: object) -> Device:
-    """The device itself, or the one that a name or a file means. Raises InputError for something else."""
-    if gpu is None:
-        raise InputError("gpu is missing: name one, such as gpu='nvidia-l4'; `rooflinekit devices` lists them")
-    if not isinstance(gpu, str | Path | Device):
-        several = "; compare_gpus, sweep and search take gpus=[…]" if isinstance(gpu, list | tuple) else ""
-        raise InputError(f"gpu: expected a name, a path or a Device; got {gpu!r}{several}")
-    return gpu if isinstance(gpu, Device) else load_device(gpu)
-
-
 def _constants(given: str | Path | Calibration | None, device: Device) -> Calibration | None:
     return given if given is None or isinstance(given, Calibration) else load_fit(Path(given), device)
-
-
-def host_of(host: str | Path | Host) -> Host:
-    """The host itself, or the one that a name or a file means."""
-    return host if isinstance(host, Host) else load_host(host)
 
 
 def graph_of(

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api.collectives import collective_time
-from rooflinekit.api.predict import host_of, machine_of
+from rooflinekit.api.predict import machine_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster
+from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of
 from rooflinekit.ir.arguments import checked
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ def prefill_times(
         return None
     tp = index(apart.prefill_tp or 1)
     if cluster is not None:
-        _shared(cluster if isinstance(cluster, Cluster) else load_cluster(cluster), tp)
+        _shared(cluster_of(cluster), tp)
     return replace(times, tp=tp, ep=1, dp=1, _graphs={}, _timings={}, _known={}, _sums={})
 
 
@@ -344,7 +344,7 @@ def _placed(
     if cluster is not None:
         if gpu is not None:
             raise InputError(f"{walk}: expected a GPU or a cluster of GPUs; got both: leave out one")
-        cluster = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+        cluster = cluster_of(cluster)
         gpu = _shared(cluster, gpus)
         collective_s = collective_s or partial(_all_reduce_s, cluster)
     if gpu is None:

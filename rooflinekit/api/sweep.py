@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from rooflinekit.api.keywords import check_keywords, inputs_of, options_of, with_named
 from rooflinekit.api.measured import MeasuredStep, correction_in
-from rooflinekit.api.predict import host_of, in_base, machines_of, trace
+from rooflinekit.api.predict import in_base, machines_of, trace
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster, members_of
+from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of, members_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Mode, Release, open_names
@@ -295,7 +295,7 @@ class Places:
         """All that may take part."""
         if self.clusters is None:
             return tuple(machine.device for machine in self.machines)
-        found = [one if isinstance(one, Cluster) else load_cluster(one) for one in self.clusters]
+        found = map(cluster_of, self.clusters)
         return tuple({device.name: device for cluster in found for device in members_of(cluster)}.values())
 
     def mode(self, given: Mode | None) -> Mode:

@@ -13,7 +13,7 @@ from rooflinekit.distributed.records import Layout, Mesh
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import load_cluster, load_host, members_of
+from rooflinekit.hardware.specs import cluster_of, host_of, members_of
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.collectives import CollectiveTiming, LinkConstants, Route, route_of, time_collective
@@ -91,7 +91,7 @@ def setting_of(
 
     Raises what `load_cluster` and `load_host` raise, and InputError for devices that the cluster does not have.
     """
-    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    found = cluster_of(cluster)
     machines = tuple(
         limited(Machine.of(device, constants_for(device)), power_w=power_w, clock=clock) for device in members_of(found)
     )
@@ -99,7 +99,7 @@ def setting_of(
     own = found.host if host is None else host
     return Setting(
         cluster=found, machines=machines, numbers=numbers, links=load_links(links),
-        host=own if isinstance(own, Host) else load_host(own),
+        host=host_of(own),
         execution=execution_of(execution),
     )  # fmt: skip
 

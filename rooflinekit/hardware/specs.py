@@ -22,6 +22,7 @@ from rooflinekit.errors import (
     AmbiguousDeviceError,
     DeviceNotFoundError,
     DeviceWarning,
+    InputError,
     PluginError,
     SpecError,
     nearest,
@@ -140,6 +141,26 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     """
     hint = nearest(str(name_or_path), cluster_names())
     return _load(Cluster, name_or_path, f"{hint}{' ' if hint else '; '}`rooflinekit clusters` lists all")
+
+
+def device_of(gpu: object) -> Device:
+    """The device itself, or the one that a name or a file means. Raises InputError for something else."""
+    if gpu is None:
+        raise InputError("gpu is missing: name one, such as gpu='nvidia-l4'; `rooflinekit devices` lists them")
+    if not isinstance(gpu, str | Path | Device):
+        several = "; compare_gpus, sweep and search take gpus=[…]" if isinstance(gpu, list | tuple) else ""
+        raise InputError(f"gpu: expected a name, a path or a Device; got {gpu!r}{several}")
+    return gpu if isinstance(gpu, Device) else load_device(gpu)
+
+
+def host_of(host: str | Path | Host) -> Host:
+    """The host itself, or the one that a name or a file means."""
+    return host if isinstance(host, Host) else load_host(host)
+
+
+def cluster_of(cluster: str | Path | Cluster) -> Cluster:
+    """The cluster itself, or the one that a name or a file means."""
+    return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
 
 
 def _load(kind: type[S], name_or_path: str | Path, hint: str) -> S:

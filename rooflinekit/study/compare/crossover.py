@@ -18,7 +18,7 @@ from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.cost.table import price_all
 from rooflinekit.errors import InputError, SizeError, nearest
 from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.specs import load_device
+from rooflinekit.hardware.specs import device_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph, opened, whole_of
@@ -149,7 +149,7 @@ def bandwidth_to_match(p: Prediction, gpu: str | Path | Device) -> BandwidthCros
     The other GPU keeps all else: peaks, caches, the constants fitted for it. Searched between a 64th and 64 times its
     stated bandwidth. Raises InputError for the GPU that the step is on, DeviceNotFoundError or SpecError.
     """
-    device = gpu if isinstance(gpu, Device) else load_device(gpu)
+    device = device_of(gpu)
     if device == p.machine.device:
         raise InputError(f"{device.name} is the GPU of the step: name another one")
     constants = constants_for(device)

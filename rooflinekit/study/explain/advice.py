@@ -12,7 +12,7 @@ from typing import Any
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import ComparisonError, RooflinekitError
 from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.specs import load_device
+from rooflinekit.hardware.specs import device_of
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph, origin_of, resized, traced_with
 from rooflinekit.ir.notebook import FirstLine
@@ -135,7 +135,7 @@ def advise(
     corrected: makes of each prediction the one that counts, such as a measured step's transfer.
     """
     base = p if corrected is None else corrected(p)
-    devices = [gpu if isinstance(gpu, Device) else load_device(gpu) for gpu in gpus]
+    devices = [device_of(gpu) for gpu in gpus]
     found: list[Suggestion] = []
     left_out: list[tuple[str, str]] = []
     traced = cache(partial(_traced, p))

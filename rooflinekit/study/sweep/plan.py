@@ -25,7 +25,7 @@ from rooflinekit.errors import InputError, SizeError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import load_cluster
+from rooflinekit.hardware.specs import cluster_of
 from rooflinekit.ir.graph import Graph
 from rooflinekit.step.execution import Execution
 from rooflinekit.study.sweep.points import (
@@ -362,7 +362,7 @@ def cluster_axes(
     """
     if split not in ("even", "proportional"):
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
-    found = [one if isinstance(one, Cluster) else load_cluster(one) for one in _several("clusters", clusters)]
+    found = list(map(cluster_of, _several("clusters", clusters)))
     chosen = _several("strategies", ("ddp",) if strategies is None else strategies)
     saved = [Savers()] if savers is None else [savers] if isinstance(savers, Savers) else _several("savers", savers)
     if wrong := [one for one in saved if not isinstance(one, Savers)]:
