@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from typing import Any
 from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, checked, unchanged, watched
 from rooflinekit.api.trace_states import as_given, digest
 from rooflinekit.errors import OutputError
-from rooflinekit.files import read_bytes
+from rooflinekit.files import read_bytes, write_bytes
 from rooflinekit.ir.graph import Graph
 
 FOLDER = "ROOFLINEKIT_CACHE_DIR"  # the variable that names another folder; empty for none
@@ -86,9 +85,9 @@ class TraceStore:
             data = len(head).to_bytes(8, "big") + head + (b"" if reasons else packed(graph))
             if len(data) > _MOST_FILE:
                 return [f"it takes more than {_MOST_FILE >> 20} MiB"]
-            self._write(self._path(key), data)
+            write_bytes(data, self._path(key))
             self._make_room()
-        except (OSError, ValueError) as error:
+        except (OSError, OutputError, ValueError) as error:
             return [str(error)]
         return reasons
 
@@ -108,10 +107,10 @@ class TraceStore:
                 return _checked_shape(json.loads(read_bytes(path, OutputError, _MOST_SHAPE)))
         with watched():  # torch sets variables of its own as it is loaded: no key is to know these
             found = ask(target)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, OutputError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if _is_mine(self.folder):
-                self._write(path, json.dumps(found).encode())
+                write_bytes(json.dumps(found).encode(), path)
         return found
 
     def kept(self) -> Iterator[Kept]:
@@ -132,18 +131,6 @@ class TraceStore:
         for path in (*paths, *self.folder.glob(f"*{_SHAPE}")):
             path.unlink(missing_ok=True)
         return len(paths)
-
-    def _write(self, path: Path, data: bytes) -> None:
-        """Whole or not at all. Nobody is waited for: of two processes that write the same trace either will do."""
-        descriptor, name = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".part")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_SUFFIX}"
