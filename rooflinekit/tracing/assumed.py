@@ -88,16 +88,12 @@ class Assumed:
         if optimizing and function is not _aten.equal.default and args[0].dtype is not torch.bool:
             return 0.5 if args[0].is_floating_point() else 1
         kind = _source(args[0]) if function is not _aten.equal.default else "equal"
-        name = self._name(kind)
-        if name in self._given:
-            value, ground = self._given[name], Ground.GIVEN
-        elif (usual := _usual(kind, args[0])) is not None:
-            value, ground = usual, Ground.USUAL
-        else:
+        name, usual = self._name(kind), _usual(kind, args[0])
+        if name not in self._given and usual is None:
             self.asked = f"assume={{{name!r}: {False if args[0].dtype is torch.bool else 100}}}"
             return None
-        self._take(name, value, None, ground)
-        if ground is Ground.GIVEN and self._symbols.names and self._found[name].times > MOST_ANSWERS:
+        value = self._taken(name, usual, None, Ground.USUAL)
+        if name in self._given and self._symbols.names and self._found[name].times > MOST_ANSWERS:
             raise TooManyQuestionsError(GIVEN_UP[1])
         return bool(value) if args[0].dtype is torch.bool or kind == "equal" else value
 
@@ -118,10 +114,7 @@ class Assumed:
 
     def answer(self, kind: str, usual: int, ground: Ground) -> int:
         """What a loop or a branch of torch's own asks of data, by the user or as given."""
-        name = self._name(kind)
-        value, ground = (self._given[name], Ground.GIVEN) if name in self._given else (usual, ground)
-        self._take(name, value, None, ground)
-        return int(value)
+        return int(self._taken(self._name(kind), usual, None, ground))
 
     # --- sizes ------------------------------------------------------------------------------------------------
 
@@ -141,29 +134,18 @@ class Assumed:
         if known is not None:
             return known
         name = getattr(mask, _NAME, None) or self._name(kind)
-        even = None
         if mask is not None:
             setattr(mask, _NAME, name)  # wherever it is used again, in backward too
-            even = share_of(mask)
-        if name in self._given:
-            value, ground = _part(name, self._given[name], most), Ground.GIVEN
-        elif even is not None:
-            value, ground = even.count(most), Ground.EVEN
-        elif share is not None:
-            value, ground = _part(name, share, most), Ground.ALIKE
-        else:
-            value, ground = most, Ground.MOST
-        self._take(name, value, most, ground)
-        return value
+            if (even := share_of(mask)) is not None:
+                return self._taken(name, even.count(most), most, Ground.EVEN)
+        if share is not None:
+            return self._taken(name, _part(share, most), most, Ground.ALIKE)
+        return self._taken(name, most, most, Ground.MOST)
 
     def length(self, kind: str, most: Any, even: Any | None) -> Any:
         """Of sequences up to the longest: by the user, or `even` for all; where that is None as long as the longest."""
-        name = self._name(kind)
         value, ground = (most, Ground.MOST) if even is None else (even, Ground.EVEN)
-        if name in self._given:
-            value, ground = _part(name, self._given[name], most), Ground.GIVEN
-        self._take(name, value, most, ground)
-        return value
+        return self._taken(self._name(kind), value, most, ground)
 
     def named(self, function: Any, args: Sequence[Any]) -> Any:
         """Elements of a target that a mask names to be written; None where there is no mask."""
@@ -184,10 +166,14 @@ class Assumed:
             self._names[key] = kind if alike == 1 else f"{kind}_{alike}"
         return self._names[key]
 
-    def _take(self, name: str, value: Any, most: Any, ground: Ground) -> None:
+    def _taken(self, name: str, value: Any, most: Any, ground: Ground) -> Any:
+        """What the user says of this name, of `most` elements where they are counted; else the value. It is noted."""
+        if name in self._given:
+            given = self._given[name]
+            value, ground = given if most is None else _part(given, most), Ground.GIVEN
         if name in self._found:
             self._found[name] = replace(self._found[name], times=self._found[name].times + 1)
-            return
+            return value
         where = next(line for (_, line), known in self._names.items() if known == name)
         size = self._symbols.size
         self._found[name] = Assumption(
@@ -198,6 +184,7 @@ class Assumed:
             most=None if most is None else size(most),
             ground=ground,
         )
+        return value
 
 
 #: How a condition on a whole tensor comes out where data are as they should be.
@@ -236,7 +223,7 @@ def _source(tensor: torch.Tensor) -> str:
 _MOVING = {_aten._to_copy.default, _aten.select.int, _aten.view.default, _aten.squeeze.default, _aten.alias.default}
 
 
-def _part(name: str, given: Any, most: Any) -> Any:
+def _part(given: Any, most: Any) -> Any:
     if isinstance(given, int) and not isinstance(given, bool):
         return min(given, most) if isinstance(most, int) else given
     share = Fraction(given).limit_denominator(_FINEST)
