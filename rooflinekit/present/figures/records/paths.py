@@ -6,7 +6,7 @@ communication-aware rooflines (Cardwell and Song, HPC Asia 2019).
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.model.collectives import Link
 from rooflinekit.present.figures.records.figure import Figure, Roof, Stop, Trajectory
-from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of
+from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of, stated_roof
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.scaling import (
     Sent,
@@ -26,6 +26,7 @@ from rooflinekit.study.compare.scaling import (
     sent_over_links,
     strategy_name,
 )
+from rooflinekit.study.explain.differences import main_format
 
 
 def trajectories_of(
@@ -82,19 +83,11 @@ def _facts(p: Prediction) -> dict[str, str]:
     return {name: say(p) for name, say in _SAID.items()} | {name: str(value) for name, value in p.sizes.items()}
 
 
-def _format(p: Prediction) -> str:
-    """The arithmetic in which most of the FLOP are done."""
-    flop: Counter[str] = Counter()
-    for timing in p.timings:
-        flop[timing.kernel.math.value] += int(timing.kernel.cost.flop)
-    return flop.most_common(1)[0][0] if flop else ""
-
-
 _SAID: Mapping[str, Callable[[Prediction], str]] = {
     "model": lambda p: p.graph_name,
     "device": lambda p: p.machine.device.short_title,
     "mode": lambda p: p.mode,
-    "format": _format,
+    "format": lambda p: main_format(p)[0].value,
     "execution": lambda p: p.execution.backend,
     "release": lambda p: str(p.graph.like) if p.graph.like else "",
     "layout": lambda p: "channels last" if p.graph.channels_last else "",
@@ -102,8 +95,7 @@ _SAID: Mapping[str, Callable[[Prediction], str]] = {
 
 
 def _stop(p: Prediction, label: str) -> Stop:
-    flop = sum(float(timing.kernel.cost.flop) for timing in p.timings)
-    moved = sum(float(timing.kernel.bytes) for timing in p.timings)
+    flop, moved = sum(float(timing.kernel.cost.flop) for timing in p.timings), float(p.bytes)
     if min(flop, moved, p.total_s) <= 0:
         raise InputError(f"path: {p.graph_name}: a step without FLOP or traffic has no place on the axes")
     return Stop(label=label, device=p.machine.name, flop=flop, bytes=moved, time_s=p.total_s, bound=p.regime)
@@ -160,10 +152,7 @@ def _link_names(steps: Sequence[ParallelPrediction], sent: Sequence[Sequence[Sen
 def _roofs(p: ParallelPrediction, sent: Sent, names: _LinkNames) -> tuple[Roof, Roof]:
     """A link by its datasheet, and as fast as collectives with many bytes are."""
     device, link = p.slowest.prediction.machine.name, sent.link
-    stated = Roof(
-        device=device, kind="link", name=names[device, link], value=link.bandwidth, unit="byte/s",
-        provenance="datasheet",
-    )  # fmt: skip
+    stated = stated_roof(device, "link", names[device, link], link.bandwidth)
     return stated, replace(stated, value=sent.rate, provenance="fitted share", share=sent.rate / link.bandwidth)
 
 

@@ -62,7 +62,7 @@ def ceiling(kernel: Kernel, machine: Machine) -> tuple[Roof, float]:
         rate = machine.matrix_rate(kernel.math, tensor_core=kernel.tensor_core)
         if kernel.tensor_core and kernel.math.value in device.matrix_peak:
             name = f"{kernel.math} matrix"
-    return _stated(device, "compute", name, rate.peak), rate.share
+    return stated_roof(device.name, "compute", name, rate.peak), rate.share
 
 
 def main_roofs(kernels: Iterable[Kernel], machine: Machine) -> tuple[Roof, Roof]:
@@ -110,14 +110,14 @@ def highest(roofs: Iterable[Roof]) -> tuple[Roof, ...]:
 
 
 def _memory(device: Device) -> Roof:
-    return _stated(device, "memory", device.dram.type or "DRAM", device.dram.bandwidth)
+    return stated_roof(device.name, "memory", device.dram.type or "DRAM", device.dram.bandwidth)
 
 
 def _compute(device: Device) -> list[Roof]:
     """Every arithmetic of the device, the lowest first."""
     tables = {"vector": device.vector_peak, "matrix": device.matrix_peak}
     found = [
-        _stated(device, "compute", f"{math} {unit}", table[math])
+        stated_roof(device.name, "compute", f"{math} {unit}", table[math])
         for unit, table in tables.items()
         for math in FORMATS
         if math in table
@@ -125,10 +125,10 @@ def _compute(device: Device) -> list[Roof]:
     return sorted(found, key=lambda roof: roof.value)
 
 
-def _stated(device: Device, kind: RoofKind, name: str, value: float) -> Roof:
+def stated_roof(device: str, kind: RoofKind, name: str, value: float) -> Roof:
     """A roof by the datasheet."""
     unit: Literal["byte/s", "flop/s"] = "flop/s" if kind == "compute" else "byte/s"
-    return Roof(device=device.name, kind=kind, name=name, value=value, unit=unit, provenance="datasheet")
+    return Roof(device=device, kind=kind, name=name, value=value, unit=unit, provenance="datasheet")
 
 
 def _shared(roof: Roof, share: float, machine: Machine) -> Roof:
@@ -146,7 +146,7 @@ def levels_of(timings: Sequence[Timing], machine: Machine) -> dict[int, tuple[fl
 def l2_roof(machine: Machine) -> Roof:
     """What the L2 gives: no datasheet states it."""
     origin: Provenance = "fitted" if machine.constants.measured else "default"
-    return replace(_stated(machine.device, "memory", L2, machine.l2_bandwidth), provenance=origin)
+    return replace(stated_roof(machine.device.name, "memory", L2, machine.l2_bandwidth), provenance=origin)
 
 
 def floor_of(prediction: Prediction, series: str) -> Floor:
