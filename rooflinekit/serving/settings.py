@@ -491,47 +491,47 @@ def _lacking(engine: Engine, release: Release) -> str:
     return ""
 
 
+def _options(values: Mapping[str, object]) -> list[str]:
+    """Options with what they are set to: a word alone for True, nothing for what is false, 0 or None."""
+    return [name if value is True else f"{name} {value}" for name, value in values.items() if value]
+
+
 def _vllm(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
     tp, ep, dp = parts
-    words = ["vllm serve MODEL"]
-    words += [f"--tensor-parallel-size {tp}"] if tp > 1 else []
-    words += [f"--data-parallel-size {dp}"] if dp > 1 else []
-    words += ["--enable-expert-parallel"] if ep > 1 else []
-    words.append(f"--max-num-batched-tokens {engine.step_tokens}")
-    if release.numbers < (0, 8):
-        words.append("--enable-chunked-prefill" if engine.chunks else f"--max-model-len {engine.step_tokens}")
-    words += [f"--max-num-seqs {engine.sequences}"] if engine.sequences else []
-    if engine.host != release.settings.get("host", "overlapped"):
-        words.append("--async-scheduling" if engine.host == "overlapped" else "--no-async-scheduling")
-    words += [f"--kv-cache-dtype {kv}"] if kv == "fp8" else []
-    return [*words, *(["--enforce-eager"] if engine.graph_sizes == () else [])]
+    before_v1, other_host = release.numbers < (0, 8), engine.host != release.settings.get("host", "overlapped")
+    return ["vllm serve MODEL", *_options({
+        "--tensor-parallel-size": tp > 1 and tp, "--data-parallel-size": dp > 1 and dp,
+        "--enable-expert-parallel": ep > 1, "--max-num-batched-tokens": engine.step_tokens,
+        "--enable-chunked-prefill": before_v1 and engine.chunks,
+        "--max-model-len": before_v1 and not engine.chunks and engine.step_tokens,
+        "--max-num-seqs": engine.sequences,
+        "--async-scheduling": other_host and engine.host == "overlapped",
+        "--no-async-scheduling": other_host and engine.host != "overlapped",
+        "--kv-cache-dtype": kv == "fp8" and kv, "--enforce-eager": engine.graph_sizes == (),
+    })]  # fmt: skip
 
 
 def _sglang(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
     tp, ep, dp = parts
-    words = ["python -m sglang.launch_server --model-path MODEL"]
-    words += [f"--tp-size {tp * dp}"] if tp * dp > 1 else []
-    words += [f"--dp-size {dp} --enable-dp-attention"] if dp > 1 else []
-    words += [f"--ep-size {ep}"] if ep > 1 else []
-    words.append(f"--chunked-prefill-size {engine.step_tokens if engine.chunks else -1}")
-    words += [f"--max-prefill-tokens {engine.step_tokens}"] if not engine.chunks else []
-    words += ["--enable-mixed-chunk"] if engine.policy == "mixed" else []
-    if release.numbers >= (0, 4):
-        words += ["--disable-overlap-schedule"] if engine.host == "serial" else []
-    elif engine.host == "overlapped":
-        words.append("--enable-overlap-schedule")
-    words += [f"--max-running-requests {engine.sequences}"] if engine.sequences else []
-    words += ["--kv-cache-dtype fp8_e4m3"] if kv == "fp8" else []
-    return [*words, *(["--disable-cuda-graph"] if engine.graph_sizes == () else [])]
+    overlaps_by_itself = release.numbers >= (0, 4)
+    return ["python -m sglang.launch_server --model-path MODEL", *_options({
+        "--tp-size": tp * dp > 1 and tp * dp, "--dp-size": dp > 1 and f"{dp} --enable-dp-attention",
+        "--ep-size": ep > 1 and ep, "--chunked-prefill-size": engine.step_tokens if engine.chunks else -1,
+        "--max-prefill-tokens": not engine.chunks and engine.step_tokens,
+        "--enable-mixed-chunk": engine.policy == "mixed",
+        "--disable-overlap-schedule": overlaps_by_itself and engine.host == "serial",
+        "--enable-overlap-schedule": not overlaps_by_itself and engine.host == "overlapped",
+        "--max-running-requests": engine.sequences, "--kv-cache-dtype": kv == "fp8" and "fp8_e4m3",
+        "--disable-cuda-graph": engine.graph_sizes == (),
+    })]  # fmt: skip
 
 
 def _tensorrt_llm(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
     tp, ep, dp = parts
-    words = ["trtllm-serve MODEL --backend pytorch"]
-    words += [f"--tp_size {tp * dp}"] if tp * dp > 1 else []
-    words += [f"--ep_size {ep}"] if ep > 1 else []
-    words.append(f"--max_num_tokens {engine.step_tokens}")
-    words += [f"--max_batch_size {engine.sequences}"] if engine.sequences else []
+    words = ["trtllm-serve MODEL --backend pytorch", *_options({
+        "--tp_size": tp * dp > 1 and tp * dp, "--ep_size": ep > 1 and ep, "--max_num_tokens": engine.step_tokens,
+        "--max_batch_size": engine.sequences,
+    })]  # fmt: skip
     options = {
         "enable_chunked_prefill": engine.chunks, "enable_attention_dp": dp > 1,
         "disable_overlap_scheduler": engine.host == "serial", "batch_wait_timeout_iters": engine.wait_steps,
