@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
+from typing import Any
 
 from rooflinekit.errors import UnitError
 
@@ -129,6 +130,23 @@ def number(value: float | None, unit: float = 1.0, thousands: str = "") -> str:
         return "–"
     scaled = value / unit
     return f"{scaled:,.0f}".replace(",", thousands) if scaled >= 99.95 else f"{scaled:.3g}"
+
+
+def said(value: Any, unit: str = "") -> str:
+    """A value with three digits and its unit, "–" for none and for NaN.
+
+    unit: a base unit ("s", "byte", "flop", …); "GiB" for bytes in powers of two; a format of Python's, which begins
+    with a point or a comma; "" for words.
+
+    >>> said(0.0025, "s"), said(0.5, ".1%"), said(None, "W"), said(-3.0, "s")
+    ('2.50 ms', '50.0%', '–', '−3.00 s')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if not unit or unit[0] in ".,":
+        return format(value, unit) if unit else str(value)
+    text = format_bytes(value) if unit == "GiB" else format_quantity(value, unit)
+    return text.replace("-", "−")
 
 
 def expectation(unit: str, got: object) -> str:

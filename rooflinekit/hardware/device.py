@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.fields import Choice, Count, Frozen, FrozenMapping, Line, Lines, Quantity, Record, Text
 from rooflinekit.ir import notebook
-from rooflinekit.units import format_bytes, format_quantity
+from rooflinekit.units import format_bytes, format_quantity, said
 
 SCHEMA_VERSION = 1
 
@@ -348,7 +348,7 @@ def _links(device: Device) -> Iterator[tuple[str, str, str]]:
     link = device.interconnect
     if link is not None:
         speed = link.bandwidth_per_direction
-        yield f"{link.kind}, one direction", "–" if speed is None else format_quantity(speed, "byte/s"), ""
+        yield f"{link.kind}, one direction", said(speed, "byte/s"), ""
     shared = f", shared by {device.devices_per_board} devices" if device.devices_per_board > 1 else ""
     if device.board_power is not None:
         yield f"board power{shared}", format_quantity(device.board_power, "W"), ""

@@ -18,11 +18,11 @@ from rooflinekit.present.figures.records.figure import Figure, Point, by_time
 from rooflinekit.present.figures.timeline import HALF, LANES, memory, timeline
 from rooflinekit.present.page.studies import Bar, waterfall_bars
 from rooflinekit.present.page.templating import View, capital
-from rooflinekit.present.text.form import said
 from rooflinekit.step.energy import Energy
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.limits import PowerLimits
+from rooflinekit.units import said
 
 MOST_ROWS = 300
 _MOST_AREAS = 40

@@ -14,10 +14,9 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from rooflinekit.files import check_ending
-from rooflinekit.present.text.form import said
 from rooflinekit.step.made import fingerprint, versions
 from rooflinekit.study.explain.explanation import seconds, signed
-from rooflinekit.units import format_bytes, number
+from rooflinekit.units import format_bytes, number, said
 
 #: What a template shows: its names with texts, lengths and rows. Jinja refuses a name that is not there.
 View = dict[str, Any]

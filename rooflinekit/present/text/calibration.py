@@ -13,10 +13,9 @@ from rooflinekit.calibrate.hosts.draft import HostCost
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.model.machine import Spread
 from rooflinekit.model.stated import Constant
-from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, console, print_table, say, table, table_of
 from rooflinekit.study.profile.drawn import Drawn
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_quantity, said
 
 
 def print_calibration(found: Calibrated) -> None:

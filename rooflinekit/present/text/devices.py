@@ -10,9 +10,8 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.collectives import CollectiveTiming
-from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, console, print_table, say, table, table_of
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_quantity, said
 
 
 def print_device(row: Row, checks: Sequence[Check]) -> None:

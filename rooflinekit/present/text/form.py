@@ -1,14 +1,11 @@
-"""The form of what is printed: values with their units, tables in Markdown, for how many columns. Without rich."""
+"""The form of what is printed: tables in Markdown, for how many columns. Without rich."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, TypeVar
-
-from rooflinekit.units import format_bytes, format_quantity
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -34,23 +31,6 @@ def being(variable: ContextVar[T], value: T) -> Iterator[None]:
 def columns_of(told: str) -> int | None:
     """What a text such as COLUMNS means; None for no positive number."""
     return int(told) or None if told.isdecimal() and len(told) < 6 else None
-
-
-def said(value: Any, unit: str = "") -> str:
-    """A value with three digits and its unit, "–" for none and for NaN.
-
-    unit: a base unit ("s", "byte", "flop", …); "GiB" for bytes in powers of two; a format of Python's, which begins
-    with a point or a comma; "" for words.
-
-    >>> said(0.0025, "s"), said(0.5, ".1%"), said(None, "W"), said(-3.0, "s")
-    ('2.50 ms', '50.0%', '–', '−3.00 s')
-    """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "–"
-    if not unit or unit[0] in ".,":
-        return format(value, unit) if unit else str(value)
-    text = format_bytes(value) if unit == "GiB" else format_quantity(value, unit)
-    return text.replace("-", "−")
 
 
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], words: Sequence[bool]) -> list[str]:

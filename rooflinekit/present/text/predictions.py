@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, console, print_first, print_table, say, table, table_of, whole
 from rooflinekit.step.accuracy import Accuracy
 from rooflinekit.step.bounds import unmeasured_note
@@ -29,6 +28,7 @@ from rooflinekit.study.compare.gpus import (
 )
 from rooflinekit.study.compare.gpus import table_of as gpu_table
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
+from rooflinekit.units import said
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,11 +8,11 @@ from rich.table import Table
 
 from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
-from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, print_first, print_table, say, table
 from rooflinekit.study.profile.matching import Validation
 from rooflinekit.study.profile.memory import MemoryComparison
 from rooflinekit.study.profile.profile import REPEATED, SMALL_S, Profile, ProfileComparison, device_note
+from rooflinekit.units import said
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.errors import CapacityError, RooflinekitError
-from rooflinekit.present.text.form import said
 from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of
 from rooflinekit.serving.fleet import Capacity, FleetSearch
 from rooflinekit.serving.served import MEASURES, SHARES, Served, ServedTraffic, Serving, limits_text
 from rooflinekit.serving.settings import release_text
+from rooflinekit.units import said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

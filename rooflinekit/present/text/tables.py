@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rooflinekit.errors import printable
-from rooflinekit.present.text.form import COLUMNS, FORM, markdown, said
+from rooflinekit.present.text.form import COLUMNS, FORM, markdown
+from rooflinekit.units import said
 
 if TYPE_CHECKING:
     import pandas as pd

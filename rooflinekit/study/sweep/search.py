@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from rooflinekit.ir.notebook import FirstLine, aligned
 from rooflinekit.ir.sizes import finite_or_none
 from rooflinekit.study.sweep.plan import BLOCK, Case, Plan, predict_settings
 from rooflinekit.study.sweep.points import REGIMES
-from rooflinekit.units import format_bytes, format_quantity, parse_quantity
+from rooflinekit.units import format_quantity, parse_quantity, said
 
 ENUMERATED = 200_000  # predictions, up to which all are made
 ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tenths of a second each
@@ -429,8 +430,7 @@ def _requirement(text: str, sizes: Sequence[str]) -> Requirement:
     return Requirement(text=" ".join(text.split()), column=column, comparison=comparison, limit=limit)
 
 
-def _seconds(value: float) -> str:
-    return "–" if value != value else format_quantity(value, "s")
+_seconds = partial(said, unit="s")
 
 
 def _number(value: float | None) -> str:
@@ -455,7 +455,7 @@ _READ: _Read = (
     ("90 % interval", ("low_s", "high_s"), lambda low, high: f"{_seconds(low)} to {_seconds(high)}"),
     ("GPU busy", ("gpu_s",), _seconds),
     ("CPU issuing", ("cpu_s",), _seconds),
-    ("power", ("power_w",), lambda watts: "–" if watts != watts else format_quantity(watts, "W")),
+    ("power", ("power_w",), partial(said, unit="W")),
     ("J/step", ("energy_j",), _number),
     ("J/sample", ("joules",), _number),
     ("regime", ("regime",), _text),
@@ -463,7 +463,7 @@ _READ: _Read = (
     (
         "memory",
         ("peak_bytes", "fits"),
-        lambda need, fits: "–" if need != need else format_bytes(need) + " does not fit" * (not fits),
+        lambda need, fits: said(need, "GiB") + " does not fit" * (not fits and need == need),
     ),
 )
 #: Money, where prices are those at launch, and where they are those of an hour: `dollars` is the price by samples/s.

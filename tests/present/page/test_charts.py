@@ -25,11 +25,10 @@ from rooflinekit.present.figures.records.build import kernel_figure
 from rooflinekit.present.figures.records.figure import by_time
 from rooflinekit.present.page.pictures import energy_of, kernels_of, step_of
 from rooflinekit.present.page.studies import difference_bars, interval_bars, waterfall_bars
-from rooflinekit.present.text.form import said
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.compare.limits import power_limits
-from rooflinekit.units import parse_quantity
+from rooflinekit.units import parse_quantity, said
 
 HOSTILE = "</svg><script>alert(1)</script>$x$"
 
