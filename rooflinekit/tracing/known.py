@@ -134,14 +134,10 @@ def _same(args: Sequence[Any], output: Any) -> None:
 
 def _reshaped(args: Sequence[Any], output: Any) -> None:
     """A view of other sizes: the places stay known where they are the last dimension before and after."""
-    source = args[0]
-    if (number := getattr(source, CHOICE, None)) is not None:
-        setattr(output, CHOICE, number)
-    share = share_of(source)
-    if share is not None:
-        last = share.dim is not None and share.dim == source.dim() - 1
-        kept = last and output.dim() and isinstance(output.shape[-1], int) and output.shape[-1] == share.whole
-        setattr(output, SHARE, replace(share, dim=output.dim() - 1 if kept else None))
+    source, share = args[0], share_of(args[0])
+    places = output.shape[-1] if output.dim() else None
+    kept = share is not None and isinstance(places, int) and places == share.whole
+    _moved(source, output, {source.dim() - 1: output.dim() - 1} if kept else {})
     elements = getattr(source, ELEMENTS, None)
     if elements is not None and output.dim() == 1:
         setattr(output, ELEMENTS, tuple(flat(elements)))
@@ -163,7 +159,7 @@ def _moved(source: torch.Tensor, output: torch.Tensor, new: Mapping[int, int]) -
         setattr(output, CHOICE, number)
     share = share_of(source)
     if share is not None:
-        setattr(output, SHARE, replace(share, dim=None if share.dim is None else new[share.dim]))
+        setattr(output, SHARE, replace(share, dim=None if share.dim is None else new.get(share.dim)))
 
 
 def _expanded(args: Sequence[Any], output: Any) -> None:

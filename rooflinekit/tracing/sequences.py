@@ -52,26 +52,17 @@ def _run(
     return (output, hidden_out) if cell is None else (output, hidden_out, cell_out)
 
 
-def lstm(x: torch.Tensor, *args: Any) -> Any:
-    """`torch.lstm` for dense input, or for the data of a packed sequence: then data, sizes, states, weights."""
-    if isinstance(args[0], torch.Tensor):
-        sizes, (hidden, cell), weights, *options = args
-        return _packed(_LSTM, x, sizes, hidden, cell, weights, options)
-    (hidden, cell), weights, *options = args
-    return _run(_LSTM, x, hidden, cell, weights, *options)
+def _layer(mode: int, x: torch.Tensor, *args: Any) -> Any:
+    """As `torch.lstm` and its like, for dense input or the data of a packed sequence: then sizes, states, weights."""
+    packed = isinstance(args[mode != _LSTM], torch.Tensor)  # states are one tensor, an LSTM's a pair of them
+    sizes, states, weights, *options = args if packed else (None, *args)
+    hidden, cell = states if mode == _LSTM else (states, None)
+    if packed:
+        return _packed(mode, x, sizes, hidden, cell, weights, options)
+    return _run(mode, x, hidden, cell, weights, *options)
 
 
-def _one_state(mode: int, x: torch.Tensor, *args: Any) -> Any:
-    if isinstance(args[1], torch.Tensor):
-        sizes, hidden, weights, *options = args
-        return _packed(mode, x, sizes, hidden, None, weights, options)
-    hidden, weights, *options = args
-    return _run(mode, x, hidden, None, weights, *options)
-
-
-gru = functools.partial(_one_state, _GRU)
-rnn_tanh = functools.partial(_one_state, _TANH)
-rnn_relu = functools.partial(_one_state, _RELU)
+lstm, gru, rnn_tanh, rnn_relu = (functools.partial(_layer, mode) for mode in (_LSTM, _GRU, _TANH, _RELU))
 
 
 # --- cells: one step, with products of their own ---------------------------------------------------------------
