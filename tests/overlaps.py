@@ -1,4 +1,6 @@
-"""Which texts of a drawn figure cover each other: measured by the drawing library, not by what placed them."""
+"""What texts of a drawn figure cover, and what runs through them: measured by the drawing library, not by what placed
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.patches import ArrowStyle
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
@@ -32,20 +36,70 @@ def corners(text: Text) -> Corners:
 
 def overlaps(ax: Axes) -> list[tuple[str, str]]:
     """Pairs of texts that cover each other: labels, names, ticks, axis labels and keys."""
+    found = [text for axes in _drawn(ax) for text in _texts(axes)]
+    return [(one, two) for (one, a), (two, b) in itertools.combinations(found, 2) if cover(a, b)]
+
+
+def on_ridges(ax: Axes) -> list[str]:
+    """Texts and keys that cover a mark of a ridge or of a crossing."""
+    return [
+        words
+        for axes in _drawn(ax)
+        for words, box in _texts(axes)
+        if any(cover(box, mark) for mark in map(_mark, axes.lines) if mark is not None)
+    ]
+
+
+def struck(ax: Axes) -> list[str]:
+    """Texts through which the line from a name to its mark runs."""
+    return [
+        words
+        for axes in _drawn(ax)
+        for words, box in _texts(axes)
+        if any(cover(box, leader) for leader in map(_leader, axes.texts) if leader is not None)
+    ]
+
+
+def _drawn(ax: Axes) -> list[Axes]:
     page = ax.get_figure(root=True)
     assert page is not None
     page.draw_without_rendering()
-    found: list[tuple[str, Corners]] = []
-    for axes in page.axes:
-        ticks = [*axes.get_xticklabels(), *axes.get_yticklabels()] if axes.axison else []
-        (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
-        shown = [t for t in ticks if left <= t.get_position()[0] <= right or bottom <= t.get_position()[1] <= top]
-        labels = [axes.xaxis.label, axes.yaxis.label]
-        texts = [text for text in (*axes.texts, *shown, *labels) if text.get_text() and text.get_visible()]
-        found += [(text.get_text(), corners(text)) for text in texts]
-        keys = [child for child in axes.get_children() if isinstance(child, Legend)]
-        found += [("key", _upright(key.get_window_extent())) for key in keys]
-    return [(one, two) for (one, a), (two, b) in itertools.combinations(found, 2) if cover(a, b)]
+    return page.axes
+
+
+def _mark(line: Line2D) -> Corners | None:
+    """The diamond of a ridge, its edge included, or the square around a crossing's cross."""
+    if line.get_marker() not in ("D", "x") or len(line.get_xdata()) != 1:  # type: ignore[arg-type]
+        return None
+    page = line.get_figure(root=True)
+    assert page is not None
+    half = (line.get_markersize() + line.get_markeredgewidth()) / 2 * page.dpi / 72
+    reach = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * half
+    if line.get_marker() == "D":
+        reach = np.array([[0, -1], [1, 0], [0, 1], [-1, 0]]) * half * math.sqrt(2)
+    return reach + line.get_transform().transform(line.get_xydata())[0]  # type: ignore[no-any-return]
+
+
+def _leader(text: Text) -> Corners | None:
+    """A line from a name, as a rectangle without height; of an arrow nothing, which joins marks."""
+    arrow = text.arrow_patch if isinstance(text, Annotation) else None
+    if arrow is None or not isinstance(arrow.get_arrowstyle(), ArrowStyle.Curve) or text.get_text():
+        return None
+    points = arrow.get_transform().transform(arrow.get_path().vertices)
+    (x0, y0), (x1, y1) = points[0], points[-1]
+    return np.array([[x0, y0], [x1, y1], [x1 + 0.01, y1 + 0.01], [x0 + 0.01, y0 + 0.01]])
+
+
+def _texts(axes: Axes) -> list[tuple[str, Corners]]:
+    """What is written in and around axes, each with its rectangle, and the keys."""
+    ticks = [*axes.get_xticklabels(), *axes.get_yticklabels()] if axes.axison else []
+    (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+    shown = [t for t in ticks if left <= t.get_position()[0] <= right or bottom <= t.get_position()[1] <= top]
+    labels = [axes.xaxis.label, axes.yaxis.label]
+    texts = [text for text in (*axes.texts, *shown, *labels) if text.get_text() and text.get_visible()]
+    found = [(text.get_text(), corners(text)) for text in texts]
+    keys = [child for child in axes.get_children() if isinstance(child, Legend)]
+    return [*found, *(("key", _upright(key.get_window_extent())) for key in keys)]
 
 
 def _upright(box: Any) -> Corners:

@@ -21,6 +21,7 @@ from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.frame import si
 from rooflinekit.present.figures.labels import name_marks
+from rooflinekit.present.figures.records.build import op_word
 from rooflinekit.present.figures.records.energy import EnergyPoint, energy_figure
 from rooflinekit.present.figures.style import (
     BLUE,
@@ -261,12 +262,13 @@ def energy_roofline(
         axes.set_ylim(min(p.flop_per_joule for p in figure.points) / 3, None)
         axes.set_xlabel("FLOP per byte of DRAM traffic", fontsize=style.axis_font)
         axes.set_ylabel(f"FLOP per joule, {figure.device}", fontsize=style.axis_font)
-        axes.yaxis.set_major_formatter(lambda value, _: si(value))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: si(value))
         plain_frame(axes, style, grid="both")
         page.settle([*axes.get_lines()])
         marks = []
         for i, p in enumerate(figure.points):
-            text = f"{p.kind.removeprefix('aten.')} {p.joules / whole:.0%}" if i < names else ""
+            text = f"{op_word(p.kind)} {p.joules / whole:.0%}".replace("%", " %") if i < names else ""
             marks.append(((p.intensity, p.flop_per_joule), math.sqrt(_energy_area(p, whole, style)) / 2, text))
         name_marks(axes, style, marks, [(roof.intensity[::10], roof.flop_per_joule[::10]) for roof in figure.roofs])
     return axes

@@ -15,7 +15,7 @@ from rooflinekit.present.figures.labels import Box
 from rooflinekit.present.figures.marks import area_of, colours_of, path_colours
 from rooflinekit.present.figures.records.figure import Figure, Point
 from rooflinekit.present.figures.records.roofs import crossings
-from rooflinekit.present.figures.roofs import Line
+from rooflinekit.present.figures.roofs import roof_colours
 from rooflinekit.present.figures.style import (
     BOUND_COLOURS,
     BOUND_MARKERS,
@@ -39,12 +39,14 @@ _Place: TypeAlias = Literal[
 _PLACES = get_args(_Place)
 
 
-def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequence[Point]) -> bool:
-    """What colours, shapes and areas mean, where it covers least. Returns whether it covers text that was there."""
+def draw_key(frame: Frame, figure: Figure, named: Sequence[Point], *, hiding: bool) -> bool | None:
+    """What colours, shapes and areas mean, where it covers least. Returns whether it covers text that was there.
+
+    hiding: whether it may hide marks. Where it may not, and has no place without, it is not drawn, and None returned.
+    """
     if frame.style.on_screen:
         return False
-    handles = [*_handles(frame.style, figure, named), *_line_handles(lines)]
-    title = figure.devices[0].display_name or None if len(figure.devices) == 1 else None
+    handles, title = _handles(frame.style, figure, named), _title(figure) or None
     best: tuple[float, _Place, Box, bool] | None = None
     for i, place in enumerate(_PLACES):
         if i >= _CORNERS and best is not None and not best[3]:
@@ -55,11 +57,14 @@ def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequenc
         texts = sum(box.overlaps(other) for other in frame.room.boxes)
         # Labels can move, marks cannot.
         marks, under = (float(hits[0]) for hits in frame.room.hits(box.row))
-        cost = 100.0 * texts + 10 * marks + under
+        ridges = sum(box.overlaps(mark) for mark in frame.room.small)
+        cost = 100.0 * (texts + ridges) + 10 * marks + under
         if best is None or cost < best[0]:
             best = cost, place, box, texts > 0
         legend.remove()
     assert best is not None, "a key has places to choose from"
+    if not hiding and (best[2].holds(frame.room.discs) or any(best[2].overlaps(mark) for mark in frame.room.small)):
+        return None
     _legend(frame, handles, best[1], title)
     if best[3]:
         frame.clear()
@@ -81,18 +86,20 @@ def _legend(frame: Frame, handles: Sequence[Line2D], place: _Place, title: str |
 
 
 def key_outside(ax: Axes, figure: Figure, style: Style, named: Sequence[Point]) -> None:
-    """The key over the axes of a figure with so many devices that it would cover them; the page gets higher by it.
-
-    Of several devices only roofs of datasheets are drawn.
-    """
-    datasheet = Line2D([], [], label="datasheet", color=INK, linewidth=1.0)
-    key_above(ax, [*_handles(style, figure, named), datasheet], style)
+    """The key over the axes of a figure where it would hide marks; the page gets higher by it."""
+    beside = ax.get_window_extent().x0
+    key_above(ax, _handles(style, figure, named), style, _title(figure) or None, beside)
     page, legend = whole_page(ax), ax.get_legend()
     assert legend is not None, "a key that was just drawn"
     height, sides = page.get_figheight(), page.subplotpars
     higher = height + max(0.0, (legend.get_window_extent().y1 - page.bbox.y1) / page.dpi + 0.03)
     page.set_figheight(higher)
     page.subplots_adjust(bottom=sides.bottom * height / higher, top=sides.top * height / higher)
+
+
+def _title(figure: Figure) -> str:
+    """The device, where there is one alone."""
+    return figure.devices[0].display_name if len(figure.devices) == 1 else ""
 
 
 def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2D]:
@@ -104,6 +111,12 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
     found = []
     if len(figure.trajectories) > 1 and any(len(path.stops) > 1 for path in figure.trajectories):
         found += [_handle(name, "s", colour, 20.0) for name, colour in path_colours(figure).items()]
+    if not figure.series and not figure.trajectories and len(figure.devices) > 1:
+        colours_by_device = roof_colours(figure)
+        found += [
+            _handle(device.display_name.removeprefix("NVIDIA "), "s", colours_by_device[device.name], 20.0)
+            for device in figure.devices
+        ]
     if len(figure.series) > 1:
         found += [
             _handle(series.name.removeprefix("NVIDIA "), "s", colours[series.name, "compute"], 20.0)
@@ -133,11 +146,16 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
     if crossings(figure):
         found.append(_handle("equally fast (FLOP/byte)", "x", INK, 20.0))
         found[-1].set_markeredgewidth(1.0)
-    return found
+    return [*found, *_line_handles(figure)]
 
 
-def _line_handles(lines: Sequence[Line]) -> list[Line2D]:
-    origins = dict.fromkeys((line.first.provenance.removesuffix(" share"), line.dashed) for line in lines)
+def _line_handles(figure: Figure) -> list[Line2D]:
+    """Where roofs come from; of several devices only those of datasheets are drawn."""
+    origins = dict.fromkeys(
+        (roof.provenance.removesuffix(" share"), roof.provenance != "datasheet")
+        for roof in figure.roofs
+        if len(figure.devices) == 1 or roof.provenance == "datasheet"
+    )
     return [
         Line2D([], [], label=origin, color=INK, linewidth=0.6 if dashed else 1.0, linestyle=DASHES if dashed else "-")
         for origin, dashed in origins

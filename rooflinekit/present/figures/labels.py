@@ -25,6 +25,7 @@ Numbers: TypeAlias = NDArray[np.float64]
 Line: TypeAlias = tuple[float, float, float, float]  # x and y of its start and of its end
 
 _PAD = 1.0  # kept free around every text
+_THROUGH_TEXT = 1000.0  # what a leader through text costs: more than any name is worth, less than an error's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,11 @@ class Box:
     def overlaps(self, other: Box) -> bool:
         """Whether the two have points in common."""
         return bool(_overlap(self.row, other.row)[0, 0])
+
+    def holds(self, discs: Sequence[tuple[float, float, float]]) -> bool:
+        """Whether the middle of one of these lies inside."""
+        x, y, _ = np.reshape(discs, (-1, 3)).T
+        return bool((_distances(self.row, x, y) == 0).any())
 
     def nearest(self, x: float, y: float) -> tuple[float, float]:
         """The point of the box that is nearest to a place."""
@@ -175,24 +181,28 @@ class Room:
 
     bounds: tuple[float, float, float, float]  # left, bottom, right, top
     boxes: list[Box] = field(default_factory=list)
+    small: list[Box] = field(default_factory=list)  # marks that text would hide: ridges, crossings
     discs: list[tuple[float, float, float]] = field(default_factory=list)  # x, y, radius
     lines: list[Line] = field(default_factory=list)
+    leaders: list[Line] = field(default_factory=list)  # from a name to its mark
 
     def add_line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """A line that text had better not cross."""
         self.lines.append((*start, *end))
 
     def free(self, boxes: Rows) -> NDArray[np.bool_]:
-        """Where text may stand: inside, and on no other text."""
+        """Where text may stand: inside, on no other text, no ridge and no line from a name to its mark."""
         left, bottom, right, top = self.bounds
         x, y, along, across = boxes[:, :4].T
         cos, sin = np.abs(boxes[:, 4:]).T
         wide, high = along * cos + across * sin, along * sin + across * cos
         inside: NDArray[np.bool_] = (x - wide >= left) & (x + wide <= right)
         inside &= (y - high >= bottom) & (y + high <= top)
-        if self.boxes and inside.any():
-            taken = np.concatenate([box.row for box in self.boxes])
+        if inside.any() and (kept := [*self.boxes, *self.small]):
+            taken = np.concatenate([box.row for box in kept])
             inside[inside] = ~_overlap(boxes[inside], taken).any(axis=1)
+        if inside.any() and self.leaders:
+            inside[inside] = ~_in_boxes(boxes[inside], np.array(self.leaders)).any(axis=1)
         return inside
 
     def hits(self, boxes: Rows) -> tuple[Numbers, Numbers]:
@@ -207,10 +217,11 @@ class Room:
 
     def crossed(self, leaders: Numbers, own: tuple[float, float, float]) -> Numbers:
         """What each leader costs: its points on other text and on other marks than its own, and lines it crosses."""
-        cost = 12.0 * _crossings(leaders, np.array(self.lines)) if self.lines else np.zeros(len(leaders))
-        if self.boxes:
-            taken = np.concatenate([box.row for box in self.boxes])
-            cost += 3.0 * _in_boxes(taken, leaders).sum(axis=0)
+        lines = [*self.lines, *self.leaders]
+        cost = 12.0 * _crossings(leaders, np.array(lines)) if lines else np.zeros(len(leaders))
+        if kept := [*self.boxes, *self.small]:
+            taken = np.concatenate([box.row for box in kept])
+            cost += _THROUGH_TEXT * _in_boxes(taken, leaders).any(axis=0)
         if self.discs:
             covered = _in_discs(np.array(self.discs), leaders)
             cost += 30.0 * (covered.sum(axis=0) - covered[self.discs.index(own)])
@@ -318,12 +329,12 @@ class Ground:
 
     def write(
         self, text: str, box: Box, anchor: tuple[float, float], *, font: float, colour: str = INK,
-        leader: tuple[float, float] | None = None, room: Box | None = None, gid: str | None = None,
+        leader: Line | None = None, room: Box | None = None, gid: str | None = None,
     ) -> None:  # fmt: skip
         """Writes text into its box, kept at its distance in points from a place of the data when the figure is resized.
 
-        leader: the point of the page at which a line from the text ends. room: what is kept free of other text, where
-        that is more than the box. gid: what the text and its line are called in an SVG.
+        leader: a line from the text to its mark. room: what is kept free of other text, where that is more than the
+        box. gid: what the text and its line are called in an SVG.
         """
         x, y = self.place(*anchor)
         shared: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False, "gid": gid}
@@ -334,16 +345,10 @@ class Ground:
         written.set_in_layout(False)
         self._written.append((box if room is None else room, written))
         if leader is not None:
-            start = box.nearest(*leader)
-            line = {
-                "arrowstyle": "-",
-                "linewidth": 0.4,
-                "color": INK,
-                "shrinkA": 0.0,
-                "shrinkB": math.dist(leader, (x, y)),
-            }
+            far = math.dist(leader[2:], (x, y))
+            line = {"arrowstyle": "-", "linewidth": 0.4, "color": INK, "shrinkA": 0.0, "shrinkB": far}
             self.ax.annotate(
-                "", xy=anchor, xytext=(start[0] - x, start[1] - y), arrowprops=line, zorder=5, **shared
+                "", xy=anchor, xytext=(leader[0] - x, leader[1] - y), arrowprops=line, zorder=5, **shared
             ).set_in_layout(False)
 
 
@@ -382,7 +387,7 @@ class Name:
         if self.box is not None:
             room.boxes.remove(self.box)
         if self._leader is not None:
-            room.lines.remove(self._leader)
+            room.leaders.remove(self._leader)
         self.box = None
         for offer in self._offers:
             best = room.best([offer], self._leader_costs, self._worth)
@@ -391,38 +396,41 @@ class Name:
                 break
         self._leader = None
         if self.box is not None:
+            costs, leaders = self._led(self.box.row)
+            if costs[0]:
+                self._leader = tuple(leaders[0].tolist())
+                room.leaders.append(self._leader)
             room.boxes.append(self.box)
-            near = np.array([self.box.nearest(*self._place)])
-            if self._gaps(near)[0] > _LEADER_FROM:
-                leader = self._leaders(near, self._radius)[0]
-                self._leader = tuple(leader.tolist())
-                room.lines.append(self._leader)
 
     def write(self) -> None:
         """Writes the name, if it has a place, and draws its leader."""
         if self.box is None:
             return
-        end = None if self._leader is None else self._leader[2:]
         font = self._ground.style.label_font
-        self._ground.write(self._text, self.box, self._spot, font=font, leader=end, gid=self._gid)
-
-    def _gaps(self, near: Numbers) -> Numbers:
-        """From places to the mark's edge."""
-        away = near - self._place
-        return np.hypot(away[:, 0], away[:, 1]) - self._radius
-
-    def _leaders(self, near: Numbers, radius: float) -> Numbers:
-        """Lines from places to a circle around the mark."""
-        away = near - self._place
-        return np.hstack([near, self._place + radius * away / np.hypot(away[:, :1], away[:, 1:])])
+        self._ground.write(self._text, self.box, self._spot, font=font, leader=self._leader, gid=self._gid)
 
     def _leader_costs(self, boxes: Rows) -> Numbers:
+        return self._led(boxes)[0]
+
+    def _led(self, boxes: Rows) -> tuple[Numbers, Numbers]:
+        """What the better of two lines from each box to the mark costs, and that line; 0 where it needs none.
+
+        One begins at the point that is nearest to the mark, the other in the middle of that side.
+        """
         near = _nearest(boxes, *self._place)
-        costs, far = np.zeros(len(boxes)), self._gaps(near) > _LEADER_FROM
-        if far.any():
-            leaders = self._leaders(near[far], self._radius + 0.5)
-            costs[far] = 2.0 + self._ground.room.crossed(leaders, (*self._place, self._radius))
-        return costs
+        away = near - self._place
+        far = np.hypot(away[:, 0], away[:, 1]) - self._radius > _LEADER_FROM
+        above = np.abs(near[:, 1] - boxes[:, 1]) > boxes[:, 3] - 0.1
+        middle = np.where(above[:, None], boxes[:, :1] * [1, 0] + near * [0, 1], near * [1, 0] + boxes[:, 1:2] * [0, 1])
+        costs, leaders = np.where(far, math.inf, 0.0), np.zeros((len(boxes), 4))
+        for dislike, starts in ((2.0, near), (3.0, middle)) if far.any() else ():
+            away = starts - self._place
+            away *= (self._radius + 0.5) / np.maximum(np.hypot(away[:, :1], away[:, 1:]), 0.1)
+            lines = np.hstack([starts, self._place + away])
+            found = dislike + self._ground.room.crossed(lines, (*self._place, self._radius))
+            better = far & (found < costs)
+            costs[better], leaders[better] = found[better], lines[better]
+        return costs, leaders
 
 
 def shortened(text: str, longest: int = _LONGEST_NAME) -> str:
@@ -438,8 +446,8 @@ def shortened(text: str, longest: int = _LONGEST_NAME) -> str:
 
 
 def write_names(names: Sequence[Name]) -> None:
-    """Writes names; the first choose first, then each may move once more, now that it knows the others' places."""
-    for _ in range(2):
+    """Writes names; the first choose first, then each may move twice, now that it knows the others' places."""
+    for _ in range(3):
         for name in names:
             name.settle()
     for name in names:

@@ -14,7 +14,7 @@ from matplotlib.markers import CARETDOWNBASE, CARETLEFTBASE, CARETRIGHTBASE, CAR
 from matplotlib.transforms import IdentityTransform
 
 from rooflinekit.present.figures.frame import Frame, Place
-from rooflinekit.present.figures.labels import Name, Offer, around, shortened, write_names
+from rooflinekit.present.figures.labels import Box, Name, Offer, around, shortened, write_names
 from rooflinekit.present.figures.records.caption import percent, three_digits
 from rooflinekit.present.figures.records.figure import Figure, Floor, Point, Stop, Trajectory, by_time, leading
 from rooflinekit.present.figures.records.roofs import crossings
@@ -226,16 +226,29 @@ def _by_weight(path: Trajectory) -> list[int]:
     return [*dict.fromkeys((0, last)), *range(1, last)]
 
 
+_CROSS = 4.5  # points of a crossing's mark
+
+
 def draw_crossings(frame: Frame, figure: Figure) -> None:
-    """A cross where the faster of two devices changes, with its intensity; the key says so."""
-    for crossing in crossings(figure):
-        x, y = crossing.at
-        if not frame.limits.left < math.log10(x) < frame.limits.right:
-            continue
-        frame.ax.plot([x], [y], marker="x", markersize=4.5, markeredgewidth=1.0, color=INK, zorder=4.2)
-        text, font = three_digits(x), frame.style.label_font - 0.5
-        place = frame.place(x, y)
-        frame.label([around(*place, 3.0, frame.ruler.size(text, font), text)], crossing.at, font=font, colour=INK)
+    """A cross where the faster of two devices changes; the key says so."""
+    for x, y in _crossings(frame, figure):
+        frame.ax.plot([x], [y], marker="x", markersize=_CROSS, markeredgewidth=1.0, color=INK, zorder=4.2)
+        across, up = frame.place(x, y)
+        frame.room.small.append(Box(x=across, y=up, width=_CROSS + 1, height=_CROSS + 1))
+
+
+def label_crossings(frame: Frame, figure: Figure) -> None:
+    """The intensity of each crossing."""
+    font = frame.style.label_font - 0.5
+    for x, y in _crossings(frame, figure):
+        size, text = frame.ruler.size(three_digits(x), font), three_digits(x)
+        frame.label([around(*frame.place(x, y), 3.0, size, text)], (x, y), font=font, colour=INK)
+
+
+def _crossings(frame: Frame, figure: Figure) -> list[tuple[float, float]]:
+    """Those that the axes hold, in FLOP/byte and FLOP/s."""
+    found = [crossing.at for crossing in crossings(figure)]
+    return [(x, y) for x, y in found if frame.limits.left < math.log10(x) < frame.limits.right]
 
 
 def draw_floors(frame: Frame, figure: Figure) -> None:

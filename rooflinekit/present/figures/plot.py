@@ -29,6 +29,7 @@ from rooflinekit.present.figures.marks import (
     draw_paths,
     draw_points,
     draw_rail_scale,
+    label_crossings,
     label_floors,
     name_paths,
     name_points,
@@ -36,10 +37,10 @@ from rooflinekit.present.figures.marks import (
 )
 from rooflinekit.present.figures.records.build import Subject, roofline_figure
 from rooflinekit.present.figures.records.caption import caption as caption_of
-from rooflinekit.present.figures.records.figure import Figure
+from rooflinekit.present.figures.records.figure import Figure, Point
 from rooflinekit.present.figures.records.roofs import normalized_view
 from rooflinekit.present.figures.roofs import Line, draw_roofs, label_ridges, label_roofs
-from rooflinekit.present.figures.style import Venue, Width, sheet
+from rooflinekit.present.figures.style import Sheet, Venue, Width, sheet
 from rooflinekit.present.figures.timeline import memory, timeline
 from rooflinekit.present.figures.waterfall import waterfall
 
@@ -86,30 +87,48 @@ def roofline(
     if figure.normalized:
         figure = normalized_view(figure)
     with sheet(ax, width, venue) as page:
-        style, narrow = page.style, page.style.size[0] < _NARROW
+        named = named_points(figure, page.style.names if names is None else names)
+        narrow = page.style.size[0] < _NARROW
         outside = page.new and bool(figure.series) and len(figure.devices) > _INSIDE and narrow
-        named = named_points(figure, style.names if names is None else names)
-        if outside:
-            key_outside(page.ax, figure, style, named)
-        frame = Frame(page.ax, figure, style)
-        lines = draw_roofs(frame, figure)
-        draw_paths(frame, figure)
-        if launch:
-            draw_floors(frame, figure)
-        draw_points(frame, figure, named)
-        draw_rail_scale(frame, normalized=figure.normalized)
-        _label_slopes(frame, figure, lines)
-        if not outside and draw_key(frame, figure, lines, named):
+        frame = _drawn(page, figure, named, launch=launch, outside=outside)
+        if frame is None:
+            page.ax.clear()
+            frame = _drawn(page, figure, named, launch=launch, outside=True)
+    assert frame is not None, "a key outside hides nothing"
+    return frame.ax
+
+
+def _drawn(page: Sheet, figure: Figure, named: Sequence[Point], *, launch: bool, outside: bool) -> Frame | None:
+    """Everything, with the key in the axes or over them; None where a key in the axes would hide marks.
+
+    Axes that a caller gave have the key inside, whatever it hides.
+    """
+    if outside:
+        key_outside(page.ax, figure, page.style, named)
+    frame = Frame(page.ax, figure, page.style)
+    lines = draw_roofs(frame, figure)
+    draw_paths(frame, figure)
+    if launch:
+        draw_floors(frame, figure)
+    draw_points(frame, figure, named)
+    draw_crossings(frame, figure)
+    draw_rail_scale(frame, normalized=figure.normalized)
+    _label_slopes(frame, figure, lines)
+    if not outside:
+        moved = draw_key(frame, figure, named, hiding=not page.new)
+        if moved is None:
+            return None
+        if moved:
             draw_rail_scale(frame, normalized=figure.normalized)
             _label_slopes(frame, figure, lines)
-        label_roofs(frame, figure, lines, "compute")
-        label_ridges(frame, figure)
-        if launch:
-            label_floors(frame, figure)
-        draw_crossings(frame, figure)
-        name_paths(frame, figure)
-        name_points(frame, figure, named)
-    return frame.ax
+    label_roofs(frame, figure, lines, "compute")
+    label_ridges(frame, figure)
+    if launch:
+        label_floors(frame, figure)
+    label_crossings(frame, figure)
+    name_paths(frame, figure)
+    name_points(frame, figure, named)
+    return frame
 
 
 @checked

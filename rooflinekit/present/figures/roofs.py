@@ -9,14 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from rooflinekit.present.figures.frame import Frame
-from rooflinekit.present.figures.labels import Offer
+from rooflinekit.present.figures.labels import Box, Offer
 from rooflinekit.present.figures.records.caption import three_digits
 from rooflinekit.present.figures.records.figure import Figure, Roof, RoofKind
 from rooflinekit.present.figures.style import DASHES, INK, SERIES_COLOURS
 
 _OVERHANG = 0.6  # share of a level's label that may stand before its ridge
+_BEFORE, _AWAY = 1.15, 25.0  # beside a ridge over which nothing is drawn: so much of it, which costs so much
 _LINK = "#8f3d6d"  # darker than the purple of series, and dark enough for text
 _MOST = 150.0  # what a share's label may cost: beyond, it would lie on marks, and the caption says it
+_RIDGE, _EDGE = 2.6, 0.7  # points of a ridge's mark, and of its edge
 _SAME = 0.01  # roofs of one device that differ by less are one line
 
 
@@ -48,14 +50,16 @@ class Line:
         name, origin = _joined(self.roofs), self.first.origin
         # Where integers share the line, the unit is that of the others.
         rate = max((roof.rate for roof in self.roofs), key=lambda text: "FLOP" in text)
+        math_name, short = name.partition(" ")[0], rate.replace("FLOP/s", "").replace("OP/s", "")  # as the axis' ticks
+        compute = self.first.kind == "compute"
         if self.named_beside:
-            return [(0, f"{name} {rate} ({origin})"), (14, f"{rate} ({origin})"), (24, rate)]
+            least = f"{math_name} {short}" if compute else rate
+            said = f"{math_name} {rate}" if compute else rate
+            return [(0, f"{name} {rate} ({origin})"), (14, f"{said} ({origin})"), (24, said), (34, least)]
         if self.dashed:  # no datasheet states it
             return [(0, f"{name} {rate} ({origin})"), (14, f"{name} {rate}")]
-        found = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}")]
-        math_name, short = name.partition(" ")[0], rate.replace("FLOP/s", "").replace("OP/s", "")  # as the axis' ticks
-        last = f"{math_name} {short}" if self.first.kind == "compute" else rate
-        return [*found, (40, f"{name} {rate}"), (55, f"{math_name} {rate}"), (70, last)]
+        found = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}"), (40, f"{name} {rate}")]
+        return [*found, (55, f"{math_name} {rate}"), (70, f"{math_name} {short}" if compute else rate)]
 
 
 def roof_colours(figure: Figure) -> dict[str, str]:
@@ -159,8 +163,10 @@ def _ridges(frame: Frame, figure: Figure, colours: Mapping[str, str]) -> None:
         frame.ax.plot(
             [ridge] * 2, [10**frame.limits.bottom, level], color=colour, linewidth=0.4, linestyle=":", zorder=1
         )
-        frame.ax.plot([ridge], [level], marker="D", markersize=2.6, markerfacecolor="white",
-                      markeredgecolor=colour, markeredgewidth=0.7, zorder=3)  # fmt: skip
+        frame.ax.plot([ridge], [level], marker="D", markersize=_RIDGE, markerfacecolor="white",
+                      markeredgecolor=colour, markeredgewidth=_EDGE, zorder=3)  # fmt: skip
+        x, y = frame.place(ridge, level)
+        frame.room.small.append(Box(x=x, y=y, width=_RIDGE + _EDGE, height=_RIDGE + _EDGE, angle=math.pi / 4))
 
 
 def _ridges_of(frame: Frame, figure: Figure) -> list[tuple[float, float, Line]]:
@@ -199,19 +205,23 @@ def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofK
     colours = roof_colours(figure)
     shown = {device.name: device.display_name.removeprefix("NVIDIA ") for device in figure.devices}
     chosen = [line for line in lines if line.first.kind == kind and (frame.style.sustained or not line.dashed)]
+    chosen = [line for line in chosen if not line.named_beside or line.first.share < 1 - _SAME]  # else both are one
+    highest = max(roof.value for roof in figure.roofs if roof.kind == "memory" and roof.provenance == "datasheet")
     # The solid ones first: they say what the dashed ones are a share of.
     for line in sorted(chosen, key=lambda line: (line.dashed, -line.first.value)):
         prefix = f"{shown[line.first.device]} " if len(figure.devices) > 1 else ""
-        offers = [offer for cost, text in line.texts(prefix) for offer in _along(frame, line, text, cost)]
+        alone = figure.memory_roof(line.first.device).value == highest
+        offers = [o for cost, text in line.texts(prefix) for o in _along(frame, line, text, cost, alone=alone)]
         anchor = line.end if kind == "compute" else line.start
         most = _MOST if line.named_beside else math.inf
         frame.label(offers, anchor, font=frame.style.label_font, colour=_colour(line, colours), most=most)
 
 
-def _along(frame: Frame, line: Line, text: str, penalty: float) -> Iterator[Offer]:
+def _along(frame: Frame, line: Line, text: str, penalty: float, *, alone: bool) -> Iterator[Offer]:
     """Places along a line: above solid ones and below dashed ones, if possible close to it.
 
-    A label of a level may begin before its ridge: over the memory roof there is nothing else.
+    A label of a level may begin before its ridge: over the memory roof there is nothing else. alone: not even a roof of
+    another device, so that all of the label may stand there.
     """
     (x0, y0), (x1, y1) = frame.place(*line.start), frame.place(*line.end)
     angle = math.atan2(y1 - y0, x1 - x0)
@@ -219,15 +229,17 @@ def _along(frame: Frame, line: Line, text: str, penalty: float) -> Iterator[Offe
     length = math.dist((x0, y0), (x1, y1))
     width, height = frame.ruler.size(text, frame.style.label_font)
     level = line.first.kind == "compute"
-    steps = int((length + (_OVERHANG * width if level else 0) - width - 4) / 3) + 1
-    gaps = (0.8, 3.0, 6.0, 10.0) if level else (0.8,)
+    before = (_BEFORE if alone else _OVERHANG) * width if level else 0.0
+    steps = int((length + before - width - 4) / 3) + 1
+    gaps = (0.8, 3.0, 6.0, 10.0) if level else (0.8, 3.0)
     right_side = -1 if line.dashed else 1
     # On the wrong side a label touches its line, or it would seem to be another's.
-    for side, gap, dislike in [(right_side, gap, 3 * gap) for gap in gaps] + [(-right_side, 0.8, 120.0)]:
+    wrong = [(-right_side, gap, 120.0 + 3 * gap) for gap in (0.8, 2.0)]
+    for side, gap, dislike in [(right_side, gap, 3 * gap) for gap in gaps] + wrong:
         away, step = side * (height / 2 + gap), 3.0 * np.arange(steps)
         # Levels are read from the right end, slopes from the middle of the line.
         middle = length - 2 - width / 2 - step if level else 2 + width / 2 + step
         off = step if level else np.abs(middle - length * 0.45)
         x, y = x0 + middle * cos - away * sin, y0 + middle * sin + away * cos
-        costs = np.asarray(penalty + dislike + 0.06 * off, dtype=float)
+        costs = np.asarray(penalty + dislike + 0.06 * off + _AWAY * (middle < (0.5 - _OVERHANG) * width), dtype=float)
         yield Offer(text, (width, height), costs, np.column_stack([x, y]), angle)

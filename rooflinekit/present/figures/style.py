@@ -247,16 +247,25 @@ def settle(ax: Axes) -> None:
     ax.apply_aspect()
 
 
-def key_above(ax: Axes, handles: Sequence[Artist], style: Style) -> None:
-    """A key over the axes, in as few rows as their width allows."""
+def key_above(ax: Axes, handles: Sequence[Artist], style: Style, title: str | None = None, beside: float = 0.0) -> None:
+    """A key over the axes, in as few rows as their width allows.
+
+    title: a line above it. beside: pixels at the left of the axes over which it may reach where that spares rows.
+    """
     if style.on_screen:
         return
+    across = ax.get_window_extent().width
     for columns in range(len(handles), 0, -1):
         legend = ax.legend(
             handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, fontsize=style.label_font,
             frameon=False, borderaxespad=0.1, borderpad=0.2, handletextpad=0.4, columnspacing=1.0, handlelength=1.9,
+            title=title, title_fontsize=style.label_font, alignment="left",
         )  # fmt: skip
-        if legend.get_window_extent().width <= ax.get_window_extent().width:
+        over = legend.get_window_extent().width - across
+        if over <= beside:
+            if over > 0:  # above the highest tick's label
+                higher = 0.6 * style.tick_font * whole_page(ax).dpi / 72 / ax.get_window_extent().height
+                legend.set_bbox_to_anchor((-over / across, 1.0 + higher))
             return
 
 

@@ -427,9 +427,9 @@ def test_caption_states_what_a_reader_needs() -> None:
         for roof in figure.roofs
     )
     assert caption(dataclasses.replace(figure, series=(series,), roofs=roofs)) == (
-        "Linear, inference, batch = 2048, on nvidia-h200-nvl-141gb: 1 kernel, GPU busy 81.2 µs of 91.4 µs. "
+        "Linear, inference, batch = 2048, on NVIDIA H200 NVL 141 GB: 1 kernel, GPU busy 81.2 µs of 91.4 µs. "
         "Predicted, not measured. "
-        "NVIDIA H200 NVL 141 GB, datasheet (solid), dense peaks at 1.78 GHz (matrix units 1.54 GHz): HBM3e 4.80 TB/s, "
+        "NVIDIA H200 NVL 141 GB, datasheet (solid), dense peaks at 1.78 GHz (matrix units 1.54 GHz): HBM3e 4.8 TB/s, "
         "fp16 matrix with fp32 accumulation 835 TFLOP/s (ridge 174 FLOP/byte). "
         "Sustained (dashed): HBM3e 3.84 TB/s (default share 80 %), fp16 matrix 585 TFLOP/s (default share 70 %). "
         "The shares were fitted on other GPUs, not measured on this hardware. "

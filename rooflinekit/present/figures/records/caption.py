@@ -147,7 +147,9 @@ def caption(figure: Figure) -> str:
     Nothing in the text depends on how the figure is drawn, so it serves a paper's caption and a file's description.
     """
     devices = ", ".join(device.display_name for device in figure.devices)
-    sentences = [*map(_series, figure.series)] or [f"Roofs of {devices}{' and of links' * bool(figure.links)}."]
+    names = {device.name: device.display_name for device in figure.devices}
+    sentences = [_series(series, names[series.device]) for series in figure.series]
+    sentences = sentences or [f"Roofs of {devices}{' and of links' * bool(figure.links)}."]
     sentences += path_sentences(figure)
     if (figure.series or figure.trajectories) and not any(series.measured_s for series in figure.series):
         sentences.append("Predicted, not measured.")
@@ -165,10 +167,10 @@ def caption(figure: Figure) -> str:
     return " ".join(sentences)
 
 
-def _series(series: Series) -> str:
+def _series(series: Series, device: str) -> str:
     sizes = ", ".join(f"{name} = {value}" for name, value in series.sizes)
     return (
-        f"{series.model}, {series.mode}{f', {sizes}' if sizes else ''}, on {series.device}: {_count(series.kernels)}, "
+        f"{series.model}, {series.mode}{f', {sizes}' if sizes else ''}, on {device}: {_count(series.kernels)}, "
         f"GPU busy {format_quantity(series.gpu_s, 's')} of {format_quantity(series.total_s, 's')}."
         f"{_measured(series)}"
     )

@@ -45,10 +45,11 @@ class Roof:
 
     @property
     def rate(self) -> str:
-        """The value with its unit, three digits: "2.04 TB/s"."""
+        """The value with its unit, three digits and no zeros after them: "2.04 TB/s", "1 TB/s"."""
         if self.unit == "share":
             return f"{self.value:.0%}".replace("%", " %")
-        text = format_quantity(self.value, self.unit)
+        number, _, unit = format_quantity(self.value, self.unit).partition(" ")
+        text = f"{float(number):g} {unit}"
         return text.replace("FLOP/s", "OP/s") if self.name.startswith("int") else text
 
     @property

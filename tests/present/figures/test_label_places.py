@@ -1,0 +1,90 @@
+"""Rooflines of GPUs of all vendors: no text lies on other text or on a ridge, no name's line runs through text."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from overlaps import on_ridges, overlaps, struck
+
+import rooflinekit as rk
+from rooflinekit.present.figures import plot
+from rooflinekit.tracing.targets import load_target
+
+A100, H100, L4, T4 = "nvidia-a100-sxm4-80gb", "nvidia-h100-sxm5-80gb", "nvidia-l4", "nvidia-t4"
+VENDORS = (H100, L4, "nvidia-k80", "amd-mi60", "amd-mi300x", "amd-rx-7900-xtx", "apple-m1-max-32c", "intel-max-1550")
+
+
+@cache
+def graph(mode: Any) -> rk.Graph:
+    return rk.trace(load_target("timm:resnet18").model, rk.Input("batch", 3, 224, 224), mode=mode)
+
+
+@cache
+def step(gpu: str, batch: int = 32, mode: str = "inference") -> rk.Prediction:
+    return rk.predict(graph(mode), gpu, batch=batch)
+
+
+def check(ax: Any) -> None:
+    assert (overlaps(ax), on_ridges(ax), struck(ax)) == ([], [], [])
+
+
+@pytest.mark.parametrize("gpu", VENDORS)
+def test_one_gpu(gpu: str) -> None:
+    check(plot.roofline(step(gpu)))
+
+
+@pytest.mark.parametrize("pair", [(H100, L4), ("amd-mi300x", H100), ("apple-m1-max-32c", "intel-max-1550")])
+@pytest.mark.parametrize("venue", [None, "slides"])
+def test_two_gpus(pair: tuple[str, str], venue: Any) -> None:
+    check(plot.roofline([step(gpu) for gpu in pair], venue=venue))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"width": "page"}, {"venue": "slides"}, {"by_level": True, "launch": True}, {"normalized": True}],
+    ids=lambda options: next(iter(options)),
+)
+def test_other_kinds(options: Any) -> None:
+    for gpu in (H100, "amd-mi60"):
+        check(plot.roofline(step(gpu), **options))
+
+
+def test_training_paths_and_devices() -> None:
+    check(plot.roofline(step(A100, mode="training")))
+    check(plot.roofline([step(gpu, batch) for gpu in (A100, L4) for batch in (1, 8, 64)], path=True))
+    check(plot.roofline([step(gpu) for gpu in (A100, L4, T4)], venue="ieee"))
+    check(plot.roofline([rk.load_device(gpu) for gpu in (H100, "amd-mi300x")]))
+    check(plot.energy_roofline(step(A100)))
+
+
+def test_the_law_finds_what_breaks_it() -> None:
+    ax = plot.roofline(step("amd-mi60"))
+    (ridge,) = [line for line in ax.lines if line.get_marker() == "D"]
+    x, y = float(ridge.get_xdata()[0]), float(ridge.get_ydata()[0])  # type: ignore[index]
+    ax.text(x, y, "on the ridge", ha="center", va="center")
+    assert on_ridges(ax) == ["on the ridge"]
+    ax.annotate("", xy=(x, y), xytext=(-40, 0), textcoords="offset points", arrowprops={"arrowstyle": "-"})
+    assert "on the ridge" in struck(ax)
+
+
+def test_roofs_of_devices_alone_are_told_apart_by_the_key() -> None:
+    ax = plot.roofline([rk.load_device(gpu) for gpu in (H100, "amd-mi300x")])
+    keys = [child for child in ax.get_children() if hasattr(child, "get_texts")]
+    assert {"H100 SXM5 80 GB", "AMD Instinct MI300X"} <= {text.get_text() for key in keys for text in key.get_texts()}
+
+
+def test_captions_say_the_names_of_products() -> None:
+    assert "on NVIDIA L4: " in plot.caption(step(L4))
+    assert "nvidia-l4:" not in plot.caption(step(L4))
+
+
+@pytest.mark.parametrize("gpu", ["intel-max-1550", H100])
+def test_a_key_without_room_stands_over_the_axes(gpu: str) -> None:
+    """Where it would hide marks."""
+    ax = plot.roofline(step(gpu), venue="slides")
+    key = ax.get_legend()
+    assert key is not None
+    assert key.get_window_extent().y0 >= ax.get_window_extent().y1
+    check(ax)
