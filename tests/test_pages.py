@@ -24,3 +24,12 @@ def test_the_page_is_current(part: str, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(program), run_name="__main__")
     assert end.value.code in (0, None), end.value.code
+
+
+@pytest.mark.parametrize("page", ["serving", "strategies"])
+def test_tables_of_commands_fit_beside_the_menu(page: str) -> None:
+    """120 letters are as wide as 1280 pixels show without scrolling; a table cannot be wrapped."""
+    blocks = (DOCS / f"{page}.md").read_text(encoding="utf-8").split("```")[1::2]
+    rows = [line for block in blocks for line in block.splitlines() if "   " in line.strip() or "───" in line]
+    assert rows
+    assert max(map(len, rows)) <= 120

@@ -20,7 +20,9 @@ def test_a_served_model(run: Run) -> None:
 
 def test_a_table_and_a_document(run: Run) -> None:
     args = ("serve", CONFIG, "--gpu", "l40s", "--batch", "1,4", "-i", "64,128", "--output", 8)
-    assert len(re.findall(r"^ nvidia-l40s", run(*args).out, re.MULTILINE)) == 4
+    text = run(*args).out
+    assert text.startswith("llama-3.1-8b on nvidia-l40s, ")
+    assert len(re.findall(r"^ +[14] +(?:64|128) ", text, re.MULTILINE)) == 4
     document = json.loads(run(*args, "--json").out)
     assert [(one["input"], one["batch"]) for one in document["servings"]] == [(64, 1), (64, 4), (128, 1), (128, 4)]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.errors import CapacityError, RooflinekitError
-from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of
+from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of, whole
 from rooflinekit.serving.fleet import Capacity, FleetSearch
 from rooflinekit.serving.served import MEASURES, SHARES, Served, ServedTraffic, Serving, limits_text
 from rooflinekit.serving.settings import release_text
@@ -41,21 +41,24 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
         for one in found
     ]
     alike = len(set(formats)) == 1
-    say(f"{first.decoder.name}, {formats[0]}" if alike else first.decoder.name)
+    one_place = alike and not refused and _in_one_place(found)
+    where = f" on {_gpus(first)}" if one_place else ""
+    say(f"{first.decoder.name}{where}, {formats[0]}" if alike else first.decoder.name)
     told = {id(one): text for one, text in zip(found, formats, strict=True)}
     columns: dict[str, Cell] = {
-        "gpu": lambda one: _gpus(one) if alike else f"{_gpus(one)}, {told[id(one)]}",
+        **({} if one_place else {"gpu": lambda one: _gpus(one) if alike else f"{_gpus(one)}, {told[id(one)]}"}),
         "clients": ("stream.clients", ""), "in": ("stream.input", ""), "out": ("stream.output", ""),
-        "first token": ("ttft_s", "s"), "per token": ("tpot_s", "s"), "decode step": ("decode_s", "s"),
-        "bound": ("decode.regime", ""), "tokens/s": ("tokens_per_s", ".4g"), "a GPU": ("tokens_per_s_per_gpu", ".4g"),
+        "first token": ("ttft_s", "s"), "per token": ("tpot_s", "s"), "decode": ("decode_s", "s"),
+        "bound": ("decode.regime", ""), "tokens/s": ("tokens_per_s", ".4g"),
+        **({} if one_place and first.gpus == 1 else {"a GPU": ("tokens_per_s_per_gpu", ".4g")}),
         **(
             {"a launch $": ("tokens_per_s_per_dollar", ".3g")} if first.price_usd_per_hour is None
-            else {"$ a million": ("usd_per_million_tokens", ".3g")}
+            else {"$/million": ("usd_per_million_tokens", ".3g")}
         ),
         "J/token": ("joules_per_token", ".3g"), "watts": ("power_w", ".3g"),
-        "largest batch": lambda one: one.largest_batch(),
+        "room for": lambda one: one.largest_batch(),
     }  # fmt: skip
-    rows = table_of(columns, found)
+    rows = table_of(columns, found, words=() if one_place else (0,))
     for left in refused:
         short = "does not fit" if isinstance(left.why, CapacityError) else "cannot run it"
         numbers = (str(left.asked[name]) for name in ("batch", "input", "output"))
@@ -64,6 +67,11 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
     _say_each((left.why for left in refused), "left out: ")
     _say_each((str(judged) for one in found for judged in one.accuracy), "judged: ")
     _say_notes(found)
+
+
+def _in_one_place(found: Sequence[Served]) -> bool:
+    """Whether a line above says all that a column of GPUs would. Programs get the column."""
+    return not whole() and len({_gpus(one) for one in found}) == 1
 
 
 def _say_each(lines: Iterable[object], before: str = "") -> None:
@@ -155,18 +163,22 @@ def _print_table(found: Sequence[Capacity], load: float | None, *, copies: bool 
     stated = ((name, getattr(level, name)) for name in ("ttft_s", "tpot_s", "e2e_s"))
     promised = ", ".join(f"{MEASURES[name]} within {_s(value)}" for name, value in stated if value is not None)
     first = found[0].at
+    one_place = _in_one_place([one.at for one in found])
+    where = f" on {_gpus(first)}" if one_place else ""
     kept = f"{promised}, for {level.share:.0%} of the requests:"
-    say(f"{first.decoder.name}, {_kind(first)}", kept, soft_wrap=True)
+    say(f"{first.decoder.name}{where}, {_kind(first)}", kept, soft_wrap=True)
     engines = len({(one.at.engine, one.at.apart) for one in found}) > 1
     columns: dict[str, Cell] = {
-        "gpu": lambda one: _gpus(one.at), "weights": ("at.weights", ""), "cache": ("at.kv", ""),
+        **({} if one_place else {"gpu": lambda one: _gpus(one.at)}),
+        "weights": ("at.weights", ""), "cache": ("at.kv", ""),
         **({"engine": lambda one: _engine(one.at)} if engines else {}),
-        "most requests/s": lambda one: said(one.rate, ".3g") if one.rate else "none keeps it",
-        "a GPU": lambda one: said(one.rate / one.gpus_of_a_copy, ".3g") if one.rate else "–",
+        "requests/s": lambda one: said(one.rate, ".3g") if one.rate else "none keeps it",
+        **({} if one_place and found[0].gpus_of_a_copy == 1
+           else {"a GPU": lambda one: said(one.rate / one.gpus_of_a_copy, ".3g") if one.rate else "–"}),
         "first token 90 %": lambda one: _s(one.at.percentile("ttft_s", 90)),
-        "per token 90 %": lambda one: _s(one.at.percentile("tpot_s", 90)),
+        "token 90 %": lambda one: _s(one.at.percentile("tpot_s", 90)),
         "tokens/s": ("tokens_per_s", ".4g"), "J/token": ("at.joules_per_token", ".3g"),
-        "$ a million tokens": ("usd_per_million_tokens", ".3g"),
+        "$/million": ("usd_per_million_tokens", ".3g"),
     }  # fmt: skip
     if load is not None:
         columns |= {"copies": lambda one: said(one.copies(load))} if copies else {}

@@ -1,4 +1,4 @@
-"""The figures on the pages, as files: no text lies on other text, on a mark, or outside the picture."""
+"""The figures on the pages, as files: no text lies on other text, a mark, a name's line, or outside the picture."""
 
 from __future__ import annotations
 
@@ -68,6 +68,17 @@ def marks_of(root: ElementTree.Element) -> list[Corners]:
     return found
 
 
+def leaders_of(root: ElementTree.Element) -> list[Corners]:
+    """Lines from names to their marks, as rectangles without height."""
+    thin = [path for path in root.iter(f"{SVG}path") if "stroke: #222222; stroke-width: 0.4" in path.get("style", "")]
+    found = []
+    for path in thin:
+        if " Q " in f" {' '.join(path.get('d', '').split())} ":
+            places = np.reshape(numbers(path.get("d", "")), (-1, 2))
+            found.append(np.array([places[0], places[-1], places[-1] + 0.01, places[0] + 0.01]))
+    return found
+
+
 def meet(one: Corners, two: Corners) -> bool:
     """Whether two rectangles overlap; those far apart are told apart at once."""
     near = (one.min(axis=0) < two.max(axis=0)).all() and (two.min(axis=0) < one.max(axis=0)).all()
@@ -87,14 +98,14 @@ def shipped() -> Iterator[tuple[str, str]]:
 
 
 def faults(svg: str) -> tuple[list[str], list[tuple[str, str]], list[str]]:
-    """Texts outside the picture, texts on other text, and texts on marks."""
+    """Texts outside the picture, texts on other text, and texts on marks or on lines from names to their marks."""
     root = ElementTree.fromstring(svg)
     texts = texts_of(root)
     assert texts
     _, _, width, height = numbers(root.get("viewBox", ""))
     outside = [words for words, box in texts if box.min() < 0 or box[:, 0].max() > width or box[:, 1].max() > height]
     pairs = [(one, two) for (one, a), (two, b) in itertools.combinations(texts, 2) if meet(a, b)]
-    marks = marks_of(root)
+    marks = [*marks_of(root), *leaders_of(root)]
     return outside, pairs, [words for words, box in texts if any(meet(box, mark) for mark in marks)]
 
 
@@ -109,6 +120,10 @@ def test_time_lines_that_are_shipped_as_pixels_are_drawn_so_too(run: Run, tmp_pa
     rk.plot.save(dict(make_many_gpus.drawn())["slow_link_timeline"], tmp_path / "two.svg")
     for name in ("one", "two"):
         assert faults((tmp_path / f"{name}.svg").read_text(encoding="utf-8")) == ([], [], [])
+
+
+def test_names_have_lines_to_their_marks() -> None:
+    assert any(leaders_of(ElementTree.fromstring(svg)) for _, svg in shipped())
 
 
 def test_a_spoilt_figure_is_found() -> None:
