@@ -13,7 +13,7 @@ import pytest
 import several
 import torch
 from matplotlib.testing.compare import compare_images
-from overlaps import overlaps
+from overlaps import on_ridges, overlaps, struck
 
 import rooflinekit as rk
 from rooflinekit.hardware.catalog import list_rows
@@ -85,7 +85,7 @@ def check(seed: int) -> None:
     import matplotlib.pyplot as plt
 
     said, ax = random_figure(seed)
-    assert overlaps(ax) == [], said
+    assert (overlaps(ax), on_ridges(ax), struck(ax)) == ([], [], []), said
     plt.close("all")
 
 
