@@ -32,8 +32,7 @@ import rooflinekit as rk
 from benchmarks.serving.models import DECODERS
 from benchmarks.serving.static import PLACES, step_times
 from benchmarks.sources.tables import read_table
-from rooflinekit.api.predict import host_of
-from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.hardware.specs import DEFAULT_HOST, host_of
 from rooflinekit.serving.engine import Setup
 from rooflinekit.serving.served import ServedTraffic, percentile_of, serve_traffic_on
 

@@ -11,7 +11,7 @@ from rooflinekit.api.predict import machine_of
 from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import device_of, load_device
+from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
@@ -127,7 +127,7 @@ def corrected(
 
 def _device(evidence: Evidence, given: str | Path | Device | None, *, allow_draft: bool) -> Device:
     if given is not None:
-        return device_of(given) if isinstance(given, Device) else load_device(given, allow_draft=allow_draft)
+        return given if isinstance(given, Device) else load_device(given, allow_draft=allow_draft)
     if not evidence.device:
         raise InputError(
             "measured_on: name the device that was measured, such as measured_on='nvidia-l4' (--measured-on nvidia-l4 "

@@ -1,6 +1,10 @@
 """`rooflinekit calibrate`, as a user meets it, on the CPU at hand."""
 
+import os
 import resource
+import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +13,7 @@ import torch
 from command_line import Run, caller
 from documents import checked
 from machines import AMX, AVX2, AVX512, stand_in
+from programs import awaited, started
 
 from rooflinekit.calibrate.bench.record_file import read_record
 from rooflinekit.calibrate.campaigns.campaign import read_campaign
@@ -124,6 +129,23 @@ def test_a_budget(run: Run, tmp_path: Path) -> None:
     assert found.status == 2
     assert found.err == "rooflinekit: one-core: no case is measured yet, so nothing can be fitted\n"
     assert read_record(tmp_path / "one-core-tiny.jsonl").measurements == ()
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_interrupted(run: Run, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rooflinekit", "calibrate", *SPEC, "--plan", "standard", "--out", "run.jsonl"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with started(command, stderr=subprocess.PIPE, env=environment) as process:
+        record = tmp_path / "run.jsonl"
+        awaited(lambda: record.exists() and record.read_bytes().count(b"\n") >= 3, process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    # Versions of typer differ in whether they hand the interrupt on to be named once more.
+    assert err.removesuffix("rooflinekit: interrupted\n") == (
+        "\nwhat was measured is in run.jsonl; the same command continues\n"
+    )
+    assert len(read_record(tmp_path / "run.jsonl").measurements) >= 2
 
 
 @pytest.mark.parametrize(

@@ -171,15 +171,9 @@ def program(driver: Program) -> Program:
     return driver
 
 
-@pytest.mark.parametrize(
-    ("where", "stop", "ignored"),
-    [  # each with each of the others once; all eight in `test_stopped_again_and_again`
-        ("python", signal.SIGINT, False),
-        ("python", signal.SIGTERM, True),
-        ("step", signal.SIGINT, True),
-        ("step", signal.SIGTERM, False),
-    ],
-)
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("where", ["python", "step"])
 def test_it_ends_in_time_and_goes_on_with_the_last_case(
     program: Program, where: str, stop: signal.Signals, ignored: bool
 ) -> None:

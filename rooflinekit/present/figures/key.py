@@ -113,10 +113,7 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
         found += [_handle(name, "s", colour, 20.0) for name, colour in path_colours(figure).items()]
     if not figure.series and not figure.trajectories and len(figure.devices) > 1:
         colours_by_device = roof_colours(figure)
-        found += [
-            _handle(device.display_name.removeprefix("NVIDIA "), "s", colours_by_device[device.name], 20.0)
-            for device in figure.devices
-        ]
+        found += [_handle(device.short_name, "s", colours_by_device[device.name], 20.0) for device in figure.devices]
     if len(figure.series) > 1:
         found += [
             _handle(series.name.removeprefix("NVIDIA "), "s", colours[series.name, "compute"], 20.0)

@@ -203,7 +203,7 @@ def label_ridges(frame: Frame, figure: Figure) -> None:
 def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofKind) -> None:
     """Writes name, value and origin along the lines of one kind; where there is no room, less of it."""
     colours = roof_colours(figure)
-    shown = {device.name: device.display_name.removeprefix("NVIDIA ") for device in figure.devices}
+    shown = {device.name: device.short_name for device in figure.devices}
     chosen = [line for line in lines if line.first.kind == kind and (frame.style.sustained or not line.dashed)]
     chosen = [line for line in chosen if not line.named_beside or line.first.share < 1 - _SAME]  # else both are one
     highest = max(roof.value for roof in figure.roofs if roof.kind == "memory" and roof.provenance == "datasheet")

@@ -447,6 +447,7 @@ def test_pgf_is_text_that_latex_draws(tmp_path: Path, monkeypatch: Any) -> None:
     assert r"\pgfqpoint{3.500000in}{2.800000in}" in content
     assert r"a\_b \& 50 \% \#1 \{x\} \ensuremath{\times}2 \ensuremath{\mu}s" in content
     assert "HBM2e 2.04 TB/s" in content
+    assert "datasheet" in content  # of the key
     assert content.isascii()
 
 

@@ -9,8 +9,9 @@ import pytest
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.api.predict import host_of, machines_of
+from rooflinekit.api.predict import machines_of
 from rooflinekit.errors import InputError
+from rooflinekit.hardware.specs import host_of
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.step.execution import execution_of
 from rooflinekit.study.sweep.explored import EXACT, REGIMES, TIMES, TOLERANCE, Explored, explored, usual

@@ -116,7 +116,7 @@ def wall_sentences(figure: Figure) -> list[str]:
 
 def crossing_sentences(figure: Figure) -> list[str]:
     """Where the faster of two devices changes."""
-    names = {device.name: device.display_name.removeprefix("NVIDIA ") for device in figure.devices}
+    names = {device.name: device.short_name for device in figure.devices}
     found = [f"{names[c.left]} is ahead below {three_digits(c.at[0])} FLOP/byte, {names[c.right]} above ({c.by})"
              for c in crossings(figure)]  # fmt: skip
     return [f"By datasheets, {'; '.join(found)}."] if found else []
@@ -146,8 +146,8 @@ def caption(figure: Figure) -> str:
 
     Nothing in the text depends on how the figure is drawn, so it serves a paper's caption and a file's description.
     """
-    devices = ", ".join(device.display_name for device in figure.devices)
     names = {device.name: device.display_name for device in figure.devices}
+    devices = ", ".join(names.values())
     sentences = [_series(series, names[series.device]) for series in figure.series]
     sentences = sentences or [f"Roofs of {devices}{' and of links' * bool(figure.links)}."]
     sentences += path_sentences(figure)

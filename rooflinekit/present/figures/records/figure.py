@@ -112,6 +112,11 @@ class DeviceFacts:
     clock_hz: float  # behind the vector peaks
     matrix_clock_hz: float  # behind the matrix peaks
 
+    @property
+    def short_name(self) -> str:
+        """For labels and keys, without the vendor of most."""
+        return self.display_name.removeprefix("NVIDIA ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
