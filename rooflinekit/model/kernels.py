@@ -10,13 +10,14 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Family, Math, Op, Phase, PricedOp, TensorSpec
-from rooflinekit.ir.points import integer
+from rooflinekit.ir.points import Number, integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.model.algorithms import SCALED_PRODUCTS
 from rooflinekit.model.attention_backends import WRITTEN_OUT, attention_kernels, backend_of
 from rooflinekit.model.attention_math import written_out
+from rooflinekit.model.coalescing import SECTOR_BYTES, SOFTMAX_GRADIENT, copied, sector_bytes
 from rooflinekit.model.convolution import convolution_kernels, is_convolution, with_layout_copies
-from rooflinekit.model.kernel import Issue, Kernel, Traffic
+from rooflinekit.model.kernel import Issue, Kernel, Traffic, passing
 from rooflinekit.model.recurrence import RECURRENT, cell_kernel, is_cell, recurrent_kernel
 from rooflinekit.model.rows import (
     blocks_of,
@@ -73,7 +74,7 @@ def issue_of(
 
 def _of_any_device(priced: PricedOp, family: Family, graph: Graph) -> tuple[Kernel, ...]:
     """The kernels of an op that has the same ones on every device, remembered; none of other ops."""
-    if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(priced.op):
+    if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(priced.op) or _differs_on_a_gpu(priced.op, family):
         return ()
     known = graph.memo.setdefault("kernels of any device", {})
     if id(priced) not in known:
@@ -81,6 +82,13 @@ def _of_any_device(priced: PricedOp, family: Family, graph: Graph) -> tuple[Kern
     found: tuple[Kernel, ...] = known[id(priced)]
     return found
 
+
+def _differs_on_a_gpu(op: Op, family: Family) -> bool:
+    return op.kind == SOFTMAX_GRADIENT or sector_bytes(op, family) > 0 or any(copied(op))
+
+
+TIMES_RESULT = "times the result"  # a product before a softmax's gradient
+MADE_CONTIGUOUS = "made contiguous"  # a copy for kernels of rows
 
 #: Which inputs each kernel of a convolution's backward reads: the gradient, and the weight or the input.
 _GRADIENT_READS = {"input gradient": (0, 2), "weight gradient": (0, 1), "bias gradient": (0,)}
@@ -143,8 +151,29 @@ def _kernels(
             yield recurrent_kernel(kernel, op, device)
         elif is_cell(op):
             yield cell_kernel(kernel, op, device)
+        elif device is not None and device.kind == "gpu":
+            yield from _on_a_gpu(kernel, op)
         else:
             yield kernel
+
+
+def _on_a_gpu(kernel: Kernel, op: Op) -> Iterator[Kernel]:
+    """The kernel with those that PyTorch launches on a GPU before it, and what it reads in another order."""
+    if kernel.cost.label in ("", "input gradient"):
+        for tensor, beyond in copied(op):
+            written = integer(tensor.numel) * tensor.dtype.itemsize  # of an expanded tensor more than is read
+            yield _across(passing(kernel, MADE_CONTIGUOUS, integer(tensor.bytes), written), beyond)
+    if op.kind == SOFTMAX_GRADIENT:
+        times = passing(kernel, TIMES_RESULT, integer(kernel.cost.read_bytes), integer(op.outputs[0].bytes))
+        yield _across(times, sector_bytes(op, times.family))
+        yield kernel
+    else:
+        yield _across(kernel, 0 if kernel.cost.label else sector_bytes(op, kernel.family))
+
+
+def _across(kernel: Kernel, beyond: Number) -> Kernel:
+    """The kernel where it fetches so many bytes again, of sectors whose other numbers other blocks have read."""
+    return replace(kernel, reread_bytes=beyond, column=SECTOR_BYTES) if beyond else kernel
 
 
 #: Exponents for which PyTorch multiplies, or takes a root (aten/src/ATen/native/cuda/PowKernel.cu).

@@ -18,6 +18,7 @@ from rooflinekit.ir.op import IN_PLACE, Family, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, bound_of, integer, larger, values_of
 from rooflinekit.model.convolution import is_convolution
 from rooflinekit.model.kernel import Issue, Kernel
+from rooflinekit.model.kernels import MADE_CONTIGUOUS, TIMES_RESULT
 from rooflinekit.model.libraries import exists
 from rooflinekit.model.miopen import NAIVE, UNFOLDED
 from rooflinekit.step.allocator import DEFAULT, Settings, reserved_at, reserved_bytes, rounded, segments_of
@@ -447,14 +448,13 @@ _LOSSES = {
 #: Tensors of the first input's size that stand between the kernels of one op.
 _BETWEEN = {**_LOSSES, "aten.logsumexp": 1, "aten.dist": 1, "aten.isinf": 1, "aten.roll": 1}
 
-_SOFTMAX_BACKWARD = "aten._softmax_backward_data"
 _BEFORE, _AFTER = "to channels last", "from channels last"
 
 
 def workspace_of(issue: Issue, device: Device, *, fused: bool) -> int:
     """Of a convolution: tensors with channels last instead of its own, and the windows of an image where they are
-    written out because the device's library has no other way. Of a softmax's backward that PyTorch runs: gradient times
-    result (softmax_backward_cuda_out of ATen's cuda/SoftMax.cu).
+    written out because the device's library has no other way. Of kernels of rows: contiguous copies, and a softmax's
+    gradient times its result.
     """
     kind = issue.op.kind.removesuffix("_")
     if kind in _BETWEEN and not fused:
@@ -462,9 +462,8 @@ def workspace_of(issue: Issue, device: Device, *, fused: bool) -> int:
         given = kind in _LOSSES and x.shape == y.shape  # then the result is one of them
         between = 0 if kind == "aten.roll" and len(issue.kernels) < 2 else _BETWEEN[kind] - given
         return between * integer(x.numel) * x.dtype.itemsize
-    if issue.op.kind == _SOFTMAX_BACKWARD:
-        return 0 if fused or device.kind != "gpu" else integer(issue.op.outputs[0].bytes)
-    copied = sum(integer(k.cost.write_bytes) for k in issue.kernels if k.cost.label == _BEFORE) + max(
+    before = (_BEFORE, TIMES_RESULT, MADE_CONTIGUOUS)
+    copied = sum(integer(k.cost.write_bytes) for k in issue.kernels if k.cost.label in before) + max(
         (integer(t.bytes) for k in issue.kernels if k.cost.label == _AFTER for t in issue.op.outputs[:1]), default=0
     )
     return copied + max((_windows(kernel, device) for kernel in issue.kernels), default=0)

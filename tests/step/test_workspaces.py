@@ -93,7 +93,8 @@ def test_a_sweep_gives_a_cuda_graph_the_room_of_its_pools() -> None:
 def _needs(module: nn.Module, device: str = "nvidia-a100-sxm4-80gb", *, mode: str = "training") -> tuple[int, int]:
     """Peak and workspaces of a step on a million numbers, without an optimizer."""
     graph = rk.trace(module, rk.Input(1024, 1024), mode=mode)
-    use = memory_of(graph, issues_of(graph), rk.load_device(device))
+    gpu = rk.load_device(device)
+    use = memory_of(graph, issues_of(graph, device=gpu), gpu)
     return use.peak_bytes, use.workspace_bytes
 
 

@@ -1,0 +1,100 @@
+"""What PyTorch's kernels on a GPU pay for tensors that do not lie in the order in which they are read.
+
+An elementwise kernel (aten/src/ATen/native/cuda/Loops.cuh, MemoryAccess.cuh) walks the elements in the order of its
+result, 512 to a block. Memory comes in sectors of 32 bytes: a block that reads a transposed tensor fetches one for each
+element, and the rest of the sector again for other blocks, out of the L2. Kernels of rows (softmax, normalization)
+first make a contiguous copy of what they are given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+
+from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
+from rooflinekit.cost.rules.reduction import LAYER_NORM, LAYER_NORM_GRADIENT, RMS_NORM, RMS_NORM_GRADIENT
+from rooflinekit.ir.op import Family, Op, TensorSpec
+from rooflinekit.ir.points import Number, integer, larger
+from rooflinekit.model.algorithms import ceiled
+
+SECTOR_BYTES = 32
+_BLOCK_ELEMENTS = 512  # 128 threads with 4 elements each
+
+_WALKING = (Family.ELEMENTWISE, Family.MOVEMENT)
+#: A softmax's gradient takes that of its result times the result, by an elementwise kernel before it
+#: (softmax_backward_cuda_out of aten/src/ATen/native/cuda/SoftMax.cu).
+SOFTMAX_GRADIENT = "aten._softmax_backward_data"
+#: How many of their inputs kernels of rows want contiguous.
+_BY_ROWS = {
+    **dict.fromkeys((*SOFTMAXES, *SOFTMAX_GRADIENTS, LAYER_NORM, RMS_NORM), 1),
+    **dict.fromkeys((LAYER_NORM_GRADIENT, RMS_NORM_GRADIENT), 2),
+    SOFTMAX_GRADIENT: 0,
+}
+
+
+def sector_bytes(op: Op, family: Family) -> Number:
+    """Bytes that blocks of an elementwise kernel fetch beyond what it reads, as sectors hold other blocks' elements."""
+    if family not in _WALKING or not op.outputs or all(tensor.stride is None for tensor in (*op.inputs, *op.outputs)):
+        return 0
+    result = op.outputs[0]
+    return sum(_beyond(tensor, result) for tensor in op.inputs if _broadcasts(tensor, result))
+
+
+def copied(op: Op) -> Iterator[tuple[TensorSpec, Number]]:
+    """The inputs of which a kernel of rows makes contiguous copies, with the bytes that such a copy fetches beyond."""
+    for tensor in op.inputs[: _BY_ROWS.get(op.kind, 0)]:
+        if tensor.stride is not None and _order(tensor) != _order(tensor.seen(*tensor.shape)):
+            yield tensor, _beyond(tensor, tensor.seen(*tensor.shape))
+
+
+def _broadcasts(tensor: TensorSpec, result: TensorSpec) -> bool:
+    """Whether it is read along the result's elements."""
+    lengths = result.shape[len(result.shape) - len(tensor.shape) :]
+    return len(lengths) == len(tensor.shape) and all(
+        integer(own) in (1, integer(length)) for own, length in zip(tensor.shape, lengths, strict=True)
+    )
+
+
+def _steps(tensor: TensorSpec, dimensions: int) -> tuple[Number, ...]:
+    """In elements, for so many dimensions; 0 along those in which the tensor is broadcast."""
+    shape = tuple(map(integer, tensor.shape))
+    if tensor.stride is None:
+        steps = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    else:
+        steps = tuple(map(integer, tensor.stride))
+    own = (0 if size == 1 else step for size, step in zip(shape, steps, strict=True))
+    return (0,) * (dimensions - len(shape)) + tuple(own)
+
+
+def _order(tensor: TensorSpec) -> tuple[int, ...]:
+    """The dimensions with more than one element, from the fastest on."""
+    steps = _steps(tensor, len(tensor.shape))
+    found = [i for i in reversed(range(len(steps))) if steps[i] != 0]
+    return tuple(found if tensor.stride is None else sorted(found, key=lambda i: steps[i]))
+
+
+def _beyond(tensor: TensorSpec, result: TensorSpec) -> Number:
+    """Bytes of all sectors that blocks fetch of a tensor as they walk the result, less those that they read."""
+    steps, itemsize = _steps(tensor, len(result.shape)), tensor.dtype.itemsize
+    elements: Number = 1
+    block = []
+    for i in _order(result):
+        size, room = integer(result.shape[i]), _BLOCK_ELEMENTS // elements
+        if room > 1:
+            size = size if size <= room else room
+            block.append((size, steps[i] * itemsize))
+            elements = elements * size
+    fetched = SECTOR_BYTES * _sectors(block, itemsize)
+    return larger(0, integer(result.numel) * (fetched - elements * itemsize) // elements)
+
+
+def _sectors(block: Iterable[tuple[Number, Number]], itemsize: int) -> Number:
+    """Sectors of elements that lie so many bytes apart along each size: runs without a gap of a sector, each alone."""
+    run, runs = itemsize, 1
+    for size, apart in sorted(block, key=itemgetter(1)):
+        if apart > larger(run, SECTOR_BYTES):
+            runs = runs * size
+        else:
+            run = run + (size - 1) * apart
+    return runs * ceiled(run, SECTOR_BYTES)

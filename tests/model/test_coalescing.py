@@ -1,0 +1,97 @@
+"""What a kernel fetches of tensors that lie in another order, and what it copies before."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import rooflinekit as rk
+from rooflinekit.model.coalescing import SECTOR_BYTES, sector_bytes
+from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernels import MADE_CONTIGUOUS, TIMES_RESULT, issues_of
+
+A100, CPU = rk.load_device("nvidia-a100-sxm4-80gb"), rk.load_device("intel-core-i7-12700h")
+
+
+def kernels(model: object, *inputs: rk.Input, device: object = A100, **options: object) -> list[Kernel]:
+    graph = rk.trace(model, *inputs, **options)
+    return [kernel for issue in issues_of(graph, (), device) for kernel in issue.kernels]
+
+
+def fetched(model: object, *inputs: rk.Input, **options: object) -> int:
+    """Bytes beyond what the only op with a kernel reads."""
+    graph = rk.trace(model, *inputs, **options)
+    (found,) = (one for one in graph.priced if one.costs)
+    return sector_bytes(found.op, found.timed_as)
+
+
+def test_sectors_of_a_transposed_copy() -> None:
+    # A block has 512 elements of a row of the result, each of another row of what it reads: a sector for each.
+    assert fetched(lambda x: x.t().contiguous(), rk.Input(4096, 4096)) == 4096**2 * (32 - 4)
+    assert fetched(lambda x: x.t().contiguous(), rk.Input(4096, 4096), dtype="float16") == 4096**2 * (32 - 2)
+    # A block has 8 rows of 64 of the result: 8 numbers of 2 bytes in each of 64 rows, half of a sector of 16.
+    assert fetched(lambda x: x.t().contiguous(), rk.Input(64, 64), dtype="float16") == 64 * 64 * (4 - 2)
+
+
+def test_what_lies_in_order_costs_nothing_beyond() -> None:
+    image = rk.Input(8, 64, 56, 56)
+    assert fetched(lambda x: x + 1, image) == 0
+    assert fetched(lambda x: x.t() + 1, rk.Input(256, 256)) == 0  # the result takes the order of what is read
+    assert fetched(lambda x, y: x + y, image, rk.Input(8, 64, 1, 1)) == 0  # broadcast
+    # rows of 64 numbers, of which every third one is read: whole sectors
+    assert fetched(lambda x: x.view(128, 3, 64)[:, 1].contiguous(), rk.Input(128, 192)) == 0
+    # heads moved before the sequence: 64 numbers of each stay together
+    assert fetched(lambda x: x.transpose(1, 2).contiguous(), rk.Input(2, 128, 16, 64)) == 0
+
+
+def test_operands_in_two_orders() -> None:
+    # the result takes the first one's order, in which the other's numbers lie 256 apart
+    both = rk.Input(256, 256), rk.Input(256, 256)
+    assert fetched(lambda x, y: x + y.t(), *both) == fetched(lambda x, y: y.t() * x, *both) > 0
+
+
+def test_a_norm_copies_what_is_not_contiguous() -> None:
+    norm = nn.LayerNorm(768)
+    copy, kernel = kernels(lambda x: norm(x.transpose(1, 2)), rk.Input(4, 768, 196))
+    assert (copy.cost.label, copy.family, kernel.kind) == (MADE_CONTIGUOUS, "movement", "aten.native_layer_norm")
+    assert copy.cost.read_bytes == copy.cost.write_bytes == 4 * 768 * 196 * 4
+    assert (copy.reread_bytes, copy.column) == (4 * 768 * 196 * (32 - 4), SECTOR_BYTES)
+    (alone,) = kernels(norm, rk.Input(4, 196, 768))
+    assert alone.kind == "aten.native_layer_norm"
+    assert [k.kind for k in kernels(lambda x: functional.softmax(x.t(), -1), rk.Input(64, 96))] == ["aten._softmax"] * 2
+    # of one number that stands for 96: read once, written 64·96 times
+    copy, _ = kernels(lambda x: functional.softmax(x.expand(64, 96), -1), rk.Input(64, 1))
+    assert (copy.cost.read_bytes, copy.cost.write_bytes) == (64 * 4, 64 * 96 * 4)
+
+
+class Scaled(nn.Module):
+    """A softmax of what a weight has scaled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(96))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.softmax(x * self.weight, -1)
+
+
+def test_the_gradient_of_a_softmax_is_multiplied_by_its_result_before() -> None:
+    def found(device: object) -> list[Kernel]:
+        whole = kernels(Scaled(), rk.Input(64, 96), mode="training", loss=lambda y: (y * y).sum(), device=device)
+        return [kernel for kernel in whole if kernel.kind == "aten._softmax_backward_data"]
+
+    times, gradient = found(A100)
+    assert (times.cost.label, gradient.cost.label) == (TIMES_RESULT, "")
+    # each reads two tensors and writes one, of 64·96 numbers of 4 bytes
+    assert times.cost.read_bytes == gradient.cost.read_bytes == 2 * 64 * 96 * 4
+    assert times.cost.write_bytes == gradient.cost.write_bytes == 64 * 96 * 4
+    (alone,) = found(CPU)
+    assert alone.cost == gradient.cost
+
+
+@pytest.mark.parametrize("gpu", ["nvidia-p4", "nvidia-t4", "nvidia-h100-sxm5-80gb", "amd-mi300x", "amd-rx-6800-xt"])
+def test_a_copy_in_another_order_is_never_faster(gpu: str) -> None:
+    def seconds(model: object) -> float:
+        return rk.predict(model, rk.Input(2048, 4096), gpu=gpu, dtype="float16").gpu_s
+
+    assert seconds(lambda x: x.t().contiguous()) > seconds(lambda x: x.clone())
