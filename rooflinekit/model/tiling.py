@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.model.algorithms import Algorithm
+from rooflinekit.model.algorithms import CUDNN, Algorithm
 from rooflinekit.model.kernel_batch import Columns, Floats, Products
 from rooflinekit.model.machine import Machine, held_s
 from rooflinekit.model.memory_system import combined
@@ -170,7 +170,8 @@ def has_tiles(p: Products, tensor_core: bool) -> NDArray[np.bool_]:
     return found
 
 
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_MOST_SPLITS = 16  # but of cuDNN's gradients of weights on tensor cores, whose k are the pixels of all images
 _SPLITS = np.array(SPLITS, dtype=float)
 
 #: Why products miss the peak, in the order in which `Fill.without_s` takes the causes away.
@@ -318,6 +319,9 @@ class _Tiled:
         tile, product = self._worth_splitting(most_s - start_s)
         count, splits = tile.size, len(_SPLITS) - 1
         tile, product, split = np.tile(tile, splits), np.tile(product, splits), np.repeat(np.arange(splits) + 1, count)
+        many = self.p.told(lambda one: self.tensor_core and one.gradient and one.library == CUDNN)
+        few = (_SPLITS[split] <= _MOST_SPLITS) | _of(many, product)
+        tile, product, split = tile[few], product[few], split[few]
         s, k, executed = _SPLITS[split], _of(self.p.k, product), _of(self.p.executed, product)
         tiled_s = np.ceil(_of(self.tiles, product, tile) * s / self.machine.sm_count)
         tiled_s = tiled_s * block_s(np.ceil(k / s), *(_of(part, product, tile) for part in self.steps)) * executed

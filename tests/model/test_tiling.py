@@ -26,7 +26,7 @@ LOSS, PROLOGUE, OVERLAP, GAP_S = 50.0, 100.0, 2.0, 2e-6
 def least_s(machine: Machine, batch: int, m: int, n: int, k: int, traffic_s: float) -> float:
     """The least of all tiles and splits, each worked out by itself."""
     found = []
-    for (a, b), s in product(TILES, SPLITS):
+    for (a, b), s in product(TILES, (s for s in SPLITS if s <= 16)):
         step_s = 2 * a * b * (1 + LOSS * (1 / a + 1 / b)) / SM_RATE
         waves = ceil(batch * ceil(m / a) * ceil(n / b) * s / SMS)
         compute_s = waves * (ceil(k / s) + PROLOGUE) * step_s
@@ -71,8 +71,8 @@ def test_an_images_gradient_has_large_tiles_and_no_split(device: Device) -> None
 
 
 def test_a_weights_gradient_is_split(device: Device) -> None:
-    # one tile; k of 50,000 in 16 parts, each on an SM: 2·128·128·3125 / 2 TFLOP/s
-    assert seconds(device, WEIGHT, 128, 128, 50_000) == pytest.approx(51.2e-6, rel=0.05)  # and the partial sums
+    # one tile; k of 500,000 in 48 parts, each on one of 50 SMs: 2·128·128·10417 / 2 TFLOP/s, and the partial sums
+    assert seconds(device, WEIGHT, 128, 128, 500_000) == pytest.approx(170.7e-6, rel=0.02)
 
 
 def test_miopen_has_no_tiles_of_a_few_rows(device: Device) -> None:
