@@ -22,6 +22,7 @@ from rooflinekit.model.algorithms import (
     Direction,
     Form,
     Problem,
+    ceiled,
     filled_up,
 )
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
@@ -197,6 +198,7 @@ def _is_pointwise(op: Op) -> bool:
 
 _LATER_CORES = frozenset({"bf16"})  # what tensor cores have from Ampere on, but not on Volta and Turing
 _HALF_BYTES = 2
+_LAYOUT_SIDE = 32  # pixels, and channels, of a block that copies to another layout
 _OF_A_VOLUME = 3  # sides
 #: Bytes for each number of a weight that is summed in fp32: set to 0, written by the product (of which the 2 of the
 #: result are counted there), read, and written in 16 bits.
@@ -305,8 +307,17 @@ def _by_image(kernel: Kernel, op: Op) -> Kernel:
 
 
 def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
+    """A copy to another layout, by blocks of 32 pixels by 32 channels that move one number after another.
+
+    Blocks take as long for fewer channels (nchwToNhwcKernel in TraceLens's traces: 340 to 390 cycles of an SM).
+    """
     size = integer(tensor.bytes)
-    return replace(passing(kernel, label, size, size), name=f"{kernel.name} ({tensor.name} {label})")
+    images, channels, *pixels = map(integer, tensor.shape)
+    blocks = images * ceiled(channels, _LAYOUT_SIDE) * ceiled(math.prod(pixels), _LAYOUT_SIDE)
+    return replace(
+        passing(kernel, label, size, size), name=f"{kernel.name} ({tensor.name} {label})",
+        accesses=blocks * _LAYOUT_SIDE**2,
+    )  # fmt: skip
 
 
 def image_and_weight(op: Op) -> tuple[TensorSpec, TensorSpec]:
