@@ -9,16 +9,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.machinery import PathFinder
 
-MOST_FILE = 64 << 20  # bytes of a file that is looked at again
-MOST_READ = 256 << 20  # bytes of all files that one trace rests on
+_MOST_FILE = 64 << 20  # bytes of a file that is looked at again
+UNREAD = f"no regular file or larger than {_MOST_FILE >> 20} MiB"  # the state of a file that is not
 _SHOWN = 32  # characters of a variable's value that are kept as they are
 SESSION = ("_", "SHLVL", "OLDPWD")  # variables that each shell sets anew; libraries read all there are
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "AUTH")  # in names of variables whose values are never kept
-_real_stat = os.stat
-
-
-class Unfollowed(Exception):  # noqa: N818 (no error, a reason)
-    """Something that nobody can look at again."""
 
 
 def digest(data: bytes) -> str:
@@ -26,34 +21,27 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
-def content(path: str, known_size: int | None = None) -> str:
-    """Size and fingerprint of a regular file; "absent" where there is none. Nothing else is opened for long."""
+def state_of(kind: str, name: str) -> str:
+    """How it is now; "absent" where there is no such thing. Raises KeyError for a kind that is none."""
+    look = _NOW[kind]
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
-    except (FileNotFoundError, NotADirectoryError):
+        return look(name)
+    except (FileNotFoundError, NotADirectoryError, ImportError, ValueError):  # ValueError: a name that none can have
         return "absent"
     except OSError as error:
         return f"error {error.errno}"
-    try:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
-            return "folder"
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_FILE:
-            raise Unfollowed(f"reads {path}, which is no regular file or larger than {MOST_FILE >> 20} MiB")
-        if known_size not in (None, found.st_size):
-            return "another size"
-        return f"{found.st_size} {digest(_all_of(descriptor, found.st_size))}"
-    finally:
-        os.close(descriptor)
 
 
-def _all_of(descriptor: int, size: int) -> bytes:
-    """What a file holds, but no more than it held when it was opened."""
-    parts, left = [], size
-    while left > 0 and (part := os.read(descriptor, left)):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+def _content(path: str) -> str:
+    """Size and fingerprint of a file. What is no file is not opened: that might wait for ever."""
+    found = os.stat(path)
+    if stat.S_ISDIR(found.st_mode):
+        return "folder"
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_FILE:
+        return UNREAD
+    with open(path, "rb") as stream:
+        data = stream.read(_MOST_FILE)
+    return f"{len(data)} {digest(data)}"
 
 
 def _fingerprint(parts: Iterable[str]) -> str:
@@ -71,25 +59,10 @@ def _distributions(path: str) -> str:
 
 
 def _place(path: str) -> str:
-    """Whether a path is there, as what, with which rights and of which size, and where a link leads."""
+    """As what a path is there, with which rights and of which size, and where a link leads."""
     to = os.readlink(path) if os.path.islink(path) else ""
-    found = _real_stat(path)
+    found = os.stat(path)
     return f"{found.st_mode:o} {found.st_size if stat.S_ISREG(found.st_mode) else ''} {to}"
-
-
-def _changed(path: str) -> str:
-    """When a path was last written to, in nanoseconds."""
-    return str(_real_stat(path).st_mtime_ns)
-
-
-def _or_absent(look: Callable[[str], str]) -> Callable[[str], str]:
-    def state(path: str) -> str:
-        try:
-            return look(path)
-        except (OSError, ValueError):
-            return "absent"
-
-    return state
 
 
 #: Variables that a library or a model has set in this process: what was given, and what was made of it.
@@ -120,21 +93,19 @@ def _variables(_: str) -> str:
 def _origin(name: str) -> str:
     """Where a module would be imported from; name: its own, and the folders that are searched, by lines."""
     module, *folders = name.split("\n")
-    try:
-        spec = PathFinder.find_spec(module, folders)
-    except (ImportError, OSError, ValueError):
-        return "error"
+    spec = PathFinder.find_spec(module, folders)
     if spec is None:
         return "absent"
     return spec.origin or "\n".join(spec.submodule_search_locations or ())
 
 
-NOW: Mapping[str, Callable[[str], str]] = {
-    "file": content,
-    **{
-        kind: _or_absent(look)
-        for kind, look in {"folder": _names, "packages": _distributions, "path": _place, "time": _changed}.items()
-    },
+#: How to ask for each kind of thing that a trace can rest on, by its name.
+_NOW: Mapping[str, Callable[[str], str]] = {
+    "file": _content,
+    "folder": _names,
+    "packages": _distributions,
+    "path": _place,
+    "time": lambda path: str(os.stat(path).st_mtime_ns),
     "variable": _variable,
     "variables": _variables,
     "arguments": lambda _: _fingerprint(sys.argv),

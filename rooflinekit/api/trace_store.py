@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, checked, unchanged, watched
+from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, unchanged, watched
 from rooflinekit.api.trace_states import as_given, digest
 from rooflinekit.errors import OutputError
 from rooflinekit.files import read_bytes, write_bytes
@@ -32,6 +32,8 @@ _SUFFIX, _SHAPE = ".graph", ".shape"
 _MOST_FILE = 64 << 20
 _MOST_LIST = 32 << 20  # of what a trace rests on, unpacked
 _MOST_SHAPE = 4096
+#: What reading a file raises that is missing, damaged, or of somebody else.
+_UNREADABLE = (OSError, OutputError, ValueError, TypeError, KeyError, RecursionError, MemoryError, zlib.error)
 
 Shape = tuple[str | int, ...]  # of an input: names of open sizes, and numbers
 
@@ -60,32 +62,26 @@ class TraceStore:
         from rooflinekit.ir.graph_file import opened
 
         path = self._path(key)
-        try:
-            if not _is_mine(self.folder):
-                return None
-            entries, packed = _split(read_bytes(path, OutputError, _MOST_FILE))
-            if not unchanged(entries):
-                return None
-            graph = opened(packed)
-            os.utime(path)
-        except (OSError, OutputError, ValueError, TypeError, KeyError, RecursionError, MemoryError, zlib.error):
-            return None
-        return graph
+        with contextlib.suppress(*_UNREADABLE):
+            if _is_mine(self.folder):
+                kept, packed = _read(path)
+                if not kept.reasons and unchanged(kept.entries):
+                    graph = opened(packed)
+                    os.utime(path)
+                    return graph
+        return None
 
     def save(self, key: str, graph: Graph, record: Record, label: str) -> list[str]:
         """Keeps a graph with what it rests on, or why it cannot be kept; returns why not. label: what was asked for."""
         from rooflinekit.ir.graph_file import packed
 
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not _is_mine(self.folder):
-                return [f"others can write to {self.folder}"]
             entries, reasons = record.entries(), record.unkept()
             head = zlib.compress(json.dumps({"label": label, "entries": entries, "reasons": reasons}).encode(), 1)
             data = len(head).to_bytes(8, "big") + head + (b"" if reasons else packed(graph))
             if len(data) > _MOST_FILE:
                 return [f"it takes more than {_MOST_FILE >> 20} MiB"]
-            write_bytes(data, self._path(key))
+            self._write(self._path(key), data)
             self._make_room()
         except (OSError, OutputError, ValueError) as error:
             return [str(error)]
@@ -102,27 +98,21 @@ class TraceStore:
             return ask(target)
         key = digest(json.dumps([surroundings(), record, target]).encode(errors="surrogateescape"))
         path = self.folder / f"{key}{_SHAPE}"
-        with contextlib.suppress(OSError, OutputError, ValueError, RecursionError):
+        with contextlib.suppress(*_UNREADABLE):
             if _is_mine(self.folder):
                 return _checked_shape(json.loads(read_bytes(path, OutputError, _MOST_SHAPE)))
         with watched():  # torch sets variables of its own as it is loaded: no key is to know these
             found = ask(target)
         with contextlib.suppress(OSError, OutputError):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if _is_mine(self.folder):
-                write_bytes(json.dumps(found).encode(), path)
+            self._write(path, json.dumps(found).encode())
         return found
 
     def kept(self) -> Iterator[Kept]:
         """What is in the folder, the latest used first."""
         found = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
-            with contextlib.suppress(OSError, OutputError, ValueError, TypeError, KeyError, zlib.error):
-                used = path.stat().st_mtime
-                data = read_bytes(path, OutputError, _MOST_FILE)
-                head = _head(data)[0]
-                reasons = tuple(str(reason) for reason in head["reasons"])
-                found.append(Kept(path, str(head["label"]), len(data), used, checked(head["entries"]), reasons))
+            with contextlib.suppress(*_UNREADABLE):
+                found.append(_read(path)[0])
         yield from sorted(found, key=lambda one: one.used, reverse=True)
 
     def clear(self) -> int:
@@ -134,6 +124,13 @@ class TraceStore:
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_SUFFIX}"
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Raises OSError or OutputError where it cannot be written, or others could have put something beside it."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _is_mine(self.folder):
+            raise OutputError(f"others can write to {self.folder}")
+        write_bytes(data, path)
 
     def _make_room(self) -> None:
         found: list[tuple[float, int, Path]] = []
@@ -162,19 +159,13 @@ class Kept:
     reasons: tuple[str, ...]
 
 
-def _head(data: bytes) -> tuple[dict[str, Any], bytes]:
-    length = int.from_bytes(data[:8], "big")
-    head = json.loads(zlib.decompressobj().decompress(data[8 : 8 + length], _MOST_LIST))
-    if not isinstance(head, dict):
-        raise ValueError("no head")
-    return head, data[8 + length :]
-
-
-def _split(data: bytes) -> tuple[list[Entry], bytes]:
-    head, packed = _head(data)
-    if head["reasons"]:
-        raise ValueError("not kept")
-    return checked(head["entries"]), packed
+def _read(path: Path) -> tuple[Kept, bytes]:
+    """What a file of the folder holds, and the packed graph in it. Raises _UNREADABLE for one that is damaged."""
+    used, data = path.stat().st_mtime, read_bytes(path, OutputError, _MOST_FILE)
+    end = 8 + int.from_bytes(data[:8], "big")
+    head = json.loads(zlib.decompressobj().decompress(data[8:end], _MOST_LIST))
+    entries = [(str(kind), str(name), str(state)) for kind, name, state in head["entries"]]
+    return Kept(path, str(head["label"]), len(data), used, entries, tuple(map(str, head["reasons"]))), data[end:]
 
 
 def _is_mine(folder: Path) -> bool:
