@@ -138,13 +138,12 @@ class TraceStore:
             with contextlib.suppress(OSError):  # another command took it away
                 stat = path.stat()
                 found.append((stat.st_mtime, stat.st_size, path))
-        left = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
-            if left <= MOST_BYTES:
-                break
-            with contextlib.suppress(OSError):
-                path.unlink()
-            left -= size
+        total = 0
+        for _, size, path in sorted(found, reverse=True):
+            total += size
+            if total > MOST_BYTES:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import random
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain
 from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
@@ -112,31 +114,22 @@ def refuse_unready(roots: dict[str, nn.Module]) -> None:
             )
 
 
-def _scripted(module: nn.Module) -> Callable[[], None]:
-    """Puts back what a scripted module keeps outside of Python: parameters, buffers, its mode."""
-    if not isinstance(module, torch.jit.ScriptModule):
-        return lambda: None
-    places: tuple[Any, ...] = module._parameters, module._buffers
-    before = [(place, dict(place.items())) for place in places]
-    training = module.training
-
-    def put_back() -> None:
-        for place, content in before:
-            for name, value in content.items():
-                place[name] = value
-        if module.training is not training:
-            module.training = training
-
-    return put_back
+def _places(module: nn.Module) -> tuple[Any, ...]:
+    """Where a module keeps parameters, buffers, modules and all else: dicts, but for a scripted one's."""
+    own = vars(module)
+    return *(own.get(name, {}) for name in ("_parameters", "_buffers", "_modules")), own
 
 
 @contextmanager
 def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
     """Puts back every attribute of every module, and the random state of torch, numpy and Python.
 
-    What the attributes hold, if it can change, is `snapshot.undone`'s.
+    What the attributes hold, if it can change, is `undone`'s.
     """
-    before = [(m, type(m), dict(vars(m)), _scripted(m)) for _, m in modules_below(roots)]
+    modules = [module for _, module in modules_below(roots)]
+    classes = [(module, type(module)) for module in modules]
+    places = [(place, list(chain(*place.items()))) for module in modules for place in _places(module)]
+    modes = [(module, module.training) for module in modules if isinstance(module, torch.jit.ScriptModule)]
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -144,13 +137,14 @@ def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
-        for module, kind, attributes, put_back in before:
+        for module, kind in classes:
             if type(module) is not kind:
                 object.__setattr__(module, "__class__", kind)
-            # through __dict__, for nn.Module.__setattr__ has opinions
-            vars(module).clear()
-            vars(module).update(attributes)
-            put_back()
+        for place, contents in places:
+            _refill(place, _base_of(place), contents)
+        for module, training in modes:
+            if module.training is not training:
+                module.training = training
 
 
 def _stride(tensor: torch.Tensor, channels_last: bool) -> tuple[int, ...]:
@@ -198,8 +192,7 @@ def put_fakes_in(
         return fake
 
     for path, module in modules_below(roots):
-        own = vars(module)
-        for held in (own.get("_parameters", {}), own.get("_buffers", {}), own):
+        for held in _places(module):
             for name, value in held.items():
                 if isinstance(value, torch.Tensor):
                     fake = fake_of(value, printable(f"{path}.{name}".lstrip(".")))
@@ -220,7 +213,11 @@ _ATOMS = frozenset((str, bytes, int, float, complex, bool, type(None), range, sl
 _MOST = 200_000
 #: Packages whose objects are not looked into: what they hold is not the model's, or takes locks.
 _FOREIGN = frozenset(("torch", "numpy", "sympy", "rooflinekit", *sys.stdlib_module_names)) - {"__main__", "types"}
-_FILLED: dict[type, Callable[[Any, list[Any]], None]] = {list: list.extend, set: set.update, deque: deque.extend}
+#: Built-in containers that can change: looked at by their own methods, as a subclass may have opinions, or refuse.
+_MUTABLE: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
+#: What a function may make a global of, to keep it there.
+_KEPT = torch.Tensor | list | dict | set | deque
+_ABSENT = object()
 _CACHE = type(functools.lru_cache(lambda: None))
 #: The dicts of hooks that every module has.
 _HOOKS = frozenset(name for name in vars(nn.Module()) if name.endswith("_hooks"))
@@ -274,6 +271,18 @@ class _Notes:
             self._seen[id(value)] = value
             waiting.extend(self._noted(value))
 
+    def _note(self, read: Callable[[], Iterable[Any]], write: Callable[[list[Any]], object]) -> list[Any]:
+        """Notes what `read` gives, and returns it. Where that is other objects afterwards, `write` gets those noted."""
+        before = list(read())
+
+        def undo() -> None:
+            now = list(read())
+            if len(now) != len(before) or not all(map(operator.is_, now, before)):
+                write(before)
+
+        self._undo.append(undo)
+        return before
+
     def _noted(self, value: Any) -> Iterable[Any]:
         """Notes one value; returns what it holds."""
         if isinstance(value, _CACHE):
@@ -281,60 +290,19 @@ class _Notes:
             self.code_of(value)
             return ()
         if isinstance(value, torch.Tensor):
-            self._tensor(value)
+            if value.is_leaf:
+                self._note(lambda: (value.grad, value.requires_grad), lambda before: _set_gradient(value, *before))
             return ()
-        if isinstance(value, dict):
-            return self._dict(value)
-        for base, fill in _FILLED.items():
+        base = _base_of(value)
+        if base is not None:
+            return _holders(self._container(value, base))
+        for base in (tuple, frozenset):
             if isinstance(value, base):
-                return self._sequence(value, base, fill)
-        fixed: Any
-        for fixed in (tuple, frozenset):
-            if isinstance(value, fixed):  # a subclass may refuse to say how long it is: hence by the base's method
-                return _holders(list(fixed.__iter__(value)))
+                return _holders(list(base.__iter__(value)))
         return self._object(value)
 
-    def _dict(self, value: dict[Any, Any]) -> Iterable[Any]:
-        # A subclass may refuse to be changed, and an ordered one has a list of its own: hence by the base's methods.
-        base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
-        held = list(base.items(value))
-        if not held:  # most of a module's are
-            self._undo.append(lambda: base.clear(value) if base.__len__(value) else None)
-            return ()
-
-        def undo() -> None:
-            now = list(base.items(value))
-            if len(now) != len(held) or any(a is not c or b is not d for (a, b), (c, d) in zip(now, held, strict=True)):
-                base.clear(value)
-                for key, item in held:
-                    base.__setitem__(value, key, item)
-
-        self._undo.append(undo)
-        return _holders([item for _, item in held])
-
-    def _sequence(self, value: Any, base: Any, fill: Callable[[Any, list[Any]], None]) -> Iterable[Any]:
-        held = list(base.__iter__(value))
-
-        def undo() -> None:
-            if not _same(base.__iter__(value), held):
-                base.clear(value)
-                fill(value, held)
-
-        self._undo.append(undo)
-        return _holders(held)
-
-    def _tensor(self, tensor: torch.Tensor) -> None:
-        if not tensor.is_leaf:
-            return
-        grad, wanted = tensor.grad, tensor.requires_grad
-
-        def undo() -> None:
-            if tensor.grad is not grad:
-                tensor.grad = grad
-            if tensor.requires_grad is not wanted:
-                tensor.requires_grad_(wanted)
-
-        self._undo.append(undo)
+    def _container(self, value: Any, base: Any) -> list[Any]:
+        return self._note(lambda: _contents(value, base), lambda before: _refill(value, base, before))
 
     def _object(self, value: Any) -> Iterable[Any]:
         kind = type(value)
@@ -347,10 +315,10 @@ class _Notes:
         except AttributeError:
             attributes = {}
         if type(attributes) is dict and attributes:
-            self._dict(attributes)
+            self._container(attributes, dict)
             for name, item in attributes.items():
                 if module and name in _HOOKS:
-                    self._dict(item)  # but not what hooks hold: that is the user's, as in a step
+                    self._container(item, _base_of(item))  # but not what hooks hold: that is the user's, as in a step
                 else:
                     held.append(item)
         for base in kind.__mro__:
@@ -359,23 +327,20 @@ class _Notes:
                     held += self._slot(value, member)
         return held
 
-    def _slot(self, value: Any, member: MemberDescriptorType) -> Iterable[Any]:
-        absent = object()
-
-        def read() -> Any:
+    def _slot(self, value: Any, member: MemberDescriptorType) -> list[Any]:
+        def read() -> list[Any]:
             try:
-                return member.__get__(value, type(value))
+                return [member.__get__(value, type(value))]
             except AttributeError:
-                return absent
+                return []
 
-        before = read()
+        def write(before: list[Any]) -> None:
+            if before:
+                member.__set__(value, before[0])
+            else:
+                member.__delete__(value)
 
-        def undo() -> None:
-            if read() is not before:
-                member.__delete__(value) if before is absent else member.__set__(value, before)
-
-        self._undo.append(undo)
-        return () if before is absent else (before,)
+        return self._note(read, write)
 
     # --- classes, functions and the globals that they name -----------------------------------------------------
 
@@ -389,17 +354,16 @@ class _Notes:
             if isinstance(found, property):
                 waiting += [found.fget, found.fset]
                 continue
-            if isinstance(found, _CACHE):
-                self._cache(found)
-                found = getattr(found, "__wrapped__", None)
             if id(found) in self._seen:
                 continue
-            if isinstance(found, type) and _package(found) not in _FOREIGN:
+            if isinstance(found, _CACHE):
                 self._seen[id(found)] = found
-                waiting += found.__mro__[1:]
+                waiting.append(self._cache(found))
+            elif isinstance(found, type) and _package(found) not in _FOREIGN:
+                self._seen[id(found)] = found
                 held = self._attributes(found)
                 self.walk(*_holders(held))
-                waiting += held
+                waiting += [*found.__mro__[1:], *held]
             elif isinstance(found, FunctionType) and found.__module__ and _package(found) not in _FOREIGN:
                 self._seen[id(found)] = found
                 waiting += self._function(found)
@@ -407,69 +371,76 @@ class _Notes:
     def class_of(self, module: nn.Module) -> None:
         """Notes what a module's class keeps, or has: parametrizations put properties on it."""
         kind = type(module)
-        if _package(kind) not in _FOREIGN:
-            self.code_of(kind)
-        elif id(kind) not in self._seen:
+        self.code_of(kind)
+        if id(kind) not in self._seen:  # torch's own
             self._seen[id(kind)] = kind
             self._attributes(kind)
 
     def _attributes(self, kind: type) -> list[Any]:
-        before = _attributes(kind)
-
-        def undo() -> None:
-            for name in _attributes(kind).keys() - before.keys():
+        def write(before: list[Any]) -> None:
+            for name in _attributes(kind).keys() - before[::2]:
                 type.__delattr__(kind, name)
-            for name, value in before.items():
+            for name, value in _pairs(before):
                 if vars(kind).get(name) is not value:
                     type.__setattr__(kind, name, value)
 
-        self._undo.append(undo)
-        return list(before.values())
+        return self._note(lambda: chain.from_iterable(_attributes(kind).items()), write)[1::2]
 
     def _function(self, function: FunctionType) -> Iterable[Any]:
-        namespace = function.__globals__
-        names = [name for name in _names(function.__code__) if name in namespace]
-        before = {name: namespace[name] for name in names}
-        absent = [name for name in _names(function.__code__) if name not in namespace]
+        names, namespace = _names(function.__code__), function.__globals__
 
-        def undo() -> None:
-            for name, value in before.items():
-                if namespace.get(name) is not value:
+        def write(before: list[Any]) -> None:
+            for name, value in zip(names, before, strict=True):
+                if value is not _ABSENT:
                     namespace[name] = value
-            for name in absent:
-                if isinstance(namespace.get(name), torch.Tensor | list | dict | set | deque):
+                elif isinstance(namespace.get(name), _KEPT):
                     del namespace[name]
 
-        self._undo.append(undo)
-        cells = []
+        held = [*self._note(lambda: [namespace.get(name, _ABSENT) for name in names], write)]
         for cell in function.__closure__ or ():
-            try:
-                content = cell.cell_contents
-            except ValueError:  # not filled yet
-                continue
-            if not isinstance(content, list):  # what a list around a function is given is a log, for its reader
-                cells.append(content)
-        held = [*before.values(), *cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        self.walk(*(v for v in held if isinstance(v, dict | list | set | deque | tuple | torch.Tensor | nn.Module)))
+            with suppress(ValueError):  # not filled yet
+                if not isinstance(cell.cell_contents, list):  # a list around a function is a log, for its reader
+                    held.append(cell.cell_contents)
+        held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        self.walk(*(value for value in held if isinstance(value, _KEPT | tuple | nn.Module)))
         return [value for value in held if not isinstance(value, type)]  # classes are noted where modules are of them
 
-    def _cache(self, function: Any) -> None:
-        if id(function) in self._seen:
-            return
-        self._seen[id(function)] = function
+    def _cache(self, function: Any) -> Any:
         misses = function.cache_info().misses
-
-        def undo() -> None:
-            if function.cache_info().misses != misses:
-                function.cache_clear()
-
-        self._undo.append(undo)
+        self._note(lambda: [function.cache_info().misses == misses], lambda _: function.cache_clear())
+        return getattr(function, "__wrapped__", None)
 
 
-def _same(now: Iterable[Any], before: list[Any]) -> bool:
-    """Whether they hold the same objects, in the same order."""
-    found = list(now)
-    return len(found) == len(before) and all(a is b for a, b in zip(found, before, strict=True))
+def _set_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None, wanted: bool) -> None:
+    tensor.grad = gradient
+    tensor.requires_grad_(wanted)
+
+
+def _base_of(value: Any) -> Any:
+    """Which of the built-in containers a value is; None for none."""
+    return next((base for base in _MUTABLE if isinstance(value, base)), None)
+
+
+def _contents(value: Any, base: Any) -> Iterable[Any]:
+    """What a container holds, of a dict its keys and values in turn."""
+    return chain.from_iterable(base.items(value)) if issubclass(base, dict) else base.__iter__(value)
+
+
+def _refill(value: Any, base: Any, contents: list[Any]) -> None:
+    """Puts into a container what it held; base: None for the dicts of a scripted module, whose keys are given."""
+    if base is not None:
+        base.clear(value)
+    if base is None or issubclass(base, dict):
+        put = (base or type(value)).__setitem__
+        for key, item in _pairs(contents):
+            put(value, key, item)
+    else:
+        (base.update if base is set else base.extend)(value, contents)
+
+
+def _pairs(flat: list[Any]) -> Iterable[tuple[Any, Any]]:
+    """Keys and values that stand in turn."""
+    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _attributes(kind: type) -> dict[str, Any]:
