@@ -302,6 +302,9 @@ class _Notes:
         return self._object(value)
 
     def _container(self, value: Any, base: Any) -> list[Any]:
+        if not base.__len__(value):  # most of a module's
+            self._undo.append(lambda: base.clear(value))
+            return []
         return self._note(lambda: _contents(value, base), lambda before: _refill(value, base, before))
 
     def _object(self, value: Any) -> Iterable[Any]:
@@ -318,7 +321,7 @@ class _Notes:
             self._container(attributes, dict)
             for name, item in attributes.items():
                 if module and name in _HOOKS:
-                    self._container(item, _base_of(item))  # but not what hooks hold: that is the user's, as in a step
+                    self._noted(item)  # but not what hooks hold: that is the user's, as in a step
                 else:
                     held.append(item)
         for base in kind.__mro__:
@@ -418,7 +421,10 @@ def _set_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None, wanted: b
 
 def _base_of(value: Any) -> Any:
     """Which of the built-in containers a value is; None for none."""
-    return next((base for base in _MUTABLE if isinstance(value, base)), None)
+    for base in _MUTABLE:
+        if isinstance(value, base):
+            return base
+    return None
 
 
 def _contents(value: Any, base: Any) -> Iterable[Any]:
