@@ -216,7 +216,7 @@ _FOREIGN = frozenset(("torch", "numpy", "sympy", "rooflinekit", *sys.stdlib_modu
 #: Built-in containers that can change: looked at by their own methods, as a subclass may have opinions, or refuse.
 _MUTABLE: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
 #: What a function may make a global of, to keep it there.
-_KEPT = torch.Tensor | list | dict | set | deque
+_KEPT: Any = torch.Tensor | list | dict | set | deque
 _ABSENT = object()
 _CACHE = type(functools.lru_cache(lambda: None))
 #: The dicts of hooks that every module has.
@@ -296,9 +296,10 @@ class _Notes:
         base = _base_of(value)
         if base is not None:
             return _holders(self._container(value, base))
-        for base in (tuple, frozenset):
-            if isinstance(value, base):
-                return _holders(list(base.__iter__(value)))
+        fixed: Any
+        for fixed in (tuple, frozenset):
+            if isinstance(value, fixed):
+                return _holders(list(fixed.__iter__(value)))
         return self._object(value)
 
     def _container(self, value: Any, base: Any) -> list[Any]:

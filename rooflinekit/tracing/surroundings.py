@@ -41,26 +41,20 @@ os.register_at_fork(after_in_child=_fresh_lock)
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Traces of other threads wait until this one is over: each replaces functions of torch for the whole process."""
-    with _lock[0], _young_garbage():
+    """Traces of other threads wait until this one is over: each replaces functions of torch for the whole process.
+
+    Python looks for garbage among new objects alone: libraries hold a million, a third of a second each time. Nothing
+    is set aside by gc.freeze(): Python would count on few old objects, and look at all too often later.
+    """
+    with _lock[0]:
+        young, middle, old = gc.get_threshold()
+        gc.set_threshold(young, middle, _NEVER)
         _fakes.addFilter(_said_already)
         try:
             yield
         finally:
             _fakes.removeFilter(_said_already)
-
-
-@contextmanager
-def _young_garbage() -> Iterator[None]:
-    """Within it Python looks for garbage among new objects alone: libraries hold a million, a third of a second each
-    time. Nothing is set aside by gc.freeze(): Python would count on few old objects, and look at all too often later.
-    """
-    young, middle, old = gc.get_threshold()
-    gc.set_threshold(young, middle, _NEVER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(young, middle, old)
+            gc.set_threshold(young, middle, old)
 
 
 _NEVER = 2**31 - 1  # of collections of younger objects before one of the oldest
@@ -105,8 +99,12 @@ def _settings() -> tuple[_Setting, ...]:
         (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
         (cuda.math_sdp_enabled, cuda.enable_math_sdp),
         (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
-        *([(cuda.preferred_rocm_fa_library,) * 2] if hasattr(cuda, "preferred_rocm_fa_library") else []),
+        (cuda.preferred_rocm_fa_library, cuda.preferred_rocm_fa_library),
         *(_attribute(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
+        (
+            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+            lambda value: torch.autograd.set_detect_anomaly(*value),
+        ),
     )
 
 
@@ -120,7 +118,6 @@ def undisturbed() -> Iterator[None]:
     settings = [(read, write, read()) for read, write in _settings()]
     hooks = [(getattr(torch_modules, name), dict(getattr(torch_modules, name))) for name in _HOOKS]
     functions = [(place, dict(vars(place))) for place in _PATCHED]
-    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     device = _default_device()
     try:
         with ExitStack() as stack:
@@ -149,7 +146,6 @@ def undisturbed() -> Iterator[None]:
         for read, write, was in settings:
             if read() != was:
                 write(was)
-        torch.autograd.set_detect_anomaly(*anomaly)
 
 
 def _depth() -> tuple[int, int]:
@@ -270,20 +266,18 @@ def _never(value: object) -> bool:
 def eager_view() -> Iterator[None]:
     """Within it, code outside of torch that asks whether a tensor is fake is told that it is not."""
     is_fake = torch._subclasses.fake_tensor.is_fake
-    places: list[tuple[Any, str, Any]] = [(torch._subclasses, "FakeTensor", _FakeTensor)]
+    stand_ins: dict[str, tuple[Any, Any]] = {"FakeTensor": (FakeTensor, _FakeTensor), "is_fake": (is_fake, _never)}
+    places: list[tuple[Any, str]] = [(torch._subclasses, "FakeTensor")]
     for name, module in list(sys.modules.items()):
-        known = getattr(module, "__dict__", None)
-        if known is None:
-            continue
+        known = getattr(module, "__dict__", {})
+        named = [attribute for attribute, (real, _) in stand_ins.items() if known.get(attribute) is real]
         # of thousands of modules next to none have one: their names are looked at last
-        fake, asks = known.get("FakeTensor") is FakeTensor, known.get("is_fake") is is_fake
-        if (fake or asks) and name.partition(".")[0] not in ("torch", "rooflinekit"):
-            places += [(module, "FakeTensor", _FakeTensor)] * fake + [(module, "is_fake", _never)] * asks
-    before = [(place, name, getattr(place, name)) for place, name, _ in places]
+        if named and name.partition(".")[0] not in ("torch", "rooflinekit"):
+            places += [(module, attribute) for attribute in named]
     try:
-        for place, name, other in places:
-            setattr(place, name, other)
+        for place, attribute in places:
+            setattr(place, attribute, stand_ins[attribute][1])
         yield
     finally:
-        for place, name, original in before:
-            setattr(place, name, original)
+        for place, attribute in places:
+            setattr(place, attribute, stand_ins[attribute][0])

@@ -405,6 +405,12 @@ def reasons(folder: Path) -> list[str]:
         ("import os; DEPTH = 2 + os.urandom(1)[0] % 3", "calls os.urandom"),
         ("import secrets; DEPTH = 2 + secrets.randbelow(3)", "calls random._urandom"),
         ("import random; DEPTH = 2 + random.Random().randint(0, 3)", "calls Random.seed"),
+        ("import random; random.Random(7); DEPTH = 2 + random.Random().randint(0, 3)", "calls Random.seed"),
+        ("import random; random.seed(7); random.seed(); DEPTH = 2 + random.randint(0, 3)", "calls random.seed"),
+        (
+            "import numpy; numpy.random.seed(7); DEPTH = 2 + numpy.random.default_rng().integers(3)",
+            "calls numpy.random.default_rng",
+        ),
         ("DEPTH = 2 + len(open('/proc/self/stat').read()) % 3", "reads /proc/self/stat"),
         ("import dbm; DEPTH = 2", "calls dbm"),
         ("import uuid; DEPTH = 2 + uuid.uuid4().int % 3", "calls uuid.uuid4"),

@@ -215,6 +215,14 @@ def test_what_cannot_be_put_back_keeps_nothing_else_from_being() -> None:
     assert all(layer.weight is weight for layer, weight in zip(model, weights, strict=False))
 
 
+def test_weights_are_put_back_beside_a_data_set_too_large_to_be_noted() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model.data = [[] for _ in range(250_000)]
+    weights = [layer.weight for layer in model]
+    rk.trace(model, rk.Input("n", 4))
+    assert all(layer.weight is weight for layer, weight in zip(model, weights, strict=True))
+
+
 def test_python_looks_for_garbage_as_before() -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
     within: list[tuple[int, ...]] = []
