@@ -126,10 +126,9 @@ def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
 
     What the attributes hold, if it can change, is `undone`'s.
     """
-    modules = [module for _, module in modules_below(roots)]
-    classes = [(module, type(module)) for module in modules]
-    places = [(place, list(chain(*place.items()))) for module in modules for place in _places(module)]
-    modes = [(module, module.training) for module in modules if isinstance(module, torch.jit.ScriptModule)]
+    notes = _Notes()
+    for _, module in modules_below(roots):
+        notes.module(module)
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -137,14 +136,7 @@ def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
-        for module, kind in classes:
-            if type(module) is not kind:
-                object.__setattr__(module, "__class__", kind)
-        for place, contents in places:
-            _refill(place, _base_of(place), contents)
-        for module, training in modes:
-            if module.training is not training:
-                module.training = training
+        notes.put_back()
 
 
 def _stride(tensor: torch.Tensor, channels_last: bool) -> tuple[int, ...]:
@@ -214,7 +206,8 @@ _MOST = 200_000
 #: Packages whose objects are not looked into: what they hold is not the model's, or takes locks.
 _FOREIGN = frozenset(("torch", "numpy", "sympy", "rooflinekit", *sys.stdlib_module_names)) - {"__main__", "types"}
 #: Built-in containers that can change: looked at by their own methods, as a subclass may have opinions, or refuse.
-_MUTABLE: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
+_FILL: dict[Any, Callable[[Any, list[Any]], None]] = {list: list.extend, set: set.update, deque: deque.extend}
+_MUTABLE: tuple[Any, ...] = (OrderedDict, dict, *_FILL)
 #: What a function may make a global of, to keep it there.
 _KEPT: Any = torch.Tensor | list | dict | set | deque
 _ABSENT = object()
@@ -261,6 +254,14 @@ class _Notes:
         if failed is not None:
             raise failed
 
+    def module(self, module: nn.Module) -> None:
+        """Notes a module's class and attributes, and its tensors, whose number has no bound."""
+        self._note(lambda: [type(module)], lambda before: object.__setattr__(module, "__class__", before[0]))
+        for place in _places(module):
+            self._container(place, _base_of(place) or type(place))
+        if isinstance(module, torch.jit.ScriptModule):
+            self._note(lambda: [module.training], lambda before: setattr(module, "training", before[0]))
+
     def walk(self, *roots: Any) -> None:
         """Notes all that can be reached from the roots."""
         waiting = list(roots)
@@ -296,14 +297,14 @@ class _Notes:
         base = _base_of(value)
         if base is not None:
             return _holders(self._container(value, base))
-        fixed: Any
-        for fixed in (tuple, frozenset):
-            if isinstance(value, fixed):
-                return _holders(list(fixed.__iter__(value)))
+        if isinstance(value, tuple):
+            return _holders(list(tuple.__iter__(value)))
+        if isinstance(value, frozenset):
+            return _holders(list(frozenset.__iter__(value)))
         return self._object(value)
 
     def _container(self, value: Any, base: Any) -> list[Any]:
-        if not base.__len__(value):  # most of a module's
+        if base in _MUTABLE and not base.__len__(value):  # most of a module's
             self._undo.append(lambda: base.clear(value))
             return []
         return self._note(lambda: _contents(value, base), lambda before: _refill(value, base, before))
@@ -430,19 +431,18 @@ def _base_of(value: Any) -> Any:
 
 def _contents(value: Any, base: Any) -> Iterable[Any]:
     """What a container holds, of a dict its keys and values in turn."""
-    return chain.from_iterable(base.items(value)) if issubclass(base, dict) else base.__iter__(value)
+    return base.__iter__(value) if base in _FILL else chain.from_iterable(base.items(value))
 
 
 def _refill(value: Any, base: Any, contents: list[Any]) -> None:
-    """Puts into a container what it held; base: None for the dicts of a scripted module, whose keys are given."""
-    if base is not None:
+    """Puts into a container what it held."""
+    if base in _MUTABLE:  # the dicts of a scripted module know no clear: their keys are given
         base.clear(value)
-    if base is None or issubclass(base, dict):
-        put = (base or type(value)).__setitem__
-        for key, item in _pairs(contents):
-            put(value, key, item)
+    if base in _FILL:
+        _FILL[base](value, contents)
     else:
-        (base.update if base is set else base.extend)(value, contents)
+        for key, item in _pairs(contents):
+            base.__setitem__(value, key, item)
 
 
 def _pairs(flat: list[Any]) -> Iterable[tuple[Any, Any]]:
