@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TypeAlias
 
 from rooflinekit.distributed.context import cut_by_context
-from rooflinekit.distributed.groups import BATCH, Groups, Setting, batch_of
+from rooflinekit.distributed.groups import BATCH, Setting, batch_of
 from rooflinekit.distributed.mixtures import Spread, agreed, spread
 from rooflinekit.distributed.pipeline import orders
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
@@ -69,14 +69,16 @@ def plan(
     alone = _Alone(graph=graph, setting=setting, machines=tuple(machines))
     stretch = 1.0 if measured is None else _stretch(graph, setting, strategy, *measured)
     if isinstance(strategy, Mesh):
-        shares, messages, busy_s = on_mesh(graph, setting, strategy, savers)
+        shares, messages, busy_s = _on_mesh(graph, setting, strategy, savers)
     else:
         parts = (
             split_by_rate(batch, [1 / alone.each[machine.name].total_s for machine in machines])
             if proportional
             else split_evenly(batch, len(machines))
         )
-        shares, messages, busy_s = _replicas(graph, setting, strategy, parts, savers, stretch)
+        steps = _replicas(graph, setting, strategy, parts, savers)
+        threads = setting.gpus if isinstance(strategy, DataParallel) else 1
+        shares, messages, busy_s = _together(steps, setting, Mesh(), threads, stretch)
     nccl_bytes = buffers_of(message.timing for message in messages)
     shares = tuple(replace(share, nccl_bytes=nccl_bytes) for share in shares)
     step = shares[0].prediction.graph
@@ -105,35 +107,39 @@ class _Alone:
         return min(self.each.values(), key=lambda p: p.total_s)
 
 
+#: A kind of device: numbers, samples of each, and the step that it runs.
+_Kind: TypeAlias = tuple[tuple[int, ...], int, Machine, Graph]
 #: Each kind of device's share, what is sent, and how long the links are busy.
 _Ran: TypeAlias = tuple[tuple[Share, ...], tuple[Message, ...], float]
 
 
 def _replicas(
-    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[int], savers: Savers, stretch: float
-) -> _Ran:
-    """Whole models, each with a part of the batch. Devices of one kind with as many samples are predicted once."""
-    ranks, by_threads = setting.gpus, isinstance(strategy, DataParallel)
-    kinds: dict[tuple[str, int, bool], list[int]] = {}
-    for i, (number, samples) in enumerate(zip(setting.numbers, parts, strict=True)):
-        kinds.setdefault((setting.machine(number).name, samples, not i and by_threads), []).append(number)
-    sized = {size: _sized(graph, size, setting, strategy, savers) for size in set(parts)}
-    predicted = []
-    for (_, samples, first), numbers in kinds.items():
-        machine = setting.machine(numbers[0])
-        own = rewritten(
-            saving(sized[samples], savers, machine.device, setting.host), strategy, ranks, setting.host, first=first
-        )
-        predicted.append((tuple(numbers), samples, setting.predict(own, machine)))
-    return _together(predicted, setting.groups(Mesh()), ranks if by_threads else 1, stretch)
+    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[int], savers: Savers
+) -> Iterator[_Kind]:
+    """Whole models, each with a part of the batch. Devices of one kind with as many samples run the same."""
+    sized = {samples: _sized(graph, samples, setting, strategy, savers) for samples in set(parts)}
+    firsts = [not i and isinstance(strategy, DataParallel) for i in range(setting.gpus)]
+    for numbers, machine in _kinds(setting, setting.numbers, parts, firsts).items():
+        place = setting.numbers.index(numbers[0])
+        own = saving(sized[parts[place]], savers, machine.device, setting.host)
+        step = rewritten(own, strategy, setting.gpus, setting.host, first=firsts[place])
+        yield numbers, parts[place], machine, step
 
 
-def _together(
-    kinds: Sequence[tuple[tuple[int, ...], int, Prediction]], groups: Groups, threads: int = 1, stretch: float = 1.0
-) -> _Ran:
-    """Devices beside each other: numbers, samples and prediction of each kind."""
-    run = run_devices([program_of(p, groups, threads, stretch) for _, _, p in kinds])
-    shares = (share_of(*kind, device, threads, stretch) for kind, device in zip(kinds, run.devices, strict=True))
+def _kinds(setting: Setting, numbers: Sequence[int], *facts: Sequence[object]) -> dict[tuple[int, ...], Machine]:
+    """Devices of one kind together, which are also alike in further facts of each."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for number, *alike in zip(numbers, *facts, strict=True):
+        found.setdefault((setting.machine(number).name, *alike), []).append(number)
+    return {tuple(members): setting.machine(members[0]) for members in found.values()}
+
+
+def _together(kinds: Iterable[_Kind], setting: Setting, way: Mesh, threads: int = 1, stretch: float = 1.0) -> _Ran:
+    """Devices beside each other, each kind predicted once."""
+    predicted = [(numbers, samples, setting.predict(step, machine)) for numbers, samples, machine, step in kinds]
+    groups = setting.groups(way)
+    run = run_devices([program_of(p, groups, threads, stretch) for _, _, p in predicted])
+    shares = (share_of(*kind, device, threads, stretch) for kind, device in zip(predicted, run.devices, strict=True))
     return tuple(shares), run.messages, run.communication_s
 
 
@@ -172,13 +178,11 @@ def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> 
 
     Raises InputError for a batch that cannot be cut so, and what `resized` raises.
     """
-    parts = zip(setting.numbers, split_evenly(batch_of(graph), setting.gpus), strict=True)
-    for device, samples in {(setting.machine(number).device, samples) for number, samples in parts}:
-        own = saving(_sized(graph, samples, setting, strategy, savers), savers, device, setting.host)
-        step = rewritten(own, strategy, setting.gpus, setting.host)
-        if not fits_on(step, device, as_run(step, setting.execution)):
-            return False
-    return True
+    parts = split_evenly(batch_of(graph), setting.gpus)
+    return all(
+        fits_on(step, machine.device, as_run(step, setting.execution))
+        for _, _, machine, step in _replicas(graph, setting, strategy, parts, savers)
+    )
 
 
 def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, seconds: object) -> float:
@@ -200,7 +204,7 @@ def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, 
 # A step on a mesh: tensor and context groups in pipeline stages, and copies of all that.
 
 
-def within_groups(graph: Graph, mesh: Mesh, copies: int, batch: int) -> Spread:
+def _within_groups(graph: Graph, mesh: Mesh, copies: int, batch: int) -> Spread:
     """The device's part of a copy's step of so many samples.
 
     Raises InputError for combinations that are not modelled.
@@ -220,49 +224,38 @@ def within_groups(graph: Graph, mesh: Mesh, copies: int, batch: int) -> Spread:
     return replace(own, graph=cut_graph)
 
 
-def on_mesh(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> _Ran:
+def _on_mesh(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> _Ran:
     """A step on tensor and context groups in pipeline stages. Raises InputError for sizes that do not divide."""
     copies, batch = mesh.copies(setting.gpus), batch_of(graph)
     pieces = copies * mesh.pieces * savers.accumulate
     if batch % pieces:
         raise InputError(f"batch={batch} cannot be cut into {copies} copies × {pieces // copies} microbatches")
-    own = within_groups(resized(graph, **{BATCH: batch // pieces}), mesh, copies, batch // pieces)
+    own = _within_groups(resized(graph, **{BATCH: batch // pieces}), mesh, copies, batch // pieces)
     if mesh.pipeline > 1:
         if savers.accumulate > 1:
             raise InputError("a pipeline splits its batch into microbatches; give microbatches instead of accumulate")
-        return run_stages(_in_stages(own.graph, setting, mesh, savers, copies))
-    several = copies * mesh.context > 1
-    marked = in_graphs(own.graph, mesh.data, setting.host, setting.execution) if several else own.graph
-    predicted = []
-    for numbers, machine in _kinds(setting, setting.numbers).items():
-        saved = saving(marked, savers, machine.device, setting.host)
-        p = setting.predict(_agreeing(saved, mesh, copies, own.gradients), machine)
-        predicted.append((numbers, batch // copies, p))
-    return _together(predicted, setting.groups(mesh))
+        return run_stages(_in_stages(own.graph, setting, mesh, savers))
+    steps = (
+        (numbers, batch // copies, machine, _agreeing(own, setting, machine, mesh, savers))
+        for numbers, machine in _kinds(setting, setting.numbers).items()
+    )
+    return _together(steps, setting, mesh)
 
 
-def _kinds(setting: Setting, numbers: Sequence[int]) -> dict[tuple[int, ...], Machine]:
-    """Devices of one kind together."""
-    found: dict[str, list[int]] = {}
-    for number in numbers:
-        found.setdefault(setting.machine(number).name, []).append(number)
-    return {tuple(members): setting.machine(members[0]) for members in found.values()}
-
-
-def _agreeing(graph: Graph, mesh: Mesh, copies: int, experts: frozenset[str] = frozenset()) -> Graph:
-    """The step of one of so many copies; those that share sequences agree with them.
-
-    experts: memory of gradients that only some copies have.
-    """
-    copies *= mesh.context
+def _agreeing(own: Spread, setting: Setting, machine: Machine, mesh: Mesh, savers: Savers) -> Graph:
+    """The step of a copy, or of a stage of it, on a device; those that share sequences agree as copies do."""
+    graph, copies = own.graph, mesh.copies(setting.gpus) * mesh.context
+    if copies > 1 or mesh.pipeline > 1:
+        graph = in_graphs(graph, mesh.data if copies > 1 else None, setting.host, setting.execution)
+    step = saving(graph, savers, machine.device, setting.host)
     if isinstance(mesh.data, FSDP):
-        return sharded(graph, mesh.data, copies, kept=mesh.pipeline > 1)
-    return agreed(graph, mesh.data, copies, mesh.expert, experts)
+        return sharded(step, mesh.data, copies, kept=mesh.pipeline > 1)
+    return agreed(step, mesh.data, copies, mesh.expert, own.gradients)
 
 
-def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, copies: int) -> Plan:
+def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> Plan:
     """What each stage runs of a piece. The model is cut by what the slowest device of each stage takes."""
-    plane, chunks = mesh.tensor * mesh.context * copies, mesh.chunks if mesh.schedule == "interleaved" else 1
+    plane, chunks = setting.gpus // mesh.pipeline, mesh.chunks if mesh.schedule == "interleaved" else 1
     parts, groups = mesh.pipeline * chunks, setting.groups(mesh)
     kinds = [_kinds(setting, setting.numbers[k * plane : (k + 1) * plane]) for k in range(mesh.pipeline)]
     alone = {m.name: setting.predict(graph, m) for found in kinds for m in found.values()}
@@ -271,10 +264,9 @@ def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, copie
 
     def chunk(k: int, machine: Machine) -> Chunk:
         """A stage on a device: a step of two pieces, where there are more than one."""
-        way, pieces = mesh.data if copies * mesh.context > 1 else None, min(2, mesh.pieces)
-        marked = in_graphs(graphs[k], way, setting.host, setting.execution)
-        step = saving(marked, replace(savers, accumulate=pieces), machine.device, setting.host)
-        p = setting.predict(_agreeing(step, mesh, copies), machine)
+        own, pieces = Spread(graph=graphs[k], gradients=frozenset()), min(2, mesh.pieces)
+        step = _agreeing(own, setting, machine, mesh, replace(savers, accumulate=pieces))
+        p = setting.predict(step, machine)
         return Chunk(
             prediction=p, parts=pieces, piece=saving(graphs[k], savers, machine.device, setting.host),
             tasks=tasks_of(p, groups, first=k == 0, last=k == parts - 1),
