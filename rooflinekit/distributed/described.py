@@ -175,7 +175,7 @@ class Planner:
             decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, machine=machine,
             gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
             deviation=self.pieces.deviation,
-            link_deviation=max([0.0, *self.groups.spreads.values()]), host_deviation=place.host.spread,
+            link_deviation=self.groups.spread, host_deviation=place.host.spread,
             courses=self.courses(run.under_way), energy=self._energy(sum(terms.values()), updated_j),
         )  # fmt: skip
 

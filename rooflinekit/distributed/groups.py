@@ -61,7 +61,7 @@ class Setting:
         Raises InputError where copies do not come out even.
         """
         numbers, per_node, tensor = self.numbers, self.cluster.per_node, way.tensor
-        inner, parts = tensor * way.context, way.expert_tensor if isinstance(way, Layout) else tensor  # of an expert
+        inner, parts = tensor * way.context, way.expert_tensor
         plane, sequence = inner * way.copies(self.gpus), numbers[:inner:tensor]
         members = {
             "tensor": numbers[:tensor], "context": sequence,
@@ -72,7 +72,7 @@ class Setting:
             "pipe": numbers[::plane][:2], "node": numbers[: min(plane, per_node) : tensor],
             "across": numbers[:plane:per_node], "pair": numbers[:2],
         }  # fmt: skip
-        return Groups(setting=self, members=members, crowded=isinstance(way, Layout))
+        return Groups(setting=self, members=members, crowded=way.crowded)
 
     @property
     def copy_rate(self) -> float:
@@ -128,16 +128,11 @@ def batch_of(graph: Graph) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Groups:
-    """What the groups of a device send; each route and each collective is worked out once.
-
-    crowded: as many groups as a node holds share its network, as in a described step; those of a traced step are taken
-    to have it for themselves.
-    """
+    """What the groups of a device send; each route and each collective is worked out once."""
 
     setting: Setting
     members: Mapping[str, Sequence[int]]  # see `Setting.groups`
-    crowded: bool = False
-    spreads: dict[str, float] = field(default_factory=dict)  # of each group's collectives
+    crowded: bool = False  # see `Layout`
     _routes: dict[str, Route] = field(default_factory=dict)
     _known: dict[tuple[str, str, float], CollectiveTiming] = field(default_factory=dict)
 
@@ -157,9 +152,13 @@ class Groups:
         """One collective of a group."""
         key = (group, what, size_bytes)
         if key not in self._known:
-            found = self._known[key] = time_collective(what, size_bytes, self.route(group), self.setting.links)
-            self.spreads[group] = max(self.spreads.get(group, 0.0), found.spread)
+            self._known[key] = time_collective(what, size_bytes, self.route(group), self.setting.links)
         return self._known[key]
+
+    @property
+    def spread(self) -> float:
+        """The largest of all collectives so far, see `CollectiveTiming`."""
+        return max((timing.spread for timing in self._known.values()), default=0.0)
 
     def sent(self, what: str, sizes: Iterable[tuple[str, float]]) -> tuple[CollectiveTiming, ...]:
         """A collective of groups, each with its bytes, where there is something to send."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked, expect_count
@@ -77,6 +77,13 @@ class _Groups:
     tensor: int
     context: int
     pipeline: int
+    #: Whether as many groups as a node holds share its network; else a group is taken to have it for itself.
+    crowded: ClassVar[bool] = False
+
+    @property
+    def expert_tensor(self) -> int:
+        """Devices that share each expert: those of a tensor group."""
+        return self.tensor
 
     def copies(self, gpus: int) -> int:
         """Copies on so many GPUs. Raises InputError where they do not come out even."""
@@ -270,6 +277,8 @@ class Layout(_Groups):
 
     Raises InputError for other words and numbers.
     """
+
+    crowded: ClassVar[bool] = True
 
     tensor: int = 1
     sequence: bool = False
