@@ -22,7 +22,7 @@ from rooflinekit.distributed.tensor import STANDING, casts_of, divided_along
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Basis, Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.op import Basis, Op, Phase, PricedOp, TensorSpec, memories
 from rooflinekit.ir.sizes import ceil_div
 
 
@@ -40,7 +40,7 @@ def cut_by_context(graph: Graph, parts: int, way: str, batch: int) -> Graph:
             f"{graph.name}: a sequence of {length} tokens cannot be cut for {parts} devices: expected a multiple of "
             f"{2 * parts}; choose another length or context"
         )
-    weights = {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT}
+    weights = memories(graph.learned)
     cutter = _Cutter(
         parts=parts, lengths=(batch * length, batch * (length - 1), length, length - 1), batch=batch,
         standing=frozenset({*owners_of(graph, weights), *casts_of(graph)}),

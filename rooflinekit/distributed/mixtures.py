@@ -21,6 +21,7 @@ from rooflinekit.distributed.rewriting import (
     copies_of,
     flattened,
     is_elementwise,
+    made_by,
     on_tensors,
     owners_of,
     renamed,
@@ -31,7 +32,7 @@ from rooflinekit.distributed.rewriting import (
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec, memories
 from rooflinekit.ir.sizes import ceil_div
 
 _BATCHED = ("aten.bmm", "aten.baddbmm", "aten._grouped_mm")
@@ -50,7 +51,7 @@ class Mixture:
 
     def enter(self, graph: Graph) -> Iterator[tuple[int, TensorSpec]]:
         """What members read that others have made, with the place."""
-        standing = {spec.memory for spec in graph.weights}
+        standing = memories(graph.weights)
         for i in sorted(self.members):
             for spec in graph.priced[i].op.inputs:
                 own = spec.memory in self.made or spec.memory in self.weights or spec.memory in standing
@@ -63,10 +64,10 @@ class Mixture:
             spec.memory: spec for i in self.members for spec in graph.priced[i].op.outputs
             if graph.priced[i].op.phase is phase
         }  # fmt: skip
-        read = {spec.memory for spec in graph.outputs}
+        read = memories(graph.outputs)
         for i, p in enumerate(graph.priced):
             if i not in self.members and p.costs and p.op.phase is phase:
-                read |= {spec.memory for spec in p.op.inputs}
+                read |= p.op.read
         return {memory: spec for memory, spec in specs.items() if memory in self.made and memory in read}
 
 
@@ -125,13 +126,12 @@ def _batched(
     graph: Graph, experts: int, products: list[int], used: set[str], biases: set[str], origin: Mapping[str, str]
 ) -> Mixture:
     found = Mixture(count=experts, weights=set(), members=dict.fromkeys(products))
-    found.made = {spec.memory for i in products for spec in graph.priced[i].op.outputs}
-    used = used | _grow(graph, found, Phase.FORWARD, lambda op: {s.memory for s in op.inputs} & biases)
+    found.made = made_by(graph.priced[i] for i in products)
+    used = used | _grow(graph, found, Phase.FORWARD, lambda op: op.read & biases)
     own = used | belonging_to(graph, used)
     found.weights = own | {memory for memory, parameter in origin.items() if parameter in used}
     for i, p in enumerate(graph.priced):
-        made = {spec.memory for spec in p.op.outputs}
-        read = {spec.memory for spec in p.op.inputs}
+        made, read = p.op.made, p.op.read
         if p.op.phase is not Phase.BACKWARD or not p.costs:
             continue
         if any(cost.gemms for cost in p.costs) and (made & own or read & found.weights):
@@ -149,21 +149,20 @@ def _grow(graph: Graph, found: Mixture, phase: Phase, extra: Callable[[Op], set[
         (i, p) for i, p in enumerate(graph.priced)
         if p.op.phase is phase and p.costs and i not in found.members and is_elementwise(p)
     ]  # fmt: skip
-    wanted = {
-        spec.memory for i in found.members if graph.priced[i].op.phase is phase for spec in graph.priced[i].op.inputs
-    }
+    members = [graph.priced[i].op for i in found.members if graph.priced[i].op.phase is phase]
+    wanted = {memory for op in members for memory in op.read}
     for _, p in reversed(between):
-        if any(spec.memory in wanted for spec in p.op.outputs):
-            wanted |= {spec.memory for spec in p.op.inputs}
+        if p.op.made & wanted:
+            wanted |= p.op.read
     biases: set[str] = set()
     for i, p in between:
         read = [spec.memory for spec in p.op.inputs if int(spec.numel) > 1]
         own = [memory for memory in read if memory in found.made]
         sums = phase is Phase.BACKWARD and len(own) == len(read) > 1  # gradients by several ways
-        if own and (extra(p.op) or sums or any(spec.memory in wanted for spec in p.op.outputs)):
+        if own and (extra(p.op) or sums or p.op.made & wanted):
             biases |= extra(p.op)
             found.members[i] = None
-            found.made |= {spec.memory for spec in p.op.outputs}
+            found.made |= p.op.made
     return biases
 
 
@@ -172,7 +171,7 @@ def _grow(graph: Graph, found: Mixture, phase: Phase, extra: Callable[[Op], set[
 
 def listed(graph: Graph) -> Iterator[Mixture]:
     """Mixtures of equal modules that each take their own rows, all of them there before the first module is called."""
-    owners = owners_of(graph, {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT})
+    owners = owners_of(graph, memories(graph.learned))
     for path, ops in _numbered(graph).items():
         if len(ops) < 2:
             continue
@@ -185,7 +184,7 @@ def listed(graph: Graph) -> Iterator[Mixture]:
         found = _listed(graph, path, members, owners)
         first = min(min(places) for places in forward.values())
         sources = {spec.memory: spec for i, spec in found.enter(graph) if _is_forward(graph.priced[i])}
-        made = {s.memory for p in graph.priced[:first] for s in p.op.outputs} | {s.memory for s in graph.inputs}
+        made = made_by(graph.priced[:first]) | memories(graph.inputs)
         if found.weights and sources and set(sources) <= made and _takes_parts(graph, found):
             yield found
 
@@ -216,11 +215,10 @@ def _listed(graph: Graph, path: str, members: dict[int, int | None], owners: Map
     """The mixture of modules at a path; `owners` of all parameters."""
     experts: dict[str, int] = {}  # of the parameters that they read
     for i, expert in members.items():
-        read = [spec.memory for spec in graph.priced[i].op.inputs]
+        read = graph.priced[i].op.read
         experts |= dict.fromkeys((memory for memory in read if owners.get(memory) == memory), expert or 0)
     own = {memory: experts[weight] for memory, weight in owners.items() if weight in experts}
-    costed = [graph.priced[i].op for i in members if graph.priced[i].costs]
-    made = {spec.memory for op in costed for spec in op.outputs} - set(own)
+    made = made_by(graph.priced[i] for i in members if graph.priced[i].costs) - set(own)
     return Mixture(count=1 + max(k or 0 for k in members.values()), weights=set(own), members=members, made=made,
                    path=path, owners=own)  # fmt: skip
 
@@ -260,13 +258,13 @@ def _as_one(graph: Graph, members: set[str], phase: Phase) -> tuple[PricedOp, ..
     own = set(places)
     early: list[PricedOp] = []
     late: list[PricedOp] = []
-    after = {spec.memory for i in places if graph.priced[i].costs for spec in graph.priced[i].op.outputs}
+    after = made_by(graph.priced[i] for i in places if graph.priced[i].costs)
     for i, p in enumerate(graph.priced[first:end], first):
         if i in own:
             continue
-        if any(spec.memory in after for spec in p.op.inputs):
+        if p.op.read & after:
             late.append(p)
-            after |= {spec.memory for spec in p.op.outputs}
+            after |= p.op.made
         else:
             early.append(p)
     experts = [graph.priced[i] for i in places]
@@ -344,9 +342,8 @@ class _Spreading:
                 self._dispatch(mixture, phase)
                 self._combine(mixture, phase)
         self.gone = {
-            spec.memory for one in self.mixtures for i, expert in one.members.items()
-            if (expert or 0) >= one.count // self.parts for spec in self.graph.priced[i].op.outputs
-            if spec.memory in one.made
+            memory for one in self.mixtures for i, expert in one.members.items()
+            if (expert or 0) >= one.count // self.parts for memory in self.graph.priced[i].op.made & one.made
         } - set(self.returned)  # fmt: skip
         weights, gradients = (
             tuple(filter(None, map(self._own, specs))) for specs in (self.graph.weights, self.graph.gradients)
@@ -354,7 +351,7 @@ class _Spreading:
         changed = [self._op(i, p) for i, p in enumerate(self.graph.priced)]
         graph = self.put.into(replace(self.graph, weights=weights, gradients=gradients), changed)
         experts = {memory for mixture in self.mixtures for memory in mixture.weights}
-        return Spread(graph=graph, gradients=frozenset(s.memory for s in graph.gradients if s.memory in experts))
+        return Spread(graph=graph, gradients=frozenset(memories(graph.gradients) & experts))
 
     # --- what is sent ----------------------------------------------------------------------------------------
 
@@ -425,9 +422,9 @@ class _Spreading:
             return None if gone else self._member(mixture, p)
         if p.op.phase is Phase.OPTIMIZER:
             return self._on_parameters(p)
-        if not p.costs and any(spec.memory in self.gone for spec in p.op.inputs):
+        if not p.costs and p.op.read & self.gone:
             return None
-        if any(spec.memory in one.weights for one in self.mixtures for spec in p.op.outputs):
+        if any(p.op.made & one.weights for one in self.mixtures):
             return self._on_parameters(p) if any(map(self._own, p.op.outputs)) else None
         if not p.costs and all(i > self.since.get(spec.memory, i) for spec in p.op.inputs):
             return renamed(p, self.arrived)

@@ -21,7 +21,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
+from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec, memories
 from rooflinekit.model.families import OF_THE_DAY
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
@@ -261,7 +261,7 @@ def _working(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bo
 
     The loss is of the head: all of its logits count, forward's too. Gradients of weights are left out.
     """
-    blocks, apart = blocks_of(graph, issues, device, fused=fused), {spec.memory for spec in graph.gradients}
+    blocks, apart = blocks_of(graph, issues, device, fused=fused), memories(graph.gradients)
     change = [0] * (len(issues) + 1)
     for life in blocks.lives:
         if life.memory not in apart:

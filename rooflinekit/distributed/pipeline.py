@@ -45,29 +45,23 @@ def orders(schedule: str, devices: int, pieces: int, chunks: int = 1) -> list[li
         raise InputError(f"interleaved schedule: expected a multiple of {devices} microbatches; got {pieces}")
     found = []
     for device in range(devices):
-        if schedule == "interleaved":
-            forward, backward = (_interleaved(device, devices, pieces, chunks, backward=b) for b in (False, True))
-            warm = min(len(forward), 2 * (devices - device - 1) + (chunks - 1) * devices)
-        else:
-            forward, backward = (
-                [Task(stage=device, piece=i, backward=b) for i in range(pieces)] for b in (False, True)
-            )
-            warm = pieces if schedule == "gpipe" else min(pieces, devices - device - 1)
+        forward, backward = (_tasks(device, devices, pieces, chunks, backward=b) for b in (False, True))
+        ahead = devices - device - 1
+        warm = {"gpipe": pieces, "1f1b": ahead, "interleaved": 2 * ahead + (chunks - 1) * devices}[schedule]
+        warm = min(len(forward), warm)
         steady = [task for pair in zip(forward[warm:], backward, strict=False) for task in pair]
         found.append([*forward[:warm], *steady, *backward[len(forward) - warm :]])
     return found
 
 
-def _interleaved(device: int, devices: int, pieces: int, chunks: int, *, backward: bool) -> list[Task]:
+def _tasks(device: int, devices: int, pieces: int, chunks: int, *, backward: bool) -> list[Task]:
     """As many pieces as there are devices through each chunk in turn; backward begins with the last chunk."""
-    found = []
-    for group in range(pieces // devices):
-        for chunk in reversed(range(chunks)) if backward else range(chunks):
-            found += [
-                Task(stage=chunk * devices + device, piece=group * devices + i, backward=backward)
-                for i in range(devices)
-            ]
-    return found
+    return [
+        Task(stage=chunk * devices + device, piece=piece, backward=backward)
+        for group in range(0, pieces, devices)
+        for chunk in (reversed(range(chunks)) if backward else range(chunks))
+        for piece in range(group, min(group + devices, pieces))
+    ]
 
 
 def run_pipeline(

@@ -127,7 +127,7 @@ def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph
         else:
             put.after[max(gradient.place for gradient in group)].append(send)
     put.before[end].append(wait([f"reduce {k}" for k in range(len(groups))], Phase.BACKWARD))
-    weights = [spec for spec in graph.weights if spec.role is Role.WEIGHT]
+    weights = graph.learned
     shares = {spec.memory: _part(spec, spec.name, ranks) for spec in weights}
     if way.stage == 3:
         found = _gathered_by_block(graph, way, put, kept=kept)
@@ -170,7 +170,7 @@ def _by_block(graph: Graph, gradients: Sequence[Gradient]) -> list[list[Gradient
         makers = [
             p.op.module for p in graph.priced[: gradient.place + 1]
             if p.op.phase is Phase.BACKWARD and p.op.module
-            and any(spec.memory == gradient.spec.memory for spec in p.op.outputs)
+            and gradient.spec.memory in p.op.made
         ]  # fmt: skip
         found.setdefault(block_of(makers[-1] if makers else ""), []).append(gradient)
     return sorted(found.values(), key=lambda group: max(gradient.place for gradient in group))
@@ -179,7 +179,7 @@ def _by_block(graph: Graph, gradients: Sequence[Gradient]) -> list[list[Gradient
 def _gathered_by_block(graph: Graph, way: FSDP, put: Insertions, *, kept: bool) -> Graph:
     """Each block's weights gathered before its first op of forward, and unless kept of backward, that reads them."""
     priced = list(graph.priced)
-    blocks = {spec.memory: block_of(spec.name) for spec in graph.weights if spec.role is Role.WEIGHT}
+    blocks = {spec.memory: block_of(spec.name) for spec in graph.learned}
     for phase in (Phase.FORWARD,) if kept else (Phase.FORWARD, Phase.BACKWARD):
         first: dict[str, int] = {}
         for i, p in enumerate(priced):
@@ -367,7 +367,7 @@ def _ops(graph: Graph, phase: Phase) -> list[tuple[int, Op]]:
 
 def _at_blocks(graph: Graph) -> dict[Phase, list[int]]:
     """Where a block with weights begins or ends; what lies between two of them is a graph of its own."""
-    owners = {block_of(spec.name) for spec in graph.weights if spec.role is Role.WEIGHT}
+    owners = {block_of(spec.name) for spec in graph.learned}
     found: dict[Phase, list[int]] = {}
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         ops = _ops(graph, phase)
@@ -389,7 +389,7 @@ def _at_blocks(graph: Graph) -> dict[Phase, list[int]]:
 
 def _at_buckets(graph: Graph, way: DDP | FSDP) -> dict[Phase, list[int]]:
     forward, backward = _ops(graph, Phase.FORWARD), _ops(graph, Phase.BACKWARD)
-    sizes = {spec.memory: int(spec.bytes) for spec in graph.weights if spec.role is Role.WEIGHT}
+    sizes = {spec.memory: int(spec.bytes) for spec in graph.learned}
     first = min(way.first_bucket_bytes, way.bucket_bytes) if isinstance(way, DDP) else way.bucket_bytes
     whole = isinstance(way, DDP) and not way.overlap
     cuts = [] if whole else list(_cuts(forward, sizes, first, way.bucket_bytes))[::-1]
@@ -430,9 +430,7 @@ def _cuts(ops: Sequence[tuple[int, Op]], sizes: Mapping[str, int], first: int, l
 
 def _prepares(op: Op) -> bool:
     """Whether it only casts, or gives another view."""
-    return op.kind == "aten._to_copy" or (
-        len(op.inputs) == 1 and all(out.memory == op.inputs[0].memory for out in op.outputs)
-    )
+    return op.kind == "aten._to_copy" or (len(op.inputs) == 1 and op.made <= op.read)
 
 
 def _pieces(ops: Sequence[tuple[int, Op]], cuts: Sequence[int], sizes: Mapping[str, int]) -> dict[str, set[int]]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import ADDED, EAGER, Basis, DType, Family, Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.op import ADDED, EAGER, Basis, DType, Family, Op, Phase, PricedOp, Role, TensorSpec, memories
 
 T = TypeVar("T")
 
@@ -203,6 +203,16 @@ def packed(
     return found
 
 
+def made_by(ops: Iterable[PricedOp]) -> set[str]:
+    """Memory that any of these ops writes."""
+    return {memory for p in ops for memory in p.op.made}
+
+
+def used_by(ops: Iterable[PricedOp]) -> set[str]:
+    """Memory that any of these ops reads or writes."""
+    return {memory for p in ops for memory in p.op.read | p.op.made}
+
+
 def bytes_of(specs: Iterable[TensorSpec]) -> int:
     """Bytes of all tensors together."""
     return sum(int(spec.bytes) for spec in specs)
@@ -246,8 +256,7 @@ def renamed(p: PricedOp, names: Mapping[str, TensorSpec]) -> PricedOp:
         place = names.get(spec.memory)
         return spec if place is None else replace(spec, storage=place.memory, role=place.role)
 
-    known = any(spec.memory in names for spec in (*p.op.inputs, *p.op.outputs))
-    return on_tensors(p, other) if known else p
+    return on_tensors(p, other) if used_by([p]) & names.keys() else p
 
 
 def moved(p: PricedOp, names: Mapping[str, str], suffix: str = "", phase: Phase | None = None) -> PricedOp:
@@ -290,7 +299,7 @@ class Kept:
 
 def kept_for_backward(graph: Graph, *, given: bool = False) -> dict[str, Kept]:
     """By memory, weights and inputs apart. given: also what others have made, as the stages before a stage."""
-    standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
+    standing = memories((*graph.weights, *graph.inputs))
     found: dict[str, Kept] = {}
     for i, op in enumerate(graph.ops):
         if op.phase is Phase.FORWARD:
@@ -337,7 +346,7 @@ def repeated_blocks(graph: Graph) -> list[str]:
 
 def segments_of(graph: Graph) -> list[tuple[str, ...]]:
     """The repeated blocks, those without parameters, such as activations and pools, with the one before them."""
-    owners = {block_of(spec.name.rpartition(".")[0]) for spec in graph.weights if spec.role is Role.WEIGHT}
+    owners = {block_of(spec.name.rpartition(".")[0]) for spec in graph.learned}
     found: list[tuple[str, ...]] = []
     for block in repeated_blocks(graph):
         if block in owners or not found:
@@ -411,7 +420,7 @@ def _with_gradients(graph: Graph) -> Iterator[tuple[TensorSpec, TensorSpec]]:
 
 def _copies_into(graph: Graph, found: dict[str, str]) -> None:
     """Takes in what backward copies into these gradients, or adds to them."""
-    standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
+    standing = memories((*graph.weights, *graph.inputs))
     for p in reversed(graph.priced):
         made = next((spec for spec in p.op.outputs if spec.memory in found), None)
         if p.op.phase is Phase.BACKWARD and made is not None and made.memory not in standing and is_elementwise(p):

@@ -22,6 +22,7 @@ from rooflinekit.distributed.rewriting import (
     moved,
     on_tensors,
     segments_of,
+    used_by,
     within,
     work,
 )
@@ -30,7 +31,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Basis, DType, Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.op import Basis, DType, Op, Phase, PricedOp, Role, TensorSpec, memories
 from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.execution import Execution
 from rooflinekit.units import format_bytes
@@ -67,12 +68,12 @@ def accumulated(graph: Graph, parts: int) -> Graph:
     """Forward and backward so many times, each on inputs of its own, then the optimizer. Later parts add gradients."""
     gradients = {gradient.spec.memory: gradient for gradient in gradients_of(graph)}
     once = [p for p in graph.priced if p.op.phase is not Phase.OPTIMIZER]
-    kept = {spec.memory for spec in graph.weights}
+    kept = memories(graph.weights)
     inputs, held, autograd = list(graph.inputs), dict(graph.held), dict(graph.saved)
     found: list[PricedOp] = list(once)
     for k in range(1, parts):
         suffix = f"{PART}{k}"
-        own = {spec.memory for p in once for spec in (*p.op.inputs, *p.op.outputs)} - kept
+        own = used_by(once) - kept
         names = {memory: memory + suffix for memory in own}
         inputs += [replace(spec, name=spec.name + suffix, storage=names.get(spec.memory, "")) for spec in graph.inputs]
         for given, found_of in ((graph.held, held), (graph.saved, autograd)):
@@ -233,8 +234,8 @@ def kind_and_place(op: Op, block: Sequence[str]) -> tuple[str, str]:
 
 def _needed(forward: Sequence[PricedOp], saved: Sequence[PricedOp], backward: Iterable[PricedOp]) -> list[PricedOp]:
     """What is run again: up to the last op whose result backward reads, without those that are saved."""
-    read = {spec.memory for p in backward for spec in p.op.inputs}
-    last = max((i for i, p in enumerate(forward) if any(spec.memory in read for spec in p.op.outputs)), default=-1)
+    read = {memory for p in backward for memory in p.op.read}
+    last = max((i for i, p in enumerate(forward) if p.op.made & read), default=-1)
     kept = {id(p) for p in saved}
     return [p for p in forward[: last + 1] if id(p) not in kept]
 
@@ -249,7 +250,7 @@ def _again(repeated: Sequence[PricedOp], suffix: str) -> Mapping[str, str]:
     made: dict[str, str] = {}
     given: set[str] = set()
     for p in repeated:
-        given |= {spec.memory for spec in p.op.inputs if spec.memory not in made}
+        given |= p.op.read - made.keys()
         made |= {spec.memory: spec.memory + suffix for spec in p.op.outputs if spec.memory not in given}
     return made
 
@@ -320,7 +321,7 @@ def host_bytes(graph: Graph) -> tuple[str, ...]:
 
 def _stays(graph: Graph, chosen: bool | tuple[str, ...]) -> list[_Stay]:
     """Of each block that is chosen, in the order of forward."""
-    segments, outputs = segments_of(graph), {spec.memory for spec in graph.outputs}
+    segments, outputs = segments_of(graph), memories(graph.outputs)
     begins = [next(i for i in _inside(graph, s) if graph.priced[i].op.phase is Phase.FORWARD) for s in segments]
     last = max((i for i, p in enumerate(graph.priced) if p.op.phase is Phase.FORWARD), default=0)
     ends = [*(begin - 1 for begin in begins[1:]), last]

@@ -6,9 +6,10 @@ devices in a stage go through each task together: the slowest sets the pace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -39,12 +40,14 @@ from rooflinekit.distributed.rewriting import (
     bytes_of,
     is_ours,
     kept_for_backward,
+    made_by,
     on_tensors,
     scaled,
     times,
+    used_by,
 )
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import EAGER, Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.op import EAGER, Op, Phase, PricedOp, TensorSpec, memories
 from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import entry_of
@@ -219,34 +222,30 @@ def tasks_of(p: Prediction, groups: Groups, *, first: bool, last: bool) -> Tasks
         runs[-1][1].append((op, item))
     forward, backward, steps = ([own for phase, own in runs if phase is wanted] for wanted in Phase)
     plain = is_issued_anew(p)
-    hop = (Work(what="send or receive", cpu_s=p.host.dispatch_s("default")),) if plain else ()
+    hop: tuple[Item, ...] = (Work(what="send or receive", cpu_s=p.host.dispatch_s("default")),) if plain else ()
     enter = (Work(what="compiled graph", cpu_s=entry_s(p)),) if plain and p.execution.fused else ()
     replay_s = entry_of(p.host, p.execution).replay_s if p.execution.fused else 0.0
     again = (Work(what="CUDA graph", cpu_s=replay_s),) if plain and replay_s else ()
 
-    def forth(items: Iterable[Item]) -> tuple[Item, ...]:
-        return (*(() if first else hop), *enter, *items, *(() if last else hop))
-
-    def back(items: Iterable[Item]) -> tuple[Item, ...]:
-        return (*(() if last else hop), *again, *items, *(() if first else hop))
-
+    before, behind = () if first else hop, () if last else hop
     ending = backward[-1] if backward else []
     waits = (i for i, (op, item) in enumerate(ending) if isinstance(item, Barrier) and of_copies(op))
     cut = next(waits, len(ending))  # from the first wait for copies on, all that was sent has come
     sent = ending[:cut]
     begun, later = (forward[0], forward[-1]) if forward else ([], [])
     return Tasks(
-        forward=(forth(item for _, item in begun), forth(_alone(later))),
-        backward=(
-            back(_alone(backward[0] if backward else [])), back(_alone(sent)), back(item for _, item in sent)
+        forward=tuple((*before, *enter, *own, *behind) for own in (_items(begun), _items(later, alone=True))),
+        backward=tuple(
+            (*behind, *again, *own, *before)
+            for own in (_items(backward[0], alone=True) if backward else [], _items(sent, alone=True), _items(sent))
         ),
-        finish=tuple(item for own in (ending[cut:], *steps) for _, item in own),
+        finish=tuple(chain.from_iterable(map(_items, (ending[cut:], *steps)))),
     )  # fmt: skip
 
 
-def _alone(pairs: _Pairs) -> list[Item]:
-    """Without what only a piece does whose gradients, or weights, go to other copies."""
-    return [item for op, item in pairs if not (EAGER in op.attrs or of_copies(op))]
+def _items(pairs: _Pairs, *, alone: bool = False) -> list[Item]:
+    """alone: without what only a piece does whose gradients, or weights, go to other copies."""
+    return [item for op, item in pairs if not (alone and (EAGER in op.attrs or of_copies(op)))]
 
 
 def of_copies(op: Op) -> bool:
@@ -298,14 +297,14 @@ def stages_of(graph: Graph, stages: dict[str, int], parts: int) -> list[Graph]:
             continue
         now = stages.get(block_of(priced.op.module), now)
         cut[now].append(priced)
-    made = [{spec.memory for p in ops for spec in (*p.op.inputs, *p.op.outputs)} for ops in cut]
-    sizes = [bytes_of(w for w in graph.weights if w.memory in own and w.role is Role.WEIGHT) for own in made]
+    made = [used_by(ops) for ops in cut]
+    sizes = [bytes_of(w for w in graph.learned if w.memory in own) for own in made]
     steps = [p for p in graph.priced if p.op.phase is Phase.OPTIMIZER]
-    split = {w.memory for w in graph.weights if w.role is Role.WEIGHT} | {spec.memory for spec in graph.gradients}
+    split = memories(graph.learned) | memories(graph.gradients)
     found = []
     for ops, own, size in zip(cut, made, sizes, strict=True):
         share = Fraction(size, max(1, sum(sizes)))
-        back = {spec.memory for p in ops if p.op.phase is Phase.BACKWARD for spec in p.op.outputs}
+        back = made_by(p for p in ops if p.op.phase is Phase.BACKWARD)
         found.append(
             replace(
                 graph, priced=(*ops, *_steps(steps, share, split, own)),

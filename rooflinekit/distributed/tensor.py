@@ -35,7 +35,7 @@ from rooflinekit.distributed.rewriting import (
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec, memories
 from rooflinekit.ir.sizes import ceil_div
 
 _PRODUCTS = ("aten.addmm", "aten.mm", "aten.linear")
@@ -120,20 +120,18 @@ class _Cut:
         rows = {pair.row.weight for pair in self.pairs}
         rows |= {memory for memory, weight in self.casts.items() if weight in rows}
         for i, p in enumerate(self.graph.priced):
-            op, made = p.op, {spec.memory for spec in p.op.outputs}
+            op, made = p.op, p.op.made
             if op.phase is Phase.FORWARD:
                 # Views would name what the columns read, which is whole.
                 found |= made if p.costs and self.between(i, columns=True) else set()
-            elif op.phase is Phase.BACKWARD and (
-                op.module in self.inner - self.columns - self.rows or any(spec.memory in rows for spec in op.inputs)
-            ):
+            elif op.phase is Phase.BACKWARD and (op.module in self.inner - self.columns - self.rows or op.read & rows):
                 found |= made
-        standing = {spec.memory for spec in (*self.graph.inputs, *self.graph.weights)} | set(self.casts)
+        standing = memories((*self.graph.inputs, *self.graph.weights)) | set(self.casts)
         return (found - (standing - self.whole - cast)) | belonging_to(self.graph, self.whole)
 
     def result(self, *, reduces: bool) -> Graph:
         graph, parts, whole = self.graph, self.parts, self.whole
-        all_of = bytes_of(w for w in graph.weights if w.role is Role.WEIGHT)
+        all_of = bytes_of(graph.learned)
         kept = all_of - bytes_of(w for w in graph.weights if w.memory in whole) * (parts - 1) / parts
         step = Fraction(round(kept), max(1, all_of))
         priced = [self._part(i, p, step) for i, p in enumerate(graph.priced)]
@@ -155,8 +153,7 @@ class _Cut:
         elif (of_column or op.module in self.rows) and any(cost.gemms for cost in costs):
             costs = tuple(self._product(cost, op, by_column=of_column) for cost in costs)
         elif (op.phase is Phase.FORWARD and self.between(i)) or (
-            op.phase is Phase.BACKWARD
-            and (op.module in self.inner or (of_column and all(spec.memory in shrunk for spec in op.outputs)))
+            op.phase is Phase.BACKWARD and (op.module in self.inner or (of_column and op.made <= shrunk))
         ):
             costs = divided(costs, parts)
         changed: dict[str, Any] = {}
@@ -202,7 +199,7 @@ class _Cut:
 
 def pairs_of(graph: Graph) -> list[Pair]:
     """The pairs of linear layers in the order of their forward ops."""
-    weights = {spec.memory: spec.memory for spec in graph.weights if spec.role is Role.WEIGHT} | casts_of(graph)
+    weights = {spec.memory: spec.memory for spec in graph.learned} | casts_of(graph)
     origins = _origins(graph)
     found: list[Pair] = []
     open_columns: list[Linear] = []
@@ -225,7 +222,7 @@ def pairs_of(graph: Graph) -> list[Pair]:
 
 def casts_of(graph: Graph) -> dict[str, str]:
     """Memory of what autocast makes of parameters in forward, for each layer that reads one, with the parameter's."""
-    weights = {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT}
+    weights = memories(graph.learned)
     return {memory: origin for memory, origin in _origins(graph).items() if origin in weights and memory not in weights}
 
 
@@ -363,7 +360,7 @@ class _Region:
                 continue
             read = [spec.memory for spec in p.op.inputs if self.axis(spec) is not None]
             if self.partial.issuperset(read) and len(read) > 1 and p.op.kind.startswith("aten.add"):
-                self.partial |= {spec.memory for spec in p.op.outputs}
+                self.partial |= p.op.made
                 self.adders.add(i)
             elif not self.cut.isdisjoint(read) or not self.partial.isdisjoint(read):
                 self.take(i, p)
@@ -373,14 +370,14 @@ class _Region:
         small = [spec for spec in p.op.outputs if self.axis(spec) is None]
         # a weight that is no vector, such as learned positions
         table = any(s.role is Role.WEIGHT and sum(int(size) > 1 for size in s.shape) > 1 for s in p.op.inputs)
-        if _sums_tokens(p, small) and any(spec.memory in self.cut for spec in p.op.inputs):
+        if _sums_tokens(p, small) and p.op.read & self.cut:
             self.members.add(i)
-            self.summed |= {spec.memory for spec in small}
+            self.summed |= memories(small)
         elif is_tokenwise(p) and len(small) < len(p.op.outputs) and not table:
             self.members.add(i)
-            self.cut |= {spec.memory for spec in p.op.outputs} - {spec.memory for spec in small}
+            self.cut |= p.op.made - memories(small)
             if p.op.phase is Phase.BACKWARD:
-                self.summed |= {spec.memory for spec in small}
+                self.summed |= memories(small)
         return i in self.members
 
     def reach_back(self, wanted: set[str]) -> None:
@@ -391,10 +388,10 @@ class _Region:
                 continue
             read = [spec for spec in p.op.inputs if self.axis(spec) is not None]
             one = len(read) == 1 and int(read[0].numel) <= int(p.op.outputs[0].numel)
-            if one and i not in self.members and any(spec.memory in wanted for spec in p.op.outputs):
+            if one and i not in self.members and p.op.made & wanted:
                 self.take(i, p)
             if i in self.members:
-                wanted |= {spec.memory for spec in read}
+                wanted |= memories(read)
 
     # --- what each device runs -------------------------------------------------------------------------------
 
@@ -442,7 +439,7 @@ class _Region:
     def _enter(self, put: Insertions, inside: dict[str, TensorSpec]) -> None:
         """What comes from outside: sums are scattered, what all have whole is split."""
         others = {spec.memory for i, spec in self._readers(members=False) if i not in self.adders}
-        others |= {spec.memory for spec in self.graph.outputs}
+        others |= memories(self.graph.outputs)
         for i, spec in self._readers(members=True):
             memory, module = spec.memory, self.graph.priced[i].op.module
             if memory in self.cut or memory in inside or self.axis(spec) is None:
@@ -491,9 +488,8 @@ class _Region:
         """Gradients that rest on a device's tokens, all in one."""
         small = set(self.summed)
         for i, p in enumerate(self.graph.priced):
-            follows = any(spec.memory in small for spec in p.op.inputs)
-            if follows and p.op.phase is Phase.BACKWARD and i not in self.members:
-                small |= {spec.memory for spec in p.op.outputs}
+            if p.op.read & small and p.op.phase is Phase.BACKWARD and i not in self.members:
+                small |= p.op.made
         found = {spec.memory: spec for spec in self.graph.gradients if spec.memory in small}
         if found:
             size = bytes_of(found.values())
@@ -511,9 +507,8 @@ def _region_of(graph: Graph, pairs: Sequence[Pair], parts: int) -> _Region:
     weights |= {memory for memory, weight in casts_of(graph).items() if weight in weights}
     region.partial = {graph.priced[pair.row.place].op.outputs[0].memory for pair in pairs}
     for p in graph.priced:
-        multiplies = any(spec.memory in weights for spec in p.op.inputs) and any(cost.gemms for cost in p.costs)
-        if multiplies and p.op.phase is Phase.BACKWARD:
-            region.partial |= {spec.memory for spec in p.op.outputs}
+        if p.op.phase is Phase.BACKWARD and p.op.read & weights and any(cost.gemms for cost in p.costs):
+            region.partial |= p.op.made
     sources = {linear.source for pair in pairs for linear in pair.columns}
     known = -1
     while known < len(region.members):

@@ -133,7 +133,12 @@ class Graph:
     @property
     def parameters(self) -> Size:
         """Number of trainable and frozen parameters, tied ones once."""
-        return sum(int(w.numel) for w in self.weights if w.role is Role.WEIGHT)
+        return sum(int(weight.numel) for weight in self.learned)
+
+    @property
+    def learned(self) -> tuple[TensorSpec, ...]:
+        """The parameters among its weights, without buffers."""
+        return tuple(weight for weight in self.weights if weight.role is Role.WEIGHT)
 
     @property
     def coverage(self) -> Coverage:

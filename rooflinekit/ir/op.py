@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -136,6 +136,11 @@ class TensorSpec:
         return replace(self, name=f"{self.name}.{mark}", shape=shape, stride=None, storage=self.memory)
 
 
+def memories(specs: Iterable[TensorSpec]) -> set[str]:
+    """Names of the memory behind tensors."""
+    return {spec.memory for spec in specs}
+
+
 def nothing() -> Mapping[str, Any]:
     """An empty mapping that cannot be changed."""
     return MappingProxyType({})
@@ -202,6 +207,16 @@ class Op:
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=nothing)  # every argument by schema name, defaults included
+
+    @property
+    def read(self) -> set[str]:
+        """Memory that it reads."""
+        return memories(self.inputs)
+
+    @property
+    def made(self) -> set[str]:
+        """Memory that it writes."""
+        return memories(self.outputs)
 
     def signature(self) -> tuple[object, ...]:
         """What its cost can depend on: equal for ops that cost the same."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import IN_PLACE, Family, Op, Phase, Role, TensorSpec
+from rooflinekit.ir.op import IN_PLACE, Family, Op, Phase, Role, TensorSpec, memories
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, bound_of, integer, larger, values_of
 from rooflinekit.model.convolution import is_convolution
 from rooflinekit.model.kernel import Issue, Kernel
@@ -179,7 +179,7 @@ def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device
 def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False) -> Iterator[Alive]:
     """What is in use while each op runs, in order; the largest sum is `peak_bytes` of `memory_of`."""
     blocks = blocks_of(graph, issues, device, fused=fused)
-    gradients = {spec.memory for spec in graph.gradients}
+    gradients = memories(graph.gradients)
     alive = dict.fromkeys(ACCOUNTS, 0)
     for spec, size in zip(blocks.standing, blocks.fixed, strict=False):
         alive[ACCOUNT_OF.get(spec.role, "inputs")] += rounded(size)
@@ -387,7 +387,7 @@ def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
 
 
 def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], held: dict[str, int]) -> list[Life]:
-    kept = {spec.memory for spec in (*graph.outputs, *graph.gradients)}
+    kept = memories((*graph.outputs, *graph.gradients))
     found: dict[str, Life] = {}
     places = _reused(ops, {*standing, *kept})
     for i, op in enumerate(ops):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rooflinekit.errors import SizeError
 from rooflinekit.ir.graph import opened
+from rooflinekit.ir.op import memories
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, Settings, allocator_of
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import Blocks, blocks_of, context_of, room_of
@@ -47,7 +48,7 @@ def memory_over(
     context = context_of(device, convolves=first.convolves)
     limit = room_of(device.dram.capacity, context) if device.kind == "gpu" else float("inf")
     allocator = allocator_of(limit, settings)
-    given = {spec.memory for spec in whole.inputs}
+    given = memories(whole.inputs)
     found: list[StepMemory] = []
     left: list[Block | None] = []
     names = [spec.memory for spec in first.standing]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Family, Role
+from rooflinekit.ir.op import Family
 from rooflinekit.model.fusion import FUSED
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.attention import attention_seconds
@@ -101,7 +101,7 @@ def title(p: Prediction) -> str:
 
 def precision(graph: Graph) -> str:
     """How most numbers of the weights, or else of the inputs, are stored, and what computes in another format."""
-    tensors = [w for w in graph.weights if w.role is Role.WEIGHT] or graph.inputs
+    tensors = graph.learned or graph.inputs
     floating = [tensor for tensor in tensors if tensor.dtype.is_floating or tensor.dtype.is_complex]
     stored = str(max(floating or graph.inputs, key=lambda one: int(one.numel)).dtype) if tensors else "no tensors"
     region = f" with autocast {graph.autocast}" if graph.autocast else ""
