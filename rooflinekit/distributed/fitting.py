@@ -6,10 +6,10 @@ import json
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.distributed.groups import BATCH, Setting, batch_of
@@ -59,9 +59,19 @@ class Trial:
         return ", ".join(words) or "as it is"
 
     @property
+    def total_s(self) -> float:
+        """Wall time of the step."""
+        return self.prediction.total_s
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device's memory suffices."""
+        return self.prediction.fits
+
+    @property
     def peak_bytes(self) -> int:
         """Of the device that needs most."""
-        return max(share.memory.peak_bytes for share in self.prediction.shares)
+        return self.prediction.peak_bytes
 
     @property
     def policy(self) -> str:
@@ -86,19 +96,19 @@ class Fitting(FirstLine):
     trials: tuple[Trial, ...]
 
     @cached_property
-    def _fitting(self) -> list[Trial]:
-        """Those that fit, the fastest first."""
-        return sorted((t for t in self.trials if t.prediction.fits), key=lambda trial: trial.prediction.total_s)
+    def _ranked(self) -> list[Trial]:
+        """The fastest first."""
+        return sorted(self.trials, key=lambda trial: trial.total_s)
 
     @property
     def fastest(self) -> Trial | None:
         """The fastest that fits, however much it changes; None where none does."""
-        return next(iter(self._fitting), None)
+        return next((trial for trial in self._ranked if trial.fits), None)
 
     @cached_property
     def best(self) -> Trial | None:
         """The fastest that fits, or one within 2 % of it that changes less; None where none does."""
-        near = [t for t in self._fitting if t.prediction.total_s <= _AS_FAST * self._fitting[0].prediction.total_s]
+        near = [t for t in self._ranked if t.fits and self.fastest and t.total_s <= _AS_FAST * self.fastest.total_s]
         return min(near, key=lambda trial: trial.changes, default=None)
 
     @property
@@ -114,8 +124,7 @@ class Fitting(FirstLine):
     @property
     def _chosen(self) -> Trial:
         if self.best is None:
-            least = min(trial.prediction.shares[0].memory.peak_bytes for trial in self.trials)
-            size = format_bytes(least)
+            size = format_bytes(min(trial.peak_bytes for trial in self.trials))
             raise InputError(
                 f"nothing that was tried fits: the least needs {size}; choose a smaller batch or more GPUs"
             )
@@ -132,15 +141,15 @@ class Fitting(FirstLine):
         rows = [
             {
                 "combination": trial.name,
-                "total_s": trial.prediction.total_s,
+                "total_s": trial.total_s,
                 "peak_bytes": trial.peak_bytes,
-                "fits": trial.prediction.fits,
+                "fits": trial.fits,
                 "throughput": trial.prediction.throughput,
                 **{f"largest_{name}": value for name, value in trial.largest.items()},
             }
-            for trial in self.trials
+            for trial in self._ranked
         ]
-        return pd.DataFrame(rows).sort_values("total_s", kind="stable", ignore_index=True)
+        return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
         """The table and the best one's prediction, ready for JSON."""
@@ -161,7 +170,7 @@ class Fitting(FirstLine):
             return "nothing fits"
         if self.best is self.fastest:
             return f"fastest that fits: {self.best.name}"
-        chosen, least = (format_quantity(t.prediction.total_s, "s") for t in (self.best, self.fastest))
+        chosen, least = (format_quantity(t.total_s, "s") for t in (self.best, self.fastest))
         return (
             f"chosen: {self.best.name}: {chosen} is within {_AS_FAST - 1:.0%} of the fastest that fits "
             f"({self.fastest.name}: {least}), and it changes less"
@@ -175,11 +184,11 @@ class Fitting(FirstLine):
         """Name, time, memory, whether it fits, and the largest sizes at which it does; the fastest first."""
         return [
             [
-                one.name, format_quantity(one.prediction.total_s, "s"), format_bytes(one.peak_bytes),
-                "fits" if one.prediction.fits else "does not fit",
+                one.name, format_quantity(one.total_s, "s"), format_bytes(one.peak_bytes),
+                "fits" if one.fits else "does not fit",
                 *(f"{name} ≤ {value}" for name, value in one.largest.items()),
             ]
-            for one in sorted(self.trials, key=lambda trial: trial.prediction.total_s)
+            for one in self._ranked
         ]  # fmt: skip
 
 
@@ -195,11 +204,19 @@ def try_all(
     check_names(largest_of, graph.sizes, complete=False)
     trials: list[Trial] = []
     open_ends: list[tuple[Trial, bool]] = []
+    say = advance or (lambda text: None)
 
-    def add(trial: Trial) -> None:
-        trials.append(trial)
-        if advance is not None:
-            advance(trial.name)
+    def add(found: Iterable[Trial]) -> None:
+        for trial in found:
+            trials.append(trial)
+            say(trial.name)
+
+    def with_largest(trial: Trial) -> Trial:
+        found = {}
+        for name in largest_of:
+            say(f"largest {name}: {trial.name}")
+            found[name] = _largest(trial, setting, name)
+        return replace(trial, largest=found)
 
     ways: Sequence[Strategy] = (DDP(), FSDP(stage=1), FSDP(stage=2), FSDP(stage=3)) if setting.gpus > 1 else (DDP(),)
     for autocast, strategy in product(_formats(graph, setting), ways):
@@ -208,21 +225,14 @@ def try_all(
             found = [
                 list(_parts(own, setting, strategy, {**optimizer, "checkpoint": c}, autocast)) for c in (False, True)
             ]
-            for trial in (*found[0], *found[1]):
-                add(trial)
+            add(chain(*found))
             if setting.execution.backend == "eager":
                 open_ends += _open_ends(*found, wanted=not optimizer)
-    for one, wanted in sorted(open_ends, key=lambda end: (not end[1], end[0].prediction.total_s)):
-        fitting = [trial.prediction.total_s for trial in trials if trial.prediction.fits]
-        if wanted or _AS_FAST * one.prediction.total_s < min(fitting, default=math.inf):
-            for trial in _just_fitting(one, setting):
-                add(trial)
-    sizes: list[dict[str, int]] = [{} for _ in trials]
-    for (trial, found_of), name in product(zip(trials, sizes, strict=True), largest_of):
-        if advance is not None:
-            advance(f"largest {name}: {trial.name}")
-        found_of[name] = _largest(trial, setting, name)
-    return Fitting(trials=tuple(replace(one, largest=of) for one, of in zip(trials, sizes, strict=True)))
+    for one, wanted in sorted(open_ends, key=lambda end: (not end[1], end[0].total_s)):
+        fitting = [trial.total_s for trial in trials if trial.fits]
+        if wanted or _AS_FAST * one.total_s < min(fitting, default=math.inf):
+            add(_just_fitting(one, setting))
+    return Fitting(trials=tuple(map(with_largest, trials)))
 
 
 def _largest(trial: Trial, setting: Setting, name: str) -> int:
@@ -260,10 +270,10 @@ def _open_ends(plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -
     """Of those that do not fit with all activations: the one in most parts, and if `wanted` that in as few as
     checkpoints of all fit in; and whether it is tried in any case.
     """
-    left = [trial for trial in plain if not trial.prediction.fits]
+    left = [trial for trial in plain if not trial.fits]
     if not left:
         return []
-    fitting = {trial.prediction.savers.accumulate for trial in full if trial.prediction.fits}
+    fitting = {trial.prediction.savers.accumulate for trial in full if trial.fits}
     fewest = next((trial for trial in left if trial.prediction.savers.accumulate in fitting), left[-1])
     return [(fewest, True)] * wanted + [(left[-1], False)] * (not wanted or fewest is not left[-1])
 
@@ -276,11 +286,10 @@ def _parts(
         if batch_of(graph) % (parts * setting.gpus):
             return
         prediction = plan(graph, setting, strategy, savers=Savers(accumulate=parts, **chosen))
-        trial = Trial(prediction=prediction, autocast=autocast, graph=graph)
-        yield trial
-        if trial.prediction.fits or trial.peak_bytes > 0.95 * least:  # smaller parts save nothing more
+        yield Trial(prediction=prediction, autocast=autocast, graph=graph)
+        if prediction.fits or prediction.peak_bytes > 0.95 * least:  # smaller parts save nothing more
             return
-        least = trial.peak_bytes
+        least = prediction.peak_bytes
 
 
 def _optimizers(graph: Graph) -> Sequence[dict[str, bool]]:
@@ -335,7 +344,7 @@ def _worth(plain: ParallelPrediction) -> list[str]:
     sizes: dict[str, int] = defaultdict(int)
     for path in segments_of(once):
         for one in repeated_of(once, path):
-            if one.costs and not {spec.memory for spec in one.op.inputs} & {spec.memory for spec in one.op.outputs}:
+            if one.costs and not one.op.read & one.op.made:
                 name = kind_and_place(one.op, path)[1]
                 seconds[name] += each.get(one.op.name, 0.0)
                 sizes[name] += bytes_of({spec.memory: spec for spec in one.op.outputs}.values())
@@ -454,7 +463,6 @@ def _step(savers: Savers, autocast: DType | None) -> Iterator[_Part]:
 
 def _head(p: ParallelPrediction, autocast: DType | None) -> str:
     """The docstring: what was predicted, and what is to be done by hand."""
-    size = format_bytes(max(share.memory.peak_bytes for share in p.shares))
     words = ", ".join([f"autocast {autocast}"] * bool(autocast) + [str(p.savers)] * (p.savers != Savers())) or "none"
     by_hand = [
         (p.savers.eight_bit, "The optimizer keeps its state in 8 bits: bitsandbytes.optim.AdamW8bit, for one."),
@@ -463,7 +471,7 @@ def _head(p: ParallelPrediction, autocast: DType | None) -> str:
     ]
     lines = [
         f'"""Memory savers for {p.slowest.prediction.graph_name}, by rooflinekit fit-into: {words}.',
-        f"\nPredicted: {format_quantity(p.total_s, 's')} a step, {size} at the peak of each GPU.",
+        f"\nPredicted: {format_quantity(p.total_s, 's')} a step, {format_bytes(p.peak_bytes)} at the peak of each GPU.",
         *(text for given, text in by_hand if given),
     ]
     return "\n".join([*lines, '"""', ""])

@@ -244,6 +244,11 @@ class ParallelPrediction(Draws):
         return max(self.shares, key=lambda one: one.memory.needed_share)
 
     @property
+    def peak_bytes(self) -> int:
+        """What the device allocates that needs most."""
+        return max(share.memory.peak_bytes for share in self.shares)
+
+    @property
     def memory_text(self) -> str:
         """Memory by devices, at the fullest moment of each phase and over time; and which of them is the fullest."""
         most = f"the fullest: {_named(self.fullest.numbers)}"

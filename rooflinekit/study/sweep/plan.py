@@ -308,7 +308,7 @@ def _planned(graph: Graph, team: Team, sizes: Mapping[str, int]) -> dict[str, An
         "high_s": high,
         "energy_j": math.nan if p.energy_j is None else p.energy_j,
         "power_w": math.nan if p.power_w is None else p.power_w,
-        "peak_bytes": float(max(share.memory.peak_bytes for share in p.shares)),
+        "peak_bytes": float(p.peak_bytes),
         "problem": "",
     }
 
