@@ -14,7 +14,7 @@ less, which a loss on the next token leaves, is as good. Weights, their gradient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rooflinekit.distributed.rewriting import bytes_of, on_tensors, owners_of, sent_by, wait
@@ -151,24 +151,29 @@ def gathered_attention(own: PricedOp, whole: PricedOp) -> list[PricedOp]:
     own: the op on a device's tokens, of its part of the costs; whole: the same on all of them.
     """
     op, backward = own.op, own.op.phase is Phase.BACKWARD
-    known = keys_of(whole.op)
-    gathered = [replace(s, name=f"{s.name} of all, {op.name}", storage="") for s in known]
-    found = [sent_by(op, f"{op.name} keys", "all-gather", bytes_of(known), "context", keys_of(op), gathered)]
+    gathered = _like(keys_of(whole.op), f"of all, {op.name}")
+    scattered = _like(whole.op.outputs[1:3], "of all") if backward else []
     changed = _with_keys(op, gathered)
-    scattered = [replace(s, name=f"{s.name} of all", storage="") for s in whole.op.outputs[1:3]] if backward else []
-    if backward:
-        changed = replace(changed, outputs=(op.outputs[0], *scattered, *op.outputs[3:]))
+    changed = replace(changed, outputs=(op.outputs[0], *(scattered or op.outputs[1:3]), *op.outputs[3:]))
     read = bytes_of(changed.inputs) / max(1, bytes_of(whole.op.inputs))
     written = bytes_of(changed.outputs) / max(1, bytes_of(whole.op.outputs))
     costs = tuple(
         replace(cost, read_bytes=int(int(full.read_bytes) * read), write_bytes=int(int(full.write_bytes) * written))
         for cost, full in zip(own.costs, whole.costs, strict=True)
     )
-    found.append(replace(own, op=changed, costs=costs))
+    found = [
+        sent_by(op, f"{op.name} keys", "all-gather", "context", keys_of(op), gathered),
+        replace(own, op=changed, costs=costs),
+    ]
     if backward:
-        key, size = f"{op.name} gradients of keys", bytes_of(scattered)
-        found.append(sent_by(op, key, "reduce-scatter", size, "context", scattered, op.outputs[1:3]))
+        key = f"{op.name} gradients of keys"
+        found.append(sent_by(op, key, "reduce-scatter", "context", scattered, op.outputs[1:3]))
     return found
+
+
+def _like(specs: Iterable[TensorSpec], mark: str) -> list[TensorSpec]:
+    """Tensors like these with memory of their own, and a mark behind their names."""
+    return [replace(spec, name=f"{spec.name} {mark}", storage="") for spec in specs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,49 +184,32 @@ class _Ring:
 
     def ops(self) -> list[PricedOp]:
         """A block after the other; beside each the next one's keys, and the gradients of the last one's, are sent."""
-        op, last = self.own.op, self.parts - 1
-        backward = op.phase is Phase.BACKWARD
-        keys: Sequence[TensorSpec]
-        keys, found = keys_of(op), list[PricedOp]()
-        made = self._made(0)
+        op, last, backward = self.own.op, self.parts - 1, self.own.op.phase is Phase.BACKWARD
+        results = op.outputs[: 3 if backward else 1]  # what blocks add up to: the output, or all gradients
+        keys: Sequence[TensorSpec] = keys_of(op)
+        made: Sequence[TensorSpec] = ()  # the sum up to a block; after the last one what the op makes
+        found: list[PricedOp] = []
         for j in range(self.parts):
-            coming = [replace(s, name=f"{s.name} {j + 1} of {op.name}", storage="") for s in keys_of(op)]
-            sent = ([*keys] if j < last else []) + ([*made[1:3]] if backward and j else [])
+            before, made = made, results if j == last else _like(results, f"up to {j}")
+            part = _like(results, f"of block {j}") if j else made
+            coming = _like(keys_of(op), f"{j + 1} of {op.name}") if j < last else []
+            sent = [*(keys if coming else ()), *(before[1:3] if backward else ())]
             key = f"{op.name} hop {j + 1}"
             if sent:
-                made_of = coming if j < last else []
-                found.append(sent_by(op, key, "send-recv", bytes_of(sent), "ring", sent, made_of, blocking=False))
-            found.append(self._block(j, keys))
+                found.append(sent_by(op, key, "send-recv", "ring", sent, coming, blocking=False))
+            found.append(self._block(op.name if j == last else f"{op.name} block {j}", keys, part))
             if j:
-                part, before, made = self._part(j), made, self._made(j)
                 found.append(self._merged(j, [*before, *part], made))
             if sent:
                 found.append(wait([key], op.phase, "ring", op.module))
             keys = coming
         if backward:
-            back = made[1:3]
-            found.append(sent_by(op, f"{op.name} last hop", "send-recv", bytes_of(back), "ring", back))
+            found.append(sent_by(op, f"{op.name} last hop", "send-recv", "ring", made[1:3]))
         return found
 
-    def _results(self) -> Sequence[TensorSpec]:
-        """What blocks add up to: the output; or the gradients of query, key and value."""
-        return self.own.op.outputs[: 3 if self.own.op.phase is Phase.BACKWARD else 1]
-
-    def _made(self, j: int) -> list[TensorSpec]:
-        """The sum up to a block; after the last one what the op makes."""
-        if j == self.parts - 1:
-            return list(self._results())
-        return [replace(s, name=f"{s.name} up to {j}", storage="") for s in self._results()]
-
-    def _part(self, j: int) -> list[TensorSpec]:
-        if not j:
-            return self._made(0)
-        return [replace(s, name=f"{s.name} of block {j}", storage="") for s in self._results()]
-
-    def _block(self, j: int, keys: Sequence[TensorSpec]) -> PricedOp:
+    def _block(self, name: str, keys: Sequence[TensorSpec], part: Sequence[TensorSpec]) -> PricedOp:
         """The query against one device's keys. The last one has the op's name, by which others know it."""
-        op, part = self.own.op, self._part(j)
-        name = op.name if j == self.parts - 1 else f"{op.name} block {j}"
+        op = self.own.op
         return replace(
             self.own, costs=tuple(map(self._cost, self.own.costs, self.whole.costs)),
             op=replace(_with_keys(op, keys), name=name, outputs=(*part, *op.outputs[len(part) :])),

@@ -404,11 +404,11 @@ class _Spreading:
         experts = there if to_experts else sent
         moved = flattened(experts[0], ceil_div(size, experts[0].dtype.itemsize), f"{key}, device by device")
         if kept == 1:
-            return [sent_by(op, key, "all-to-all", size, "expert", sent, there)]
+            return [sent_by(op, key, "all-to-all", "expert", sent, there)]
         if to_experts:
-            send = sent_by(op, key, "all-to-all", size, "expert", sent, [moved])
+            send = sent_by(op, key, "all-to-all", "expert", sent, [moved], size_bytes=size)
             return [send, copied(f"{key}, expert by expert", [moved], there, phase, op.module)]
-        send = sent_by(op, key, "all-to-all", size, "expert", [moved], there)
+        send = sent_by(op, key, "all-to-all", "expert", [moved], there, size_bytes=size)
         return [copied(f"{key}, sorted", sent, [moved], phase, op.module), send]
 
     # --- what is computed ------------------------------------------------------------------------------------

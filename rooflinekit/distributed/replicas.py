@@ -83,9 +83,8 @@ def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph
             views[gradient.spec.memory] = part
             put.after[gradient.place].append(joined(f"to {part.name}", [gradient.spec], part, Phase.BACKWARD))
         send = collective(
-            f"{named} {k}", "all-reduce", int(memory.bytes), phase=Phase.BACKWARD, group=group, inputs=[memory],
-            staged=staged,
-        )  # fmt: skip
+            f"{named} {k}", "all-reduce", phase=Phase.BACKWARD, group=group, inputs=[memory], staged=staged
+        )
         (put.after[max(one.place for one in bucket)] if ddp.overlap else put.before[end]).append(send)
     for k, bucket in enumerate(buckets):
         put.before[end].append(wait([f"{named} {k}"], Phase.BACKWARD))
@@ -118,10 +117,8 @@ def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph
     groups = buckets_of(gradients, way.bucket_bytes) if way.stage < 3 else _by_block(graph, gradients)
     for k, group in enumerate(groups):
         specs = [gradient.spec for gradient in group]
-        send = collective(
-            f"reduce {k}", "reduce-scatter", bytes_of(specs), phase=Phase.BACKWARD, inputs=specs,
-            outputs=[parts[spec.memory] for spec in specs],
-        )  # fmt: skip
+        kept_parts = [parts[spec.memory] for spec in specs]
+        send = collective(f"reduce {k}", "reduce-scatter", phase=Phase.BACKWARD, inputs=specs, outputs=kept_parts)
         if kept and way.stage == 3:
             put.before[end].append(send)
         else:
@@ -197,9 +194,7 @@ def _gathered_by_block(graph: Graph, way: FSDP, put: Insertions, *, kept: bool) 
             }
             # One block ahead: its gathering starts when the block before begins.
             ahead = first[order[k - 1]] if way.prefetch and k else first[block]
-            send = collective(
-                key, "all-gather", bytes_of(members), phase=phase, inputs=members, outputs=list(whole.values())
-            )
+            send = collective(key, "all-gather", phase=phase, inputs=members, outputs=list(whole.values()))
             put.before[ahead].append(send)
             put.before[first[block]].append(wait([key], phase))
             for i, p in enumerate(priced):
@@ -257,9 +252,8 @@ def _sums(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Inser
         target = flat(f"gradients {k}", specs)
         issues = len(bucket) * (_ISSUES_A_SUM + _ISSUES_A_PART * replicas)
         reduce = collective(
-            f"reduce {k}", "broadcast", int(target.bytes), phase=Phase.BACKWARD, blocking=True, inputs=[target],
-            reduces=True,
-        )  # fmt: skip
+            f"reduce {k}", "broadcast", phase=Phase.BACKWARD, blocking=True, inputs=[target], reduces=True
+        )
         put.before[end] += [
             work(f"lists of gradients {k}", issues * issue_s, Phase.BACKWARD),
             copied(f"to gradients {k}", specs, [target], Phase.BACKWARD), reduce,

@@ -34,20 +34,22 @@ def is_ours(op: Op) -> bool:
 
 
 def collective(
-    key: str, what: str, size_bytes: int, *, phase: Phase, group: str = "data", blocking: bool = False,
+    key: str, what: str, size_bytes: int | None = None, *, phase: Phase, group: str = "data", blocking: bool = False,
     inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), module: str = "", **attrs: Any,
 ) -> PricedOp:  # fmt: skip
-    """A collective of the devices of a group; its size is as `model.collectives` counts it.
+    """A collective of the devices of a group; its size is as `model.collectives` counts it, by default all that it is
+    given or all that it makes, whichever is more.
 
     module: whose op it is: with it the collective is computed again, and put on a stage.
     """
-    facts = {"collective": what, "bytes": size_bytes, "group": group, "key": key, "blocking": blocking, **attrs}
+    size = max(bytes_of(inputs), bytes_of(outputs)) if size_bytes is None else size_bytes
+    facts = {"collective": what, "bytes": size, "group": group, "key": key, "blocking": blocking, **attrs}
     return _ours(COLLECTIVE, key, phase, facts, inputs, outputs, module)
 
 
 def sent_by(
-    op: Op, key: str, what: str, size_bytes: int, group: str, given: Sequence[TensorSpec] = (),
-    made: Sequence[TensorSpec] = (), *, blocking: bool = True,
+    op: Op, key: str, what: str, group: str, given: Sequence[TensorSpec] = (), made: Sequence[TensorSpec] = (), *,
+    size_bytes: int | None = None, blocking: bool = True,
 ) -> PricedOp:  # fmt: skip
     """A collective beside an op, in its module and phase."""
     return collective(

@@ -186,7 +186,7 @@ class _Cut:
         priced, first = self.graph.priced, pair.columns[0]
         row = priced[pair.row.place].op
         out = row.outputs[0]
-        put.after[pair.row.place].append(sent_by(row, f"pair {k}", "all-reduce", int(out.bytes), "tensor"))
+        put.after[pair.row.place].append(sent_by(row, f"pair {k}", "all-reduce", "tensor", size_bytes=int(out.bytes)))
         modules = {linear.module for linear in pair.columns}
         backward = [
             i for i, p in enumerate(priced) if p.op.phase is Phase.BACKWARD and p.op.module in modules and p.costs
@@ -194,7 +194,7 @@ class _Cut:
         if backward:
             op = replace(priced[backward[-1]].op, module=first.module)
             size = first.rows * first.read * out.dtype.itemsize
-            put.after[backward[-1]].append(sent_by(op, f"pair {k} back", "all-reduce", size, "tensor"))
+            put.after[backward[-1]].append(sent_by(op, f"pair {k} back", "all-reduce", "tensor", size_bytes=size))
 
 
 def pairs_of(graph: Graph) -> list[Pair]:
@@ -449,15 +449,14 @@ class _Region:
             if memory in self.partial and memory not in others:
                 made = self.places[memory]
                 op, key = self.graph.priced[made].op, f"{memory} scattered"
-                scatter = sent_by(op, key, "reduce-scatter", int(spec.bytes), "tensor", [spec], [part])
-                put.after[made].append(scatter)
+                put.after[made].append(sent_by(op, key, "reduce-scatter", "tensor", [spec], [part]))
             else:
                 phase = self.graph.priced[i].op.phase
                 put.before[i].append(copied(f"split of {memory}", [self.thin(spec, module)], [part], phase, module))
         for memory in sorted(self.partial & others, key=self.places.__getitem__):
             made, size = self.places[memory], int(self._whole(memory).bytes)
-            reduce = sent_by(self.graph.priced[made].op, f"{memory} summed", "all-reduce", size, "tensor")
-            put.after[made].append(reduce)
+            op, key = self.graph.priced[made].op, f"{memory} summed"
+            put.after[made].append(sent_by(op, key, "all-reduce", "tensor", size_bytes=size))
 
     def _whole(self, memory: str) -> TensorSpec:
         """What an op of the graph makes."""
@@ -476,8 +475,7 @@ class _Region:
             whole = outside[op.phase][memory] = replace(made, name=name, storage="")
             part = self.thin(made, op.module)
             since[name] = max(ahead, self.places[memory] + 1) if again else i
-            size = int(made.bytes)
-            gather = sent_by(op, name, "all-gather", size, "tensor", [part], [whole], blocking=not again)
+            gather = sent_by(op, name, "all-gather", "tensor", [part], [whole], blocking=not again)
             put.before[since[name]].append(gather)
             if again:
                 put.before[i].append(wait([name], op.phase, "tensor", op.module))
@@ -492,11 +490,11 @@ class _Region:
                 small |= p.op.made
         found = {spec.memory: spec for spec in self.graph.gradients if spec.memory in small}
         if found:
-            size = bytes_of(found.values())
-            put.before[end_of_backward(self.graph)].append(
-                collective("gradients of tokens", "all-reduce", size, phase=Phase.BACKWARD, group="tensor",
-                           blocking=True, inputs=list(found.values()))
+            reduce = collective(
+                "gradients of tokens", "all-reduce", phase=Phase.BACKWARD, group="tensor", blocking=True,
+                inputs=list(found.values()),
             )  # fmt: skip
+            put.before[end_of_backward(self.graph)].append(reduce)
 
 
 def _region_of(graph: Graph, pairs: Sequence[Pair], parts: int) -> _Region:
