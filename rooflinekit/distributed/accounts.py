@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from rooflinekit.distributed.groups import Setting
-from rooflinekit.distributed.records import Layout, Recipe
+from rooflinekit.distributed.records import Recipe
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.libraries import capability_of
@@ -91,44 +91,10 @@ class Accounts:
         return self.parts() | {name: getattr(self, name) for name in sums}
 
 
-def at_update(
-    layout: Layout, recipe: Recipe, device: Device, *, dense: float, experts: float, gathered: float, copies: int,
-    node: int, parts: int, few: int, ends: float, host: float,
-) -> tuple[Accounts, float]:  # fmt: skip
-    """While the optimizer steps; and gradients in 16 bits that are added to those in fp32 when backward ends.
-
-    dense, experts: numbers of weights. gathered: the most that FSDP gathers at once. copies, node: GPUs with the same
-    weights, and those of a node. parts, few: GPUs that share the optimizer's state of weights, of experts. ends: of the
-    weights, those of the embedding and the head.
-
-    Beside the gradients themselves DistributedDataParallel keeps buckets of as many bytes (torch's documentation of
-    `gradient_as_bucket_view`); Megatron's gradients are views of its buffers. Where gradients are summed in fp32
-    and no product adds to the sums, as in nanotron's FP32GradientAccumulator, backward leaves those of all weights
-    in 16 bits first. PyTorch's multi-tensor Adam makes the roots of all second moments at once.
-    """
-    stated, wide, whole = recipe.dtype.itemsize, 4 if recipe.master else recipe.dtype.itemsize, dense + experts
-    state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
-    if layout.gathers:
-        own = dense / (node if layout.sharding == "hybrid" else copies) + experts / few
-        unsharded = whole if layout.sharding == "grad-op" else 2 * gathered
-        weights = stated * (unsharded + (0 if recipe.master else own))  # shards in fp32 are the optimizer's
-        gradients, buffers, passing = wide * own, stated * gathered, 0.0
-    else:
-        own = whole if layout.sharding == "ddp" else dense / parts + experts / few
-        weights = weight_itemsize(device, recipe) * (whole - ends) + stated * ends
-        gradients = (4 if recipe.main_gradients else stated) * whole
-        apart = recipe.main_gradients and not recipe.fused
-        buckets = copies > 1 and not recipe.fused and not (apart and layout.sharding == "zero-1")
-        buffers, passing = buckets * stated * whole, apart * stated * whole
-    # cuBLAS has one for the thread of forward, and one for that of backward.
-    workspace = 2 * (_DETERMINISTIC if recipe.deterministic else product_workspace(device))
-    workspace += recipe.fused * _FUSED[(capability_of(device) or (0,))[0] >= 9]
-    found = Accounts(
-        moment="update", weights=weights, gradients=gradients, optimizer=state * own, activations=0.0,
-        working=wide * own if recipe.optimizer == "foreach" else 0.0, buffers=buffers + workspace,
-        capacity=device.dram.capacity, host=host,
-    )  # fmt: skip
-    return found, passing
+def workspace_of(device: Device, recipe: Recipe) -> int:
+    """Bytes that cuBLAS keeps for the threads of forward and of backward, and Transformer Engine for its products."""
+    own = 2 * (_DETERMINISTIC if recipe.deterministic else product_workspace(device))
+    return own + recipe.fused * _FUSED[(capability_of(device) or (0,))[0] >= 9]
 
 
 def weight_itemsize(device: Device, recipe: Recipe) -> int:

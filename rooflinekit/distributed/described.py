@@ -10,7 +10,7 @@ from itertools import chain, product
 from types import MappingProxyType
 from typing import Any
 
-from rooflinekit.distributed.accounts import Accounts, Offload, at_update
+from rooflinekit.distributed.accounts import Accounts, Offload, weight_itemsize, workspace_of
 from rooflinekit.distributed.groups import Groups, Setting
 from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
@@ -258,15 +258,9 @@ class Planner:
 
     def _course(self, k: int, under_way: int) -> tuple[Accounts, ...]:
         """Of stage k. under_way: micro-batches that it keeps, by its chunks."""
-        (dense, experts, ends, layers), (parts, few) = self._held(k), self.sharers
         saved, micro_batches = self.pieces.saved_bytes, max(under_way, self.layout.chunks) / self.layout.chunks
-        stands, passing = at_update(
-            self.layout, self.recipe, self.place.machines[0].device, dense=dense, experts=experts,
-            gathered=max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends), parts=parts,
-            few=few, ends=ends, copies=len(self.groups.members["data"]),
-            node=len(self.groups.members["node"]), host=self.offload.host_bytes(micro_batches),
-        )  # fmt: skip
-        kept = saved["layer"] * self.offload.kept(layers, micro_batches)
+        stands, passing = self._at_update(k, self.offload.host_bytes(micro_batches))
+        kept = saved["layer"] * self.offload.kept(self._held(k)[-1], micro_batches)
         first, last = k == 0, k == self.layout.pipeline - 1
         kept += saved.get("embedding", 0) * first * -(-under_way // self.layout.chunks)
         other = kept * (1 - 1 / under_way)  # of the micro-batches, each through a chunk, whose backward comes later
@@ -284,6 +278,39 @@ class Planner:
             ),
             replace(stands, working=stands.working + left),
         )  # fmt: skip
+
+    def _at_update(self, k: int, host_bytes: float) -> tuple[Accounts, float]:
+        """While the optimizer of stage k steps; and gradients in 16 bits that are added to those in fp32 when backward
+        ends.
+
+        Beside the gradients themselves DistributedDataParallel keeps buckets of as many bytes (torch's documentation of
+        `gradient_as_bucket_view`); Megatron's gradients are views of its buffers. Where gradients are summed in fp32
+        and no product adds to the sums, as in nanotron's FP32GradientAccumulator, backward leaves those of all weights
+        in 16 bits first. PyTorch's multi-tensor Adam makes the roots of all second moments at once.
+        """
+        lay, recipe, device, members = self.layout, self.recipe, self.place.machines[0].device, self.groups.members
+        (dense, experts, ends, _), (parts, few), copies = self._held(k), self.sharers, len(members["data"])
+        stated, wide, whole = recipe.dtype.itemsize, 4 if recipe.master else recipe.dtype.itemsize, dense + experts
+        state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
+        if lay.gathers:
+            gathered = max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends)  # the most at once
+            own = dense / (len(members["node"]) if lay.sharding == "hybrid" else copies) + experts / few
+            unsharded = whole if lay.sharding == "grad-op" else 2 * gathered
+            weights = stated * (unsharded + (0 if recipe.master else own))  # shards in fp32 are the optimizer's
+            gradients, buffers, passing = wide * own, stated * gathered, 0.0
+        else:
+            own = whole if lay.sharding == "ddp" else dense / parts + experts / few
+            weights = weight_itemsize(device, recipe) * (whole - ends) + stated * ends
+            gradients = (4 if recipe.main_gradients else stated) * whole
+            apart = recipe.main_gradients and not recipe.fused
+            buckets = copies > 1 and not recipe.fused and not (apart and lay.sharding == "zero-1")
+            buffers, passing = buckets * stated * whole, apart * stated * whole
+        found = Accounts(
+            moment="update", weights=weights, gradients=gradients, optimizer=state * own, activations=0.0,
+            working=wide * own if recipe.optimizer == "foreach" else 0.0, host=host_bytes,
+            buffers=buffers + workspace_of(device, recipe), capacity=device.dram.capacity,
+        )  # fmt: skip
+        return found, passing
 
 
 # The fastest layouts, by bounds that skip what cannot win.
