@@ -314,11 +314,11 @@ def spread(graph: Graph, parts: int, imbalance: float = 1.0) -> Spread:
 
 def agreed(graph: Graph, ddp: DDP, copies: int, experts: int, own: frozenset[str]) -> Graph:
     """Gradients of experts reduced among the devices that have the same ones, all others among all copies."""
+    if not own:
+        return replicated(graph, ddp, copies)
     apart = tuple(spec for spec in graph.gradients if spec.memory in own)
     shared = tuple(spec for spec in graph.gradients if spec.memory not in own)
     found = replicated(replace(graph, gradients=shared), ddp, copies)
-    if not own:
-        return found
     both = replicated(replace(found, gradients=apart), ddp, copies // experts, group="expert data")
     return replace(both, gradients=(*found.gradients, *both.gradients))
 

@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from rooflinekit.distributed.context import cut_by_context
-from rooflinekit.distributed.groups import BATCH, Setting, batch_of
+from rooflinekit.distributed.groups import BATCH, Groups, Setting, batch_of
 from rooflinekit.distributed.mixtures import Spread, agreed, spread
 from rooflinekit.distributed.pipeline import orders
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
 from rooflinekit.distributed.queues import DeviceRun, Message, copied_s, program_of, run_devices, waits_of
 from rooflinekit.distributed.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
-from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, rewritten, sharded
+from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, sharded, with_threads
 from rooflinekit.distributed.saving import check_savers, host_bytes, saving
 from rooflinekit.distributed.staged import Chunk, Plan, crossing_bytes, run_stages, stage_of_blocks, stages_of, tasks_of
 from rooflinekit.distributed.tensor import cut, cut_by_tokens
@@ -65,20 +65,21 @@ def plan(
     """
     check_execution(strategy, setting.gpus, setting.execution)
     check_savers(savers, setting.execution)
-    batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
-    alone = _Alone(graph=graph, setting=setting, machines=tuple(machines))
+    batch, alone = batch_of(graph), _Alone(graph=graph, setting=setting)
     stretch = 1.0 if measured is None else _stretch(graph, setting, strategy, *measured)
     if isinstance(strategy, Mesh):
-        shares, messages, busy_s = _on_mesh(graph, setting, strategy, savers)
+        parts = _even_copies(batch, setting, strategy, savers)
+    elif proportional:
+        parts = split_by_rate(batch, [1 / alone.each[setting.machine(n).name].total_s for n in setting.numbers])
     else:
-        parts = (
-            split_by_rate(batch, [1 / alone.each[machine.name].total_s for machine in machines])
-            if proportional
-            else split_evenly(batch, len(machines))
-        )
-        steps = _replicas(graph, setting, strategy, parts, savers)
+        parts = split_evenly(batch, setting.gpus)
+    mesh, _ = _groups_and_way(strategy)
+    if mesh.pipeline > 1:
+        shares, messages, busy_s = run_stages(_in_stages(graph, setting, mesh, savers, parts[0]))
+    else:
+        steps = _steps(graph, setting, strategy, parts, savers)
         threads = setting.gpus if isinstance(strategy, DataParallel) else 1
-        shares, messages, busy_s = _together(steps, setting, Mesh(), threads, stretch)
+        shares, messages, busy_s = _together(steps, setting.groups(mesh), setting, threads, stretch)
     nccl_bytes = buffers_of(message.timing for message in messages)
     shares = tuple(replace(share, nccl_bytes=nccl_bytes) for share in shares)
     step = shares[0].prediction.graph
@@ -96,34 +97,23 @@ class _Alone:
 
     graph: Graph
     setting: Setting
-    machines: tuple[Machine, ...]
 
     @cached_property
     def each(self) -> dict[str, Prediction]:
         """On each kind of device, by name."""
-        return {machine.name: self.setting.predict(self.graph, machine) for machine in self.machines}
+        machines = _kinds(self.setting, self.setting.numbers).values()
+        return {machine.name: self.setting.predict(self.graph, machine) for machine in machines}
 
     def __call__(self) -> Prediction:
         return min(self.each.values(), key=lambda p: p.total_s)
 
 
-#: A kind of device: numbers, samples of each, and the step that it runs.
-_Kind: TypeAlias = tuple[tuple[int, ...], int, Machine, Graph]
-#: Each kind of device's share, what is sent, and how long the links are busy.
-_Ran: TypeAlias = tuple[tuple[Share, ...], tuple[Message, ...], float]
-
-
-def _replicas(
-    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[int], savers: Savers
-) -> Iterator[_Kind]:
-    """Whole models, each with a part of the batch. Devices of one kind with as many samples run the same."""
-    sized = {samples: _sized(graph, samples, setting, strategy, savers) for samples in set(parts)}
-    firsts = [not i and isinstance(strategy, DataParallel) for i in range(setting.gpus)]
-    for numbers, machine in _kinds(setting, setting.numbers, parts, firsts).items():
-        place = setting.numbers.index(numbers[0])
-        own = saving(sized[parts[place]], savers, machine.device, setting.host)
-        step = rewritten(own, strategy, setting.gpus, setting.host, first=firsts[place])
-        yield numbers, parts[place], machine, step
+def _even_copies(batch: int, setting: Setting, mesh: Mesh, savers: Savers) -> list[int]:
+    """Samples of the copy that each device belongs to. Raises InputError for a batch that cannot be cut so."""
+    copies, pieces = mesh.copies(setting.gpus), mesh.pieces * savers.accumulate
+    if batch % (copies * pieces):
+        raise InputError(f"batch={batch} cannot be cut into {copies} copies × {pieces} microbatches")
+    return [batch // copies] * setting.gpus
 
 
 def _kinds(setting: Setting, numbers: Sequence[int], *facts: Sequence[object]) -> dict[tuple[int, ...], Machine]:
@@ -134,10 +124,15 @@ def _kinds(setting: Setting, numbers: Sequence[int], *facts: Sequence[object]) -
     return {tuple(members): setting.machine(members[0]) for members in found.values()}
 
 
-def _together(kinds: Iterable[_Kind], setting: Setting, way: Mesh, threads: int = 1, stretch: float = 1.0) -> _Ran:
-    """Devices beside each other, each kind predicted once."""
+#: A kind of device: numbers, samples of each, and the step that it runs.
+_Kind: TypeAlias = tuple[tuple[int, ...], int, Machine, Graph]
+
+
+def _together(
+    kinds: Iterable[_Kind], groups: Groups, setting: Setting, threads: int, stretch: float
+) -> tuple[tuple[Share, ...], tuple[Message, ...], float]:
+    """Devices beside each other, each kind predicted once: their shares, what is sent, how long the links are busy."""
     predicted = [(numbers, samples, setting.predict(step, machine)) for numbers, samples, machine, step in kinds]
-    groups = setting.groups(way)
     run = run_devices([program_of(p, groups, threads, stretch) for _, _, p in predicted])
     shares = (share_of(*kind, device, threads, stretch) for kind, device in zip(predicted, run.devices, strict=True))
     return tuple(shares), run.messages, run.communication_s
@@ -161,18 +156,6 @@ def share_of(
     )  # fmt: skip
 
 
-def _sized(graph: Graph, samples: int, setting: Setting, strategy: Strategy, savers: Savers) -> Graph:
-    """A device's step of so many samples, before savers and strategy. Raises InputError for uneven parts of them."""
-    if samples % savers.accumulate:
-        raise InputError(
-            f"accumulate={savers.accumulate}: {samples} samples of a device cannot be cut into so many parts"
-        )
-    own = resized(graph, **{BATCH: samples // savers.accumulate})
-    if isinstance(strategy, DDP | FSDP) and setting.gpus > 1:
-        return in_graphs(own, strategy, setting.host, setting.execution)
-    return own
-
-
 def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> bool:
     """Whether each device has room for its whole model and its even part of the batch; nothing is timed.
 
@@ -181,7 +164,7 @@ def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> 
     parts = split_evenly(batch_of(graph), setting.gpus)
     return all(
         fits_on(step, machine.device, as_run(step, setting.execution))
-        for _, _, machine, step in _replicas(graph, setting, strategy, parts, savers)
+        for _, _, machine, step in _steps(graph, setting, strategy, parts, savers)
     )
 
 
@@ -201,14 +184,37 @@ def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, 
     return seconds / p.total_s
 
 
-# A step on a mesh: tensor and context groups in pipeline stages, and copies of all that.
+# What a device runs: a part of the model by tensor and context groups and pipeline stages, on a part of the batch.
 
 
-def _within_groups(graph: Graph, mesh: Mesh, copies: int, batch: int) -> Spread:
-    """The device's part of a copy's step of so many samples.
+def _steps(graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[int], savers: Savers) -> Iterator[_Kind]:
+    """Each kind of device with as many samples; parts: those of each. Raises InputError for what cannot be cut."""
+    mesh, _ = _groups_and_way(strategy)
+    cut_graphs = {samples: _cut(graph, setting, mesh, savers, samples) for samples in set(parts)}
+    firsts = [not i and isinstance(strategy, DataParallel) for i in range(setting.gpus)]
+    for numbers, machine in _kinds(setting, setting.numbers, parts, firsts).items():
+        place = setting.numbers.index(numbers[0])
+        own, samples = cut_graphs[parts[place]], parts[place]
+        yield numbers, samples, machine, _agreeing(own, setting, machine, strategy, savers, first=firsts[place])
 
-    Raises InputError for combinations that are not modelled.
+
+def _groups_and_way(strategy: Strategy) -> tuple[Mesh, DDP | FSDP | DataParallel]:
+    """How devices share a copy of the model, and how copies agree. Raises InputError for what is no strategy."""
+    if not isinstance(strategy, Strategy):
+        raise InputError(f"{type(strategy).__name__} is not supported here")
+    return (strategy, strategy.data) if isinstance(strategy, Mesh) else (Mesh(), strategy)
+
+
+def _cut(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, samples: int) -> Spread:
+    """The device's part of a copy's step, of one piece of so many samples.
+
+    Raises InputError for samples and for combinations that cannot be.
     """
+    copies, pieces = mesh.copies(setting.gpus), mesh.pieces * savers.accumulate
+    if samples % pieces:
+        raise InputError(
+            f"accumulate={savers.accumulate}: {samples} samples of a device cannot be cut into so many parts"
+        )
     if copies % mesh.expert:
         raise InputError(f"Mesh expert: expected a divisor of the {copies} copies; got {mesh.expert}")
     if mesh.expert > 1 and isinstance(mesh.data, FSDP):
@@ -219,42 +225,39 @@ def _within_groups(graph: Graph, mesh: Mesh, copies: int, batch: int) -> Spread:
         )
     if mesh.context > 1 and mesh.expert > 1:
         raise InputError("Mesh context: does not go with expert of 2 or more; leave out one of the two")
-    own = spread(cut_by_context(graph, mesh.context, mesh.context_way, batch), mesh.expert, mesh.imbalance)
-    cut_graph = cut_by_tokens(own.graph, mesh.tensor) if mesh.sequence else cut(own.graph, mesh.tensor)
-    return replace(own, graph=cut_graph)
+    piece = resized(graph, **{BATCH: samples // pieces})
+    in_context = cut_by_context(piece, mesh.context, mesh.context_way, samples // pieces)
+    own = spread(in_context, mesh.expert, mesh.imbalance)
+    return replace(own, graph=(cut_by_tokens if mesh.sequence else cut)(own.graph, mesh.tensor))
 
 
-def _on_mesh(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> _Ran:
-    """A step on tensor and context groups in pipeline stages. Raises InputError for sizes that do not divide."""
-    copies, batch = mesh.copies(setting.gpus), batch_of(graph)
-    pieces = copies * mesh.pieces * savers.accumulate
-    if batch % pieces:
-        raise InputError(f"batch={batch} cannot be cut into {copies} copies × {pieces // copies} microbatches")
-    own = _within_groups(resized(graph, **{BATCH: batch // pieces}), mesh, copies, batch // pieces)
-    if mesh.pipeline > 1:
-        if savers.accumulate > 1:
-            raise InputError("a pipeline splits its batch into microbatches; give microbatches instead of accumulate")
-        return run_stages(_in_stages(own.graph, setting, mesh, savers))
-    steps = (
-        (numbers, batch // copies, machine, _agreeing(own, setting, machine, mesh, savers))
-        for numbers, machine in _kinds(setting, setting.numbers).items()
-    )
-    return _together(steps, setting, mesh)
+def _agreeing(
+    own: Spread, setting: Setting, machine: Machine, strategy: Strategy, savers: Savers, *, first: bool = False
+) -> Graph:
+    """The step of a copy, or of a stage of it, on a device; those that share sequences agree as copies do.
 
-
-def _agreeing(own: Spread, setting: Setting, machine: Machine, mesh: Mesh, savers: Savers) -> Graph:
-    """The step of a copy, or of a stage of it, on a device; those that share sequences agree as copies do."""
+    first: whether it gathers what threads of one process have.
+    """
+    mesh, way = _groups_and_way(strategy)
     graph, copies = own.graph, mesh.copies(setting.gpus) * mesh.context
+    if isinstance(way, DataParallel):
+        step = saving(graph, savers, machine.device, setting.host)
+        return with_threads(step, way, copies, setting.host, first=first)
     if copies > 1 or mesh.pipeline > 1:
-        graph = in_graphs(graph, mesh.data if copies > 1 else None, setting.host, setting.execution)
+        graph = in_graphs(graph, way if copies > 1 else None, setting.host, setting.execution)
     step = saving(graph, savers, machine.device, setting.host)
-    if isinstance(mesh.data, FSDP):
-        return sharded(step, mesh.data, copies, kept=mesh.pipeline > 1)
-    return agreed(step, mesh.data, copies, mesh.expert, own.gradients)
+    if isinstance(way, FSDP):
+        return sharded(step, way, copies, kept=mesh.pipeline > 1)
+    return agreed(step, way, copies, mesh.expert, own.gradients)
 
 
-def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> Plan:
-    """What each stage runs of a piece. The model is cut by what the slowest device of each stage takes."""
+def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, samples: int) -> Plan:
+    """What each stage runs of a piece of a copy's samples. The model is cut by what the slowest device of each stage
+    takes.
+    """
+    graph = _cut(graph, setting, mesh, savers, samples).graph
+    if savers.accumulate > 1:
+        raise InputError("a pipeline splits its batch into microbatches; give microbatches instead of accumulate")
     plane, chunks = setting.gpus // mesh.pipeline, mesh.chunks if mesh.schedule == "interleaved" else 1
     parts, groups = mesh.pipeline * chunks, setting.groups(mesh)
     kinds = [_kinds(setting, setting.numbers[k * plane : (k + 1) * plane]) for k in range(mesh.pipeline)]
@@ -265,8 +268,7 @@ def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers) -> Pl
     def chunk(k: int, machine: Machine) -> Chunk:
         """A stage on a device: a step of two pieces, where there are more than one."""
         own, pieces = Spread(graph=graphs[k], gradients=frozenset()), min(2, mesh.pieces)
-        step = _agreeing(own, setting, machine, mesh, replace(savers, accumulate=pieces))
-        p = setting.predict(step, machine)
+        p = setting.predict(_agreeing(own, setting, machine, mesh, replace(savers, accumulate=pieces)), machine)
         return Chunk(
             prediction=p, parts=pieces, piece=saving(graphs[k], savers, machine.device, setting.host),
             tasks=tasks_of(p, groups, first=k == 0, last=k == parts - 1),

@@ -41,17 +41,6 @@ from rooflinekit.step.entry import entry_of
 from rooflinekit.step.execution import Execution
 
 
-def rewritten(graph: Graph, strategy: Strategy, ranks: int, host: Host, *, first: bool = True) -> Graph:
-    """What one of so many devices runs. first: whether it is the first one."""
-    if isinstance(strategy, DataParallel):
-        return with_threads(graph, strategy, ranks, host, first=first)
-    if isinstance(strategy, DDP):
-        return replicated(graph, strategy, ranks)
-    if isinstance(strategy, FSDP):
-        return sharded(graph, strategy, ranks)
-    raise InputError(f"{type(strategy).__name__} is not supported here")
-
-
 def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph:
     """What each of several processes runs. A graph without gradients, or for one process, stays as it is.
 
