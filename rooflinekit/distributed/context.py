@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from rooflinekit.distributed.rewriting import bytes_of, on_tensors, owners_of, sent_by, wait
 from rooflinekit.distributed.tensor import STANDING, casts_of, divided_along
 from rooflinekit.errors import InputError
-from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Basis, Op, Phase, PricedOp, TensorSpec, memories
-from rooflinekit.ir.sizes import ceil_div
+from rooflinekit.ir.op import Basis, Op, Phase, PricedOp, TensorSpec, memories, nothing
+from rooflinekit.ir.sizes import Size, ceil_div
 
 
 def cut_by_context(graph: Graph, parts: int, way: str, batch: int) -> Graph:
@@ -51,7 +51,7 @@ def cut_by_context(graph: Graph, parts: int, way: str, batch: int) -> Graph:
         if not is_attention(p.op):
             priced.append(own)
         elif way == "ring":
-            priced += _Ring(own=own, whole=p, parts=parts).ops()
+            priced += ring_attention(own, p, parts)
         else:
             priced += gathered_attention(own, p)
     return replace(
@@ -108,29 +108,32 @@ class _Cutter:
                     "of tokens to cut; leave out context"
                 )
             return p
-        by_row = found.op.outputs[0] != op.outputs[0]
+        size = "m" if found.op.outputs[0] != op.outputs[0] else "k"  # rows are cut, or what is summed up
         whole = [{s.memory: s for s in own if self.thin(s) is s} for own in (op.inputs, op.outputs)]
-        fixed = [bytes_of(specs.values()) for specs in whole]
-        return replace(found, costs=tuple(self._cost(cost, *fixed, by_row=by_row) for cost in p.costs))
-
-    def _cost(self, cost: Cost, read: int, written: int, *, by_row: bool) -> Cost:
-        """Of a part. read, written: bytes of tensors that stay whole; by_row: rows are cut, not what is summed up."""
-        thin = cost.map(lambda size: ceil_div(int(size), self.parts))
-        return replace(
-            thin, gemms=tuple(_along(gemm, "m" if by_row else "k", self.parts) for gemm in cost.gemms),
-            read_bytes=self._traffic(int(cost.read_bytes), read),
-            write_bytes=self._traffic(int(cost.write_bytes), written),
+        read, written = (bytes_of(specs.values()) for specs in whole)
+        costs = (
+            _along(cost, [size] * len(cost.gemms), self.parts, self._traffic(int(cost.read_bytes), read),
+                   self._traffic(int(cost.write_bytes), written))
+            for cost in p.costs
         )  # fmt: skip
+        return replace(found, costs=tuple(costs))
 
     def _traffic(self, size: int, fixed: int) -> int:
         """Bytes: tensors that are whole, or of a table the rows that tokens ask for."""
         return fixed + ceil_div(size - fixed, self.parts) if size >= fixed else ceil_div(size, self.parts)
 
 
-def _along(gemm: Gemm, size: str, parts: int) -> Gemm:
-    """A product of a part of one of its sizes."""
-    needed = None if gemm.needed is None else ceil_div(int(gemm.needed), parts)
-    return replace(gemm, needed=needed, **{size: ceil_div(int(getattr(gemm, size)), parts)})
+def _along(cost: Cost, sizes: Sequence[str], parts: int, read_bytes: Size, write_bytes: Size) -> Cost:
+    """That of a part, with each product cut along one of its sizes."""
+
+    def part(size: Size) -> int:
+        return ceil_div(int(size), parts)
+
+    gemms = (
+        replace(gemm, needed=None if gemm.needed is None else part(gemm.needed), **{size: part(getattr(gemm, size))})
+        for gemm, size in zip(cost.gemms, sizes, strict=True)
+    )
+    return replace(cost.map(part), gemms=tuple(gemms), read_bytes=read_bytes, write_bytes=write_bytes)
 
 
 # Attention of a context group, from an op on a device's tokens: around a ring, or on what is gathered.
@@ -176,64 +179,49 @@ def _like(specs: Iterable[TensorSpec], mark: str) -> list[TensorSpec]:
     return [replace(spec, name=f"{spec.name} {mark}", storage="") for spec in specs]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ring:
-    own: PricedOp
-    whole: PricedOp
-    parts: int
+def ring_attention(own: PricedOp, whole: PricedOp, parts: int) -> list[PricedOp]:
+    """A block after the other; beside each the next one's keys, and the gradients of the last one's, are sent.
 
-    def ops(self) -> list[PricedOp]:
-        """A block after the other; beside each the next one's keys, and the gradients of the last one's, are sent."""
-        op, last, backward = self.own.op, self.parts - 1, self.own.op.phase is Phase.BACKWARD
-        results = op.outputs[: 3 if backward else 1]  # what blocks add up to: the output, or all gradients
-        keys: Sequence[TensorSpec] = keys_of(op)
-        made: Sequence[TensorSpec] = ()  # the sum up to a block; after the last one what the op makes
-        found: list[PricedOp] = []
-        for j in range(self.parts):
-            before, made = made, results if j == last else _like(results, f"up to {j}")
-            part = _like(results, f"of block {j}") if j else made
-            coming = _like(keys_of(op), f"{j + 1} of {op.name}") if j < last else []
-            sent = [*(keys if coming else ()), *(before[1:3] if backward else ())]
-            key = f"{op.name} hop {j + 1}"
-            if sent:
-                found.append(sent_by(op, key, "send-recv", "ring", sent, coming, blocking=False))
-            found.append(self._block(op.name if j == last else f"{op.name} block {j}", keys, part))
-            if j:
-                found.append(self._merged(j, [*before, *part], made))
-            if sent:
-                found.append(wait([key], op.phase, "ring", op.module))
-            keys = coming
-        if backward:
-            found.append(sent_by(op, f"{op.name} last hop", "send-recv", "ring", made[1:3]))
-        return found
+    own, whole: as of `gathered_attention`.
+    """
+    op, last, backward = own.op, parts - 1, own.op.phase is Phase.BACKWARD
+    # A block's keys are those of one device too: of the two sizes that are tokens the second is cut as well, columns of
+    # scores, or what is summed up. Bytes are those of a device's tensors.
+    sizes = [["n" if int(gemm.n) == int(gemm.m) else "k" for gemm in cost.gemms] for cost in whole.costs]
+    costs = tuple(
+        _along(cost, cut, parts, cost.read_bytes, cost.write_bytes) for cost, cut in zip(own.costs, sizes, strict=True)
+    )
+    results = op.outputs[: 3 if backward else 1]  # what blocks add up to: the output, or all gradients
+    keys: Sequence[TensorSpec] = keys_of(op)
+    made: Sequence[TensorSpec] = ()  # the sum up to a block; after the last one what the op makes
+    found: list[PricedOp] = []
+    for j in range(parts):
+        before, made = made, results if j == last else _like(results, f"up to {j}")
+        part = _like(results, f"of block {j}") if j else made
+        coming = _like(keys_of(op), f"{j + 1} of {op.name}") if j < last else []
+        sent = [*(keys if coming else ()), *(before[1:3] if backward else ())]
+        key = f"{op.name} hop {j + 1}"
+        if sent:
+            found.append(sent_by(op, key, "send-recv", "ring", sent, coming, blocking=False))
+        name = op.name if j == last else f"{op.name} block {j}"  # others know the op by its name
+        block = replace(_with_keys(op, keys), name=name, outputs=(*part, *op.outputs[len(part) :]))
+        found.append(replace(own, op=block, costs=costs))
+        if j:
+            found.append(_merged(op, j, (*before, *part), tuple(made)))
+        if sent:
+            found.append(wait([key], op.phase, "ring", op.module))
+        keys = coming
+    if backward:
+        found.append(sent_by(op, f"{op.name} last hop", "send-recv", "ring", made[1:3]))
+    return found
 
-    def _block(self, name: str, keys: Sequence[TensorSpec], part: Sequence[TensorSpec]) -> PricedOp:
-        """The query against one device's keys. The last one has the op's name, by which others know it."""
-        op = self.own.op
-        return replace(
-            self.own, costs=tuple(map(self._cost, self.own.costs, self.whole.costs)),
-            op=replace(_with_keys(op, keys), name=name, outputs=(*part, *op.outputs[len(part) :])),
-        )  # fmt: skip
 
-    def _cost(self, own: Cost, whole: Cost) -> Cost:
-        """Of a block: its keys are those of one device too. Bytes are those of a device's tensors."""
-        thin = own.map(lambda size: ceil_div(int(size), self.parts))
-        # The second of the two sizes that are tokens: columns of scores, or what is summed up.
-        gemms = tuple(
-            _along(a, "n" if int(b.n) == int(b.m) else "k", self.parts)
-            for a, b in zip(own.gemms, whole.gemms, strict=True)
-        )
-        return replace(thin, gemms=gemms, read_bytes=own.read_bytes, write_bytes=own.write_bytes)
-
-    def _merged(self, j: int, given: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> PricedOp:
-        """A block's result, scaled, and the sum before it."""
-        op = Op(
-            name=f"{self.own.op.name} sum {j}", kind="aten.add", module=self.own.op.module, phase=self.own.op.phase,
-            inputs=tuple(given), outputs=tuple(made),
-        )  # fmt: skip
-        numel = sum(int(spec.numel) for spec in made)
-        cost = Cost(vector_flop=_MERGE_FLOP * numel, read_bytes=bytes_of(given), write_bytes=bytes_of(made))
-        return PricedOp(op=op, costs=(cost,), basis=Basis.RULE)
+def _merged(op: Op, j: int, given: tuple[TensorSpec, ...], made: tuple[TensorSpec, ...]) -> PricedOp:
+    """A block's result, scaled, and the sum before it."""
+    added = replace(op, name=f"{op.name} sum {j}", kind="aten.add", inputs=given, outputs=made, attrs=nothing())
+    numel = sum(int(spec.numel) for spec in made)
+    cost = Cost(vector_flop=_MERGE_FLOP * numel, read_bytes=bytes_of(given), write_bytes=bytes_of(made))
+    return PricedOp(op=added, costs=(cost,), basis=Basis.RULE)
 
 
 def keys_of(op: Op) -> tuple[TensorSpec, ...]:

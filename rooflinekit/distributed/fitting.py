@@ -59,16 +59,6 @@ class Trial:
         return ", ".join(words) or "as it is"
 
     @property
-    def total_s(self) -> float:
-        """Wall time of the step."""
-        return self.prediction.total_s
-
-    @property
-    def fits(self) -> bool:
-        """Whether every device's memory suffices."""
-        return self.prediction.fits
-
-    @property
     def peak_bytes(self) -> int:
         """Of the device that needs most."""
         return self.prediction.peak_bytes
@@ -98,17 +88,18 @@ class Fitting(FirstLine):
     @cached_property
     def _ranked(self) -> list[Trial]:
         """The fastest first."""
-        return sorted(self.trials, key=lambda trial: trial.total_s)
+        return sorted(self.trials, key=lambda trial: trial.prediction.total_s)
 
     @property
     def fastest(self) -> Trial | None:
         """The fastest that fits, however much it changes; None where none does."""
-        return next((trial for trial in self._ranked if trial.fits), None)
+        return next((trial for trial in self._ranked if trial.prediction.fits), None)
 
     @cached_property
     def best(self) -> Trial | None:
         """The fastest that fits, or one within 2 % of it that changes less; None where none does."""
-        near = [t for t in self._ranked if t.fits and self.fastest and t.total_s <= _AS_FAST * self.fastest.total_s]
+        fitting = [trial for trial in self._ranked if trial.prediction.fits]
+        near = [t for t in fitting if t.prediction.total_s <= _AS_FAST * fitting[0].prediction.total_s]
         return min(near, key=lambda trial: trial.changes, default=None)
 
     @property
@@ -141,9 +132,9 @@ class Fitting(FirstLine):
         rows = [
             {
                 "combination": trial.name,
-                "total_s": trial.total_s,
+                "total_s": trial.prediction.total_s,
                 "peak_bytes": trial.peak_bytes,
-                "fits": trial.fits,
+                "fits": trial.prediction.fits,
                 "throughput": trial.prediction.throughput,
                 **{f"largest_{name}": value for name, value in trial.largest.items()},
             }
@@ -170,7 +161,7 @@ class Fitting(FirstLine):
             return "nothing fits"
         if self.best is self.fastest:
             return f"fastest that fits: {self.best.name}"
-        chosen, least = (format_quantity(t.total_s, "s") for t in (self.best, self.fastest))
+        chosen, least = (format_quantity(t.prediction.total_s, "s") for t in (self.best, self.fastest))
         return (
             f"chosen: {self.best.name}: {chosen} is within {_AS_FAST - 1:.0%} of the fastest that fits "
             f"({self.fastest.name}: {least}), and it changes less"
@@ -184,8 +175,8 @@ class Fitting(FirstLine):
         """Name, time, memory, whether it fits, and the largest sizes at which it does; the fastest first."""
         return [
             [
-                one.name, format_quantity(one.total_s, "s"), format_bytes(one.peak_bytes),
-                "fits" if one.fits else "does not fit",
+                one.name, format_quantity(one.prediction.total_s, "s"), format_bytes(one.peak_bytes),
+                "fits" if one.prediction.fits else "does not fit",
                 *(f"{name} ≤ {value}" for name, value in one.largest.items()),
             ]
             for one in self._ranked
@@ -228,9 +219,9 @@ def try_all(
             add(chain(*found))
             if setting.execution.backend == "eager":
                 open_ends += _open_ends(*found, wanted=not optimizer)
-    for one, wanted in sorted(open_ends, key=lambda end: (not end[1], end[0].total_s)):
-        fitting = [trial.total_s for trial in trials if trial.fits]
-        if wanted or _AS_FAST * one.total_s < min(fitting, default=math.inf):
+    for one, wanted in sorted(open_ends, key=lambda end: (not end[1], end[0].prediction.total_s)):
+        fitting = [trial.prediction.total_s for trial in trials if trial.prediction.fits]
+        if wanted or _AS_FAST * one.prediction.total_s < min(fitting, default=math.inf):
             add(_just_fitting(one, setting))
     return Fitting(trials=tuple(map(with_largest, trials)))
 
@@ -270,10 +261,10 @@ def _open_ends(plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -
     """Of those that do not fit with all activations: the one in most parts, and if `wanted` that in as few as
     checkpoints of all fit in; and whether it is tried in any case.
     """
-    left = [trial for trial in plain if not trial.fits]
+    left = [trial for trial in plain if not trial.prediction.fits]
     if not left:
         return []
-    fitting = {trial.prediction.savers.accumulate for trial in full if trial.fits}
+    fitting = {trial.prediction.savers.accumulate for trial in full if trial.prediction.fits}
     fewest = next((trial for trial in left if trial.prediction.savers.accumulate in fitting), left[-1])
     return [(fewest, True)] * wanted + [(left[-1], False)] * (not wanted or fewest is not left[-1])
 

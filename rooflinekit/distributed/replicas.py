@@ -108,10 +108,8 @@ def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph
         specs = [gradient.spec for gradient in group]
         kept_parts = [parts[spec.memory] for spec in specs]
         send = collective(f"reduce {k}", "reduce-scatter", phase=Phase.BACKWARD, inputs=specs, outputs=kept_parts)
-        if kept and way.stage == 3:
-            put.before[end].append(send)
-        else:
-            put.after[max(gradient.place for gradient in group)].append(send)
+        late = kept and way.stage == 3
+        (put.before[end] if late else put.after[max(gradient.place for gradient in group)]).append(send)
     put.before[end].append(wait([f"reduce {k}" for k in range(len(groups))], Phase.BACKWARD))
     weights = graph.learned
     shares = {spec.memory: _part(spec, spec.name, ranks) for spec in weights}
