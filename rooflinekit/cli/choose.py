@@ -17,7 +17,7 @@ from rooflinekit.cli.options import (
     HOSTS,
     LISTED,
     MEASURED,
-    ONE_OR_MORE,
+    BesideCluster,
     Carbon,
     Limits,
     Measured,
@@ -25,6 +25,7 @@ from rooflinekit.cli.options import (
     Prices,
     Purchase,
     Rank,
+    StrategyName,
     Target,
     changes_of,
     say_notes,
@@ -103,7 +104,7 @@ def transfer(
         "predict for several GPUs, instead of --gpu; needs --mode training",
         CLUSTERS,
     ] = None,
-    gpus: Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
+    gpus: BesideCluster = None,
     strategy: Annotated[str | None, f"with --cluster: {NAMED}"] = None,
     mark: Annotated[str | None, "with a trace: the record_function that marks a step"] = None,
     rank: Rank = None,
@@ -369,8 +370,8 @@ def power(
         f"instead of --gpu: {LISTED}; a training step on its GPUs, all under the same limit",
         CLUSTERS,
     ] = None,
-    gpus: Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
-    strategy: Annotated[str, "with --cluster: one that `rooflinekit parallel` has"] = "ddp",
+    gpus: BesideCluster = None,
+    strategy: StrategyName = "ddp",
 ) -> Answer:
     """Predict time and energy at every power limit, and find the best.
 
@@ -414,8 +415,8 @@ def cost(
     cluster: Annotated[
         list[str] | None, "--cluster NAME|FILE.yaml", f"price a training step on {LISTED}; repeatable", CLUSTERS
     ] = None,
-    gpus: Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
-    strategy: Annotated[str, "with --cluster: one that `rooflinekit parallel` has"] = "ddp",
+    gpus: BesideCluster = None,
+    strategy: StrategyName = "ddp",
 ) -> Answer:
     """Price a step, a million samples or a run, cheapest first.
 

@@ -48,6 +48,9 @@ Model = Annotated[
 ]
 Draft = Annotated[bool, "accept draft specifications, whose numbers are not confirmed"]
 ClusterName = Annotated[str, "--cluster NAME|FILE.yaml", LISTED, CLUSTERS]
+ClusterGpus = Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE]
+BesideCluster = Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE]
+StrategyName = Annotated[str, "with --cluster: one that `rooflinekit parallel` has"]
 Force = Annotated[bool, "replace a file that exists"]
 Rank = Annotated[
     int | None, "for a folder of traces: read only this rank; by default the mean of all ranks", NONE_OR_MORE

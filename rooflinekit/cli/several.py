@@ -16,6 +16,7 @@ from rooflinekit.cli.options import (
     NONE_OR_MORE,
     ONE_OR_MORE,
     Carbon,
+    ClusterGpus,
     ClusterName,
     Model,
     Purchase,
@@ -98,7 +99,7 @@ def parallel(
     workload: Workload,
     target: Target,
     cluster: ClusterName,
-    gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
+    gpus: ClusterGpus = None,
     strategy: Annotated[str, f"{NAMED}; or mesh, which combines those marked mesh below"] = "ddp",
     split: Annotated[str, "how the batch is split: even, or proportional to each device's speed"] = "even",
     *,
@@ -156,7 +157,7 @@ def fit_into(
     workload: Workload,
     target: Target,
     cluster: Annotated[str | None, "--cluster NAME|FILE.yaml", "instead of --gpu: " + LISTED, CLUSTERS] = None,
-    gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
+    gpus: ClusterGpus = None,
     policy: Annotated[
         Path | None, "--policy FILE.py", "also write the choice as Python, to paste into a script"
     ] = None,
@@ -213,7 +214,7 @@ def train(
     cluster: ClusterName,
     batch: Annotated[int, "sequences of a step, over all GPUs together", ONE_OR_MORE],
     seq: Annotated[int, "tokens of each sequence", ONE_OR_MORE] = 4096,
-    gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
+    gpus: ClusterGpus = None,
     recipe: Annotated[
         str, "the training program to predict: megatron, nemo, nanotron, torchtitan, huggingface …"
     ] = "megatron",
@@ -313,7 +314,7 @@ def collective(
         str, "--bytes SIZE", "the size of the tensor, such as '100 MB'; for all-gather, of the gathered result"
     ],
     cluster: ClusterName,
-    gpus: Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE] = None,
+    gpus: ClusterGpus = None,
     algorithm: Annotated[str | None, "ring, tree, nvls or hierarchical; by default the fastest that NCCL has"] = None,
     constants: Annotated[
         Path | None, "--constants FILE.links.yaml", "constants of your links, which `rooflinekit calibrate` wrote"
