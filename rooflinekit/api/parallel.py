@@ -126,14 +126,13 @@ def fit_into(
     from rooflinekit.distributed.fitting import try_all
 
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
-    if (gpu is None) == (cluster is None):
-        raise InputError("fit_into: expected gpu=… or cluster=…")
     names = (largest,) if isinstance(largest, str) else largest
-    if gpu is not None:
+    if gpu is not None and cluster is None:
         setting = _alone(gpu, host, execution)
-    else:
-        assert cluster is not None
+    elif cluster is not None and gpu is None:
         setting = setting_of(cluster, gpus, host, execution, None)
+    else:
+        raise InputError("fit_into: expected gpu=… or cluster=…")
     graph = graph_of(workload, inputs, given, sizes_open=True, mode="training")
     return try_all(graph, setting, progress, names)
 

@@ -115,10 +115,8 @@ class _Cut:
         return any(p.columns[0].place - columns < place < p.row.place for p in self.pairs)
 
     def _shrunk(self) -> set[str]:
-        cast = {memory for memory, weight in self.casts.items() if weight in self.whole}
-        found = self.whole | cast
-        rows = {pair.row.weight for pair in self.pairs}
-        rows |= {memory for memory, weight in self.casts.items() if weight in rows}
+        parameters, rows = (_with_casts(own, self.casts) for own in (self.whole, {p.row.weight for p in self.pairs}))
+        found = set(parameters)
         for i, p in enumerate(self.graph.priced):
             op, made = p.op, p.op.made
             if op.phase is Phase.FORWARD:
@@ -127,7 +125,7 @@ class _Cut:
             elif op.phase is Phase.BACKWARD and (op.module in self.inner - self.columns - self.rows or op.read & rows):
                 found |= made
         standing = memories((*self.graph.inputs, *self.graph.weights)) | set(self.casts)
-        return (found - (standing - self.whole - cast)) | belonging_to(self.graph, self.whole)
+        return (found - standing) | parameters | belonging_to(self.graph, self.whole)
 
     def result(self, *, reduces: bool) -> Graph:
         graph, parts, whole = self.graph, self.parts, self.whole
@@ -224,6 +222,10 @@ def casts_of(graph: Graph) -> dict[str, str]:
     """Memory of what autocast makes of parameters in forward, for each layer that reads one, with the parameter's."""
     weights = memories(graph.learned)
     return {memory: origin for memory, origin in _origins(graph).items() if origin in weights and memory not in weights}
+
+
+def _with_casts(weights: set[str], casts: Mapping[str, str]) -> set[str]:
+    return weights | {memory for memory, weight in casts.items() if weight in weights}
 
 
 def _origins(graph: Graph) -> dict[str, str]:
@@ -501,8 +503,7 @@ def _region_of(graph: Graph, pairs: Sequence[Pair], parts: int) -> _Region:
     """`graph`: with its pairs cut, every op in its place."""
     region = _Region(graph=graph, parts=parts, rows=frozenset(pair.row.rows for pair in pairs))
     region.places = {spec.memory: i for i, p in enumerate(graph.priced) if p.costs for spec in p.op.outputs}
-    weights = {linear.weight for pair in pairs for linear in pair.columns}
-    weights |= {memory for memory, weight in casts_of(graph).items() if weight in weights}
+    weights = _with_casts({linear.weight for pair in pairs for linear in pair.columns}, casts_of(graph))
     region.partial = {graph.priced[pair.row.place].op.outputs[0].memory for pair in pairs}
     for p in graph.priced:
         if p.op.phase is Phase.BACKWARD and p.op.read & weights and any(cost.gemms for cost in p.costs):
