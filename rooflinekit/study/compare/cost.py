@@ -352,16 +352,13 @@ class Bounds:
             return {"per_million": None}
         return {"per_million": job.costs(price)[-1] * 1e6 / job.batch}
 
-    def kept(
-        self, found: Sequence[Prediction], rows: Sequence[dict[str, Any]]
-    ) -> tuple[list[Prediction], list[dict[str, Any]], dict[str, str]]:
-        """Those that keep the bounds, and why others do not. Raises InputError where none does."""
-        beyond = {row["gpu"]: why for row in rows if (why := self._why(row))}
-        if len(beyond) == len(rows):
-            gpu, why = next(iter(beyond.items()))
+    def beyond(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """GPUs whose rows do not keep the bounds, and why. Raises InputError where none does."""
+        found = {row["gpu"]: why for row in rows if (why := self._why(row))}
+        if len(found) == len(rows):
+            gpu, why = next(iter(found.items()))
             raise InputError(f"no GPU is left: {gpu}: {why}; allow more, or name other GPUs")
-        left = [place for place, row in enumerate(rows) if row["gpu"] not in beyond]
-        return [found[place] for place in left], [rows[place] for place in left], beyond
+        return found
 
     def _why(self, row: Mapping[str, Any]) -> str:
         drawn, cost = row["drawn_w"], row["per_million"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -255,19 +256,14 @@ def part_of(graph: Graph, *, module: str | None = None, op: str | None = None) -
     """What a part of a graph is called, and its ops. Raises InputError for a name that is not there, and for both."""
     if module is not None and op is not None:
         raise InputError("name a module or an op, not both")
-    if module is not None:
-        found = tuple(priced for priced in graph.priced if is_within(priced.op.module, module))
-        known = {priced.op.module for priced in graph.priced}
-        what, name = "module", module or graph.name
-    elif op is not None:
-        found = tuple(priced for priced in graph.priced if priced.op.name == op)
-        known = {priced.op.name for priced in graph.priced}
-        what, name = "op", op
-    else:
+    if not module and op is None:
         return graph.name, graph.priced
-    if not found:
-        raise InputError(f"{graph.name} has no {what} {name!r}{nearest(name, sorted(known))}")
-    return name, found
+    what, name = ("module", module) if module else ("op", op or "")
+    known = [priced.op.module if module else priced.op.name for priced in graph.priced]
+    belongs = [is_within(own, name) if module else own == name for own in known]
+    if not any(belongs):
+        raise InputError(f"{graph.name} has no {what} {name!r}{nearest(name, sorted(set(known)))}")
+    return name, tuple(compress(graph.priced, belongs))
 
 
 def is_within(path: str, module: str) -> bool:

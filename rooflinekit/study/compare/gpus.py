@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, islice, pairwise, permutations
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import FormatError, InputError, nearest
@@ -241,26 +241,20 @@ def compare_machines(
     if not found:
         raise FormatError(f"none of the GPUs can run it: {next(iter(refused.values()))}")
     math, tensor_core = main_format(found[0])
-    rows = [row | bounds.cost_of(p) for p, row in zip(found, _rows(found), strict=True)]
-    found, rows, beyond = bounds.kept(found, rows)
-    refused |= beyond
+    pairs = [(p, row | bounds.cost_of(p)) for p, row in zip(found, _rows(found), strict=True)]
+    beyond = bounds.beyond([row for _, row in pairs])
     column, largest_first, *_ = SORTS["cost" if sort == "per-dollar" and bounds.currency else sort]
 
-    def rank(place: int) -> tuple[bool, bool, float]:
-        row = rows[place]
-        value = row[column]
+    def rank(pair: tuple[Prediction, Mapping[str, Any]]) -> tuple[bool, bool, float]:
+        row, value = pair[1], pair[1][column]
         return not row["fits"], value is None, 0.0 if value is None else -value if largest_first else value
 
-    order = sorted(range(len(found)), key=rank)
+    kept = sorted((pair for pair in pairs if pair[1]["gpu"] not in beyond), key=rank)
+    predictions, rows = zip(*kept, strict=True)
     return GpuComparison(
-        predictions=tuple(found[place] for place in order),
-        rows=tuple(rows[place] for place in order),
-        refused=refused,
-        math=math,
-        tensor_core=tensor_core,
-        sort=sort,
+        predictions=predictions, rows=rows, refused=refused | beyond, math=math, tensor_core=tensor_core, sort=sort,
         currency=bounds.currency,
-    )
+    )  # fmt: skip
 
 
 def gpu_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
@@ -392,20 +386,16 @@ def _all_wait(comparison: GpuComparison) -> Iterator[str]:
 
 def surprise_sentences(comparison: GpuComparison) -> Iterator[str]:
     """Each GPU that is slower than one with fewer FLOP/s, beside the one for which that is most striking."""
-    named: set[str] = set()
+    first: dict[str, Pair] = {}
     for pair in comparison.surprises:
-        fast, slow = pair.faster.machine.name, pair.slower.machine.name
-        if slow in named:
-            continue
-        named.add(slow)
-        if len(named) > _SURPRISES:
-            continue
+        first.setdefault(pair.slower.machine.name, pair)
+    for slow, pair in islice(first.items(), _SURPRISES):
         yield (
-            f"More FLOP/s, yet slower: {slow} states {_peaks(pair)} of {fast}, and takes "
+            f"More FLOP/s, yet slower: {slow} states {_peaks(pair)} of {pair.faster.machine.name}, and takes "
             f"{seconds(pair.slower.total_s)} against {seconds(pair.faster.total_s)}; it has {_why(pair)}."
         )
-    if len(named) > _SURPRISES:
-        yield f"{len(named) - _SURPRISES} more GPUs are slower than one with fewer FLOP/s."
+    if len(first) > _SURPRISES:
+        yield f"{len(first) - _SURPRISES} more GPUs are slower than one with fewer FLOP/s."
 
 
 def _why(pair: Pair) -> str:
