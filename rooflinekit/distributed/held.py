@@ -54,12 +54,9 @@ def course_of(chunks: Sequence[Prediction], run: DeviceRun, kept: Kept | None) -
 
 def fullest_of(course: Sequence[Moment]) -> dict[Phase, Moment]:
     """The fullest moment of each phase."""
-    found: dict[Phase, Moment] = {}
-    for moment in course:
-        phase = moment.alive.phase
-        if phase not in found or moment.alive.total_bytes > found[phase].alive.total_bytes:
-            found[phase] = moment
-    return found
+    phases = dict.fromkeys(moment.alive.phase for moment in course)
+    of_phase = {phase: [moment for moment in course if moment.alive.phase is phase] for phase in phases}
+    return {phase: max(own, key=lambda moment: moment.alive.total_bytes) for phase, own in of_phase.items()}
 
 
 #: So many stretches of a step are told apart, each by its fullest moment.

@@ -7,7 +7,7 @@ the model on each device, as Megatron-LM does.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -95,14 +95,13 @@ def run_pipeline(
             there[replace(task, stage=to)] = free[link, task.backward] = start + onward_s[link]
             hops.append(Slot(task=task, start_s=start, end_s=start + onward_s[link]))
 
-    places = [0] * len(queues)
-    while any(place < len(queue) for place, queue in zip(places, queues, strict=True)):
-        before = list(places)
-        for device, queue in enumerate(queues):
-            while places[device] < len(queue) and can(queue[places[device]]):
-                do(device, queue[places[device]])
-                places[device] += 1
-        assert places != before, "tasks that wait for each other"
+    left = [deque(queue) for queue in queues]
+    while any(left):
+        before = len(done)
+        for device, queue in enumerate(left):
+            while queue and can(queue[0]):
+                do(device, queue.popleft())
+        assert len(done) > before, "tasks that wait for each other"
     return slots, hops
 
 

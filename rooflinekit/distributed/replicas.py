@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 
 from rooflinekit.distributed.records import DDP, FSDP, DataParallel, Strategy
 from rooflinekit.distributed.rewriting import (
@@ -352,16 +353,9 @@ def _at_blocks(graph: Graph) -> dict[Phase, list[int]]:
     found: dict[Phase, list[int]] = {}
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         ops = _ops(graph, phase)
-        found[phase] = [ops[0][0]]
-        now = None
-        for i, op in ops:
-            if not graph.priced[i].costs:  # a view
-                continue
-            block = block_of(op.module)
-            block = block if block in owners else ""
-            if now is not None and block != now:
-                found[phase].append(i)
-            now = block
+        blocks = [(i, block_of(op.module)) for i, op in ops if graph.priced[i].costs]  # without views
+        owned = [(i, block if block in owners else "") for i, block in blocks]
+        found[phase] = [ops[0][0], *(i for (_, before), (i, block) in pairwise(owned) if block != before)]
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import groupby, takewhile
 from types import MappingProxyType
 
 from rooflinekit.distributed.records import Savers
@@ -66,7 +66,7 @@ def saving(graph: Graph, savers: Savers, device: Device, host: Host) -> Graph:
 
 def accumulated(graph: Graph, parts: int) -> Graph:
     """Forward and backward so many times, each on inputs of its own, then the optimizer. Later parts add gradients."""
-    gradients = {gradient.spec.memory: gradient for gradient in gradients_of(graph)}
+    ready = {place: list(own) for place, own in groupby(gradients_of(graph), lambda gradient: gradient.place)}
     once = [p for p in graph.priced if p.op.phase is not Phase.OPTIMIZER]
     kept = memories(graph.weights)
     inputs, held, autograd = list(graph.inputs), dict(graph.held), dict(graph.saved)
@@ -78,14 +78,10 @@ def accumulated(graph: Graph, parts: int) -> Graph:
         inputs += [replace(spec, name=spec.name + suffix, storage=names.get(spec.memory, "")) for spec in graph.inputs]
         for given, found_of in ((graph.held, held), (graph.saved, autograd)):
             found_of |= {names[memory]: op + suffix for memory, op in given.items() if memory in names}
-        ready: dict[int, list[str]] = {}
-        for memory, gradient in gradients.items():
-            ready.setdefault(gradient.place, []).append(memory)
         for i, p in enumerate(graph.priced):
-            if p.op.phase is Phase.OPTIMIZER:
-                continue
-            found.append(moved(p, names, suffix))
-            found += [_added(gradients[memory].spec, names[memory], suffix) for memory in ready.get(i, ())]
+            if p.op.phase is not Phase.OPTIMIZER:
+                found.append(moved(p, names, suffix))
+                found += [_added(g.spec, names[g.spec.memory], suffix) for g in ready.get(i, ())]
     last = [p for p in graph.priced if p.op.phase is Phase.OPTIMIZER]
     return replace(
         graph, priced=(*found, *last), inputs=tuple(inputs), held=MappingProxyType(held),
@@ -119,7 +115,7 @@ def _in_bytes(p: PricedOp) -> PricedOp:
     for part, specs, others in (
         ("read_bytes", p.op.inputs, found.op.inputs), ("write_bytes", p.op.outputs, found.op.outputs),
     ):  # fmt: skip
-        saved = sum(int(a.bytes) - int(b.bytes) for a, b in zip(specs, others, strict=True))
+        saved = bytes_of(specs) - bytes_of(others)
         left.append(max(0.0, 1 - saved / max(1, sum(int(getattr(cost, part)) for cost in p.costs))))
     costs = tuple(
         replace(cost, read_bytes=int(int(cost.read_bytes) * left[0]), write_bytes=int(int(cost.write_bytes) * left[1]))
@@ -141,19 +137,16 @@ def offloaded(graph: Graph, device: Device, host: Host) -> Graph:
     The CPU reads and writes weights and state and reads gradients, at a share of its DRAM bandwidth; each parameter
     takes it three calls, two of them copies.
     """
-    sizes = dict.fromkeys((Role.WEIGHT, Role.STATE), 0)
-    seen: set[str] = set()
-    for p in graph.priced:
-        if p.op.phase is Phase.OPTIMIZER:
-            for spec in (*p.op.inputs, *p.op.outputs):
-                if spec.role in sizes and spec.memory not in seen:
-                    seen.add(spec.memory)
-                    sizes[spec.role] += int(spec.bytes)
+    stepped = [s for op in graph.ops if op.phase is Phase.OPTIMIZER for s in (*op.inputs, *op.outputs)]
+    weights, states = (
+        bytes_of({spec.memory: spec for spec in reversed(stepped) if spec.role is role}.values())
+        for role in (Role.WEIGHT, Role.STATE)
+    )
     ready = gradients_of(graph)
-    gradients = sum(int(gradient.spec.bytes) for gradient in ready)
+    gradients = bytes_of(gradient.spec for gradient in ready)
     calls = 3 * len(ready) * host.dispatch_s("default")
-    moved = (gradients + sizes[Role.WEIGHT]) / copy_rate(device, host, pinned=True)
-    traffic = 2 * sizes[Role.WEIGHT] + 2 * sizes[Role.STATE] + gradients
+    moved = (gradients + weights) / copy_rate(device, host, pinned=True)
+    traffic = 2 * weights + 2 * states + gradients
     seconds = calls + moved + traffic / (host.dram_bandwidth * _CPU_OPTIMIZER_SHARE)
     kept = tuple(p for p in graph.priced if p.op.phase is not Phase.OPTIMIZER)
     return replace(graph, priced=(*kept, work("optimizer on the CPU", seconds, Phase.OPTIMIZER, waits=True)))

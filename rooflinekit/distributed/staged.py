@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, groupby
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -215,18 +215,13 @@ def tasks_of(p: Prediction, groups: Groups, *, first: bool, last: bool) -> Tasks
 
     first, last: whether the stage is; others receive a piece before, or send it on after, which the CPU issues.
     """
-    runs: list[tuple[Phase, _Pairs]] = []
-    for op, item in items_of(p, groups):
-        if not runs or runs[-1][0] is not op.phase:
-            runs.append((op.phase, []))
-        runs[-1][1].append((op, item))
+    runs = [(phase, list(own)) for phase, own in groupby(items_of(p, groups), lambda pair: pair[0].phase)]
     forward, backward, steps = ([own for phase, own in runs if phase is wanted] for wanted in Phase)
     plain = is_issued_anew(p)
     hop: tuple[Item, ...] = (Work(what="send or receive", cpu_s=p.host.dispatch_s("default")),) if plain else ()
     enter = (Work(what="compiled graph", cpu_s=entry_s(p)),) if plain and p.execution.fused else ()
     replay_s = entry_of(p.host, p.execution).replay_s if p.execution.fused else 0.0
     again = (Work(what="CUDA graph", cpu_s=replay_s),) if plain and replay_s else ()
-
     before, behind = () if first else hop, () if last else hop
     ending = backward[-1] if backward else []
     waits = (i for i, (op, item) in enumerate(ending) if isinstance(item, Barrier) and of_copies(op))
