@@ -14,8 +14,9 @@ import pandas as pd
 import rooflinekit as rk
 from benchmarks.sources.operators import gpu_name
 from benchmarks.sources.tables import read_table
+from rooflinekit.cost.table import price_all
 from rooflinekit.ir.inputs import Release
-from rooflinekit.ir.op import Phase
+from rooflinekit.ir.op import Op, Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +46,13 @@ def transformer_steps(data: Path) -> Iterator[Step]:
         config = data / "neusight" / str(row.config)
         if gpu is None or not config.is_file() or "switch" in str(row.model):
             continue
+        like = "2.4" if gpu.startswith("amd") else "2.1"  # as the tables of operators say
         yield Step(
             table="neusight transformers",
             gpu=gpu,
-            workload=f"{row.model} {row.mode}",
+            workload=f"{row.model} {row.mode} {like}",
             sizes={"batch": int(row.batch), "seq": int(row.seq)},
-            trace=lambda config=config, mode=str(row.mode): _transformer(config, mode),
+            trace=lambda config=config, mode=str(row.mode), like=like: _transformer(config, mode, like),
             options={"execution": rk.Execution(sync="step")},
             seconds=float(row.time_ms) * 1e-3,
             columns={"model": row.model, "step": row.mode, "suspect": row.suspect},
@@ -161,7 +163,7 @@ def _timm_model(name: str, size: int, *, merged: bool, fast_norm: bool) -> Any:
     return model
 
 
-def _transformer(config: Path, mode: str) -> rk.Graph:
+def _transformer(config: Path, mode: str, like: str) -> rk.Graph:
     from rooflinekit.tracing.targets import declare_torchvision_operators
 
     declare_torchvision_operators()
@@ -180,4 +182,12 @@ def _transformer(config: Path, mode: str) -> rk.Graph:
         model = getattr(transformers, kind).from_config(made, attn_implementation="eager")
     ids = rk.Input("batch", "seq", dtype="int64")
     loss = None if mode == "inference" else (lambda output: output[0].sum())
-    return rk.trace(model, ids, mode=mode, loss=loss, tf32=False)
+    graph = rk.trace(model, ids, mode=mode, loss=loss, tf32=False, like=like)
+    sums = [
+        Op(
+            name=f"sum of {new.name}", kind="aten.add_", phase=Phase.BACKWARD, outputs=(new,),
+            inputs=(new, replace(new, name=f"{new.name} of this step", storage="")),
+        )
+        for new in graph.gradients
+    ]  # fmt: skip
+    return replace(graph, priced=(*graph.priced, *price_all(sums)))  # gradients add up over all repetitions
