@@ -33,6 +33,14 @@ _BY_ROWS = {
 }
 
 
+def differs_on_a_gpu(op: Op, family: Family) -> bool:
+    """Whether its kernels on a GPU may be others than elsewhere: some of what it reads or writes is not contiguous."""
+    if op.kind == SOFTMAX_GRADIENT:
+        return True
+    ordered = family in _WALKING or op.kind in _BY_ROWS
+    return ordered and any(tensor.stride is not None for tensor in (*op.inputs, *op.outputs))
+
+
 def sector_bytes(op: Op, family: Family) -> Number:
     """Bytes that blocks of an elementwise kernel fetch beyond what it reads, as sectors hold other blocks' elements."""
     if family not in _WALKING or not op.outputs or all(tensor.stride is None for tensor in (*op.inputs, *op.outputs)):

@@ -15,7 +15,7 @@ from rooflinekit.ir.sizes import missing_size
 from rooflinekit.model.algorithms import SCALED_PRODUCTS
 from rooflinekit.model.attention_backends import WRITTEN_OUT, attention_kernels, backend_of
 from rooflinekit.model.attention_math import written_out
-from rooflinekit.model.coalescing import SECTOR_BYTES, SOFTMAX_GRADIENT, copied, sector_bytes
+from rooflinekit.model.coalescing import SECTOR_BYTES, SOFTMAX_GRADIENT, copied, differs_on_a_gpu, sector_bytes
 from rooflinekit.model.convolution import convolution_kernels, is_convolution, with_layout_copies
 from rooflinekit.model.kernel import Issue, Kernel, Traffic, passing
 from rooflinekit.model.recurrence import RECURRENT, cell_kernel, is_cell, recurrent_kernel
@@ -74,17 +74,13 @@ def issue_of(
 
 def _of_any_device(priced: PricedOp, family: Family, graph: Graph) -> tuple[Kernel, ...]:
     """The kernels of an op that has the same ones on every device, remembered; none of other ops."""
-    if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(priced.op) or _differs_on_a_gpu(priced.op, family):
+    if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(priced.op) or differs_on_a_gpu(priced.op, family):
         return ()
     known = graph.memo.setdefault("kernels of any device", {})
     if id(priced) not in known:
         known[id(priced)] = tuple(_kernels(priced, family, graph.tf32, None, graph.like))
     found: tuple[Kernel, ...] = known[id(priced)]
     return found
-
-
-def _differs_on_a_gpu(op: Op, family: Family) -> bool:
-    return op.kind == SOFTMAX_GRADIENT or sector_bytes(op, family) > 0 or any(copied(op))
 
 
 TIMES_RESULT = "times the result"  # a product before a softmax's gradient
