@@ -84,7 +84,7 @@ class Record:
                 found[f"reads {name}, which is {UNREAD}"] = None
             elif kind in ("file", "folder", "path") and state_of(kind, name) != state:
                 found[f"{name} changed while the model was read"] = None
-            if kind == "file":
+            elif kind == "file":
                 own = name.endswith(".py") and name not in self.before and _whose(name) == "model"
                 found |= dict.fromkeys(f"{name} calls {unseen}" for unseen in (_unseen(name) if own else ()))
                 number = state.partition(" ")[0]

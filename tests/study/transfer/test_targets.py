@@ -66,19 +66,22 @@ def test_less_alike_is_less_believed() -> None:
 
 
 def test_several_devices_have_their_own_part_corrected() -> None:
-    measured = 1.3 * here().total_s
+    # 1,024 images a device, whose kernels take longer than what the CPU does for DDP beside them
+    measured = 1.3 * rk.predict(graph(), HERE, batch=1024).total_s
     found = rk.transfer(
-        measured, graph(), measured_on=HERE, cluster=CLUSTER, gpus=4, batch=128, there={"batch": 512}
+        measured, graph(), measured_on=HERE, cluster=CLUSTER, gpus=4, batch=1024, there={"batch": 4096}
     )  # fmt: skip
-    plain = rk.parallel(graph(), cluster=CLUSTER, gpus=4, batch=512)
-    assert (found.gpus, found.batch) == (4, 512)
+    plain = rk.parallel(graph(), cluster=CLUSTER, gpus=4, batch=4096)
+    assert (found.gpus, found.batch) == (4, 4096)
     terms, before = found.terms(), plain.terms()
     # what others are waited for is as predicted, and all else
     assert {name: s for name, s in terms.items() if name != "correction"} == pytest.approx(before)
     own = sum(before[name] for name in ("ideal", "underuse", "memory", "launch", "overhead", "input"))
-    alone = rk.transfer(measured, graph(), measured_on=HERE, to=THERE, batch=128, to_host=plain.slowest.prediction.host)
+    alone = rk.transfer(
+        measured, graph(), measured_on=HERE, to=THERE, batch=1024, to_host=plain.slowest.prediction.host
+    )
     factor = alone.total_s / alone.plain.total_s
-    assert terms["correction"] == pytest.approx(own * (factor - 1), rel=0.05)
+    assert terms["correction"] == pytest.approx(own * (factor - 1), rel=0.005)
     assert found.total_s == pytest.approx(plain.total_s + terms["correction"])
     assert found.communication_s == plain.communication_s
     assert found.one_gpu.total_s > plain.one_gpu.total_s
