@@ -26,13 +26,14 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from rooflinekit.api.trace_states import SESSION, UNREAD, made_of, state_of
+from rooflinekit.api.trace_states import KINDS, SESSION, UNREAD, made_of, state_of
 
 #: [kind, name, state]: what was read, and how it was.
 Entry = tuple[str, str, str]
 Look = Callable[..., None]
 
-MOST_READ = 256 << 20  # bytes of all files that one trace rests on
+_MOST_READ = 256 << 20  # bytes of all files that one trace rests on
+_MOST_ENTRIES = 100_000
 #: Installed libraries that the key of a trace names by the digest of their packages' records.
 KNOWN = {
     "torch": "torch", "sympy": "sympy", "mpmath": "mpmath", "numpy": "numpy", "scipy": "scipy", "pandas": "pandas",
@@ -45,8 +46,24 @@ CODE = ("ir", "tracing", "cost", "api")
 
 
 def unchanged(entries: Iterable[Entry]) -> bool:
-    """Whether all is as it was. Raises KeyError for a kind of entry that there is none of."""
+    """Whether all is as it was."""
     return all(state_of(kind, name) == state for kind, name, state in entries)
+
+
+def checked(listed: list[Any]) -> list[Entry]:
+    """Entries that a file holds. Raises ValueError, TypeError or KeyError for what is none, and for too many."""
+    entries = [(str(kind), str(name), str(state)) for kind, name, state in listed]
+    if len(entries) > _MOST_ENTRIES or _bytes(entries) > _MOST_READ:
+        raise ValueError("too many entries, or files too large to be looked at")
+    if unknown := {kind for kind, _, _ in entries} - KINDS:
+        raise ValueError(f"no kinds of entries: {unknown}")
+    return entries
+
+
+def _bytes(entries: Iterable[Entry]) -> int:
+    """How large files are together."""
+    sizes = (state.partition(" ")[0] for kind, _, state in entries if kind == "file")
+    return sum(int(size) for size in sizes if size.isdecimal() and len(size) < 20)
 
 
 # --- the record ------------------------------------------------------------------------------------------------------
@@ -78,7 +95,7 @@ class Record:
 
     def unkept(self) -> list[str]:
         """Why no trace may be kept: what cannot be followed, and what has changed since it was read."""
-        found, size = dict(self.reasons), 0
+        found = dict(self.reasons)
         for (kind, name), state in self.states.items():
             if state == UNREAD:
                 found[f"reads {name}, which is {UNREAD}"] = None
@@ -87,10 +104,8 @@ class Record:
             elif kind == "file":
                 own = name.endswith(".py") and name not in self.before and _whose(name) == "model"
                 found |= dict.fromkeys(f"{name} calls {unseen}" for unseen in (_unseen(name) if own else ()))
-                number = state.partition(" ")[0]
-                size += int(number) if number.isdecimal() else 0
-        if size > MOST_READ:
-            found[f"reads more than {MOST_READ >> 20} MiB"] = None
+        if _bytes((*key, state) for key, state in self.states.items()) > _MOST_READ:
+            found[f"reads more than {_MOST_READ >> 20} MiB"] = None
         return list(found)
 
 
@@ -367,7 +382,7 @@ def _unsteady_called(module: Any, name: str, record: Record, *given: Any, **name
 
 def _unsteady() -> Iterator[tuple[Any, str]]:
     """Functions whose results differ from run to run."""
-    numpy = sys.modules.get("numpy")
+    numpy, torch = map(sys.modules.get, ("numpy", "torch"))
     for module, names in (
         (time, ("time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime")),
         (os, ("urandom", "getrandom", "getpid", "getppid", "getloadavg", "times")),
@@ -376,6 +391,7 @@ def _unsteady() -> Iterator[tuple[Any, str]]:
         (random.Random, ("seed",)),
         (os.path, ("getmtime", "getctime", "getatime")),
         *([] if numpy is None else [(numpy.random, numpy.random.__all__)]),
+        *([] if torch is None else [(torch, ("from_file",))]),
     ):
         yield from ((module, name) for name in names if name.islower() and callable(vars(module).get(name)))
 

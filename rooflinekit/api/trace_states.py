@@ -33,15 +33,19 @@ def state_of(kind: str, name: str) -> str:
 
 
 def _content(path: str) -> str:
-    """Size and fingerprint of a file. What is no file is not opened: that might wait for ever."""
-    found = os.stat(path)
-    if stat.S_ISDIR(found.st_mode):
-        return "folder"
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_FILE:
-        return UNREAD
-    with open(path, "rb") as stream:
-        data = stream.read(_MOST_FILE)
-    return f"{len(data)} {digest(data)}"
+    """Size and fingerprint of a file. Nothing else is opened for long: it might wait for ever."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            return "folder"
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_FILE:
+            return UNREAD
+        with open(descriptor, "rb", closefd=False) as stream:
+            data = stream.read(found.st_size)
+        return f"{len(data)} {digest(data)}"
+    finally:
+        os.close(descriptor)
 
 
 def _fingerprint(parts: Iterable[str]) -> str:
@@ -111,3 +115,4 @@ _NOW: Mapping[str, Callable[[str], str]] = {
     "arguments": lambda _: _fingerprint(sys.argv),
     "module": _origin,
 }
+KINDS = frozenset(_NOW)

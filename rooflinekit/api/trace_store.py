@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, unchanged, watched
+from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, checked, unchanged, watched
 from rooflinekit.api.trace_states import as_given, digest
 from rooflinekit.errors import OutputError
 from rooflinekit.files import read_bytes, write_bytes
@@ -163,7 +163,7 @@ def _read(path: Path) -> tuple[Kept, bytes]:
     used, data = path.stat().st_mtime, read_bytes(path, OutputError, _MOST_FILE)
     end = 8 + int.from_bytes(data[:8], "big")
     head = json.loads(zlib.decompressobj().decompress(data[8:end], _MOST_LIST))
-    entries = [(str(kind), str(name), str(state)) for kind, name, state in head["entries"]]
+    entries = checked(head["entries"])
     return Kept(path, str(head["label"]), len(data), used, entries, tuple(map(str, head["reasons"]))), data[end:]
 
 

@@ -48,6 +48,8 @@ Tiles = Literal["every", "no thin ones", "by rows", "by name", "wide", "square"]
 # Libraries
 CUBLAS, CUDNN, ROCBLAS, MIOPEN, ONEDNN, ATEN = "cuBLAS", "cuDNN", "rocBLAS", "MIOpen", "oneDNN", "ATen"
 
+PARTS = 16  # of a plain product's k, at most
+
 HALF = (Math.FP16, Math.BF16)  # formats of 16 bits
 SINGLE = (Math.FP32, Math.TF32)
 
@@ -76,7 +78,7 @@ class Algorithm:
     latency: str = "latency_cycles"  # constant: least cycles of a step in k
     prologue: ByUnit[str] = ByUnit("", "matrix_prologue")  # constant: steps in k beyond the product's; "" for none
     tiles: ByUnit[Tiles] = ByUnit("every", "every")
-    splits: ByUnit[bool] = ByUnit(True, True)  # whether k may be shared by several blocks
+    parts: ByUnit[int] = ByUnit(PARTS, PARTS)  # blocks that may share a k, at most; 1 for no split
     fills: ByUnit[bool] = ByUnit(False, True)  # whether channels that are filled up are computed as well
     vectors: bool = True  # whether it has kernels without tiles where each number of a matrix is used once
     loss_by_pace: bool = False  # whether formats below the reference rate lose less in tiles
@@ -117,7 +119,7 @@ PERSISTENT = Algorithm(name="persistent", shape="resident")
 
 #: Products of 8 bits with scales. Serving libraries have one tile for few rows, one for more and one for many, and no
 #: split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128).
-SCALED = Algorithm(library=CUBLAS, tiles=ByUnit.both("by rows"), splits=ByUnit.both(False))
+SCALED = Algorithm(library=CUBLAS, tiles=ByUnit.both("by rows"), parts=ByUnit.both(1))
 #: The same in 4 bits, with every tile.
 SCALED_FOUR = replace(SCALED, tiles=ByUnit.both("every"))
 
@@ -134,7 +136,7 @@ def compiled_for_amd(algorithm: Algorithm, library: str) -> Algorithm:
         fills=ByUnit.both(False),
         vectors=False,
         loss_by_pace=True,
-        waits=not (algorithm.splits.cuda_cores or algorithm.splits.tensor_cores),
+        waits=algorithm.parts == ByUnit.both(1),
     )
 
 

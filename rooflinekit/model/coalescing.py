@@ -18,7 +18,7 @@ from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.points import Number, integer, larger
 from rooflinekit.model.algorithms import ceiled
 
-SECTOR_BYTES = 32
+SECTOR_BYTES = 32  # that are fetched from DRAM and L2 for a number
 _BLOCK_ELEMENTS = 512  # 128 threads with 4 elements each
 
 _WALKING = (Family.ELEMENTWISE, Family.MOVEMENT)
@@ -37,13 +37,16 @@ def differs_on_a_gpu(op: Op, family: Family) -> bool:
     """Whether its kernels on a GPU may be others than elsewhere: some of what it reads or writes is not contiguous."""
     if op.kind == SOFTMAX_GRADIENT:
         return True
-    ordered = family in _WALKING or op.kind in _BY_ROWS
-    return ordered and any(tensor.stride is not None for tensor in (*op.inputs, *op.outputs))
+    return (family in _WALKING or op.kind in _BY_ROWS) and _strided(op)
+
+
+def _strided(op: Op) -> bool:
+    return any(tensor.stride is not None for tensor in (*op.inputs, *op.outputs))
 
 
 def sector_bytes(op: Op, family: Family) -> Number:
     """Bytes that blocks of an elementwise kernel fetch beyond what it reads, as sectors hold other blocks' elements."""
-    if family not in _WALKING or not op.outputs or all(tensor.stride is None for tensor in (*op.inputs, *op.outputs)):
+    if family not in _WALKING or not op.outputs or not _strided(op):
         return 0
     result = op.outputs[0]
     return sum(_beyond(tensor, result) for tensor in op.inputs if _broadcasts(tensor, result))
@@ -52,8 +55,9 @@ def sector_bytes(op: Op, family: Family) -> Number:
 def copied(op: Op) -> Iterator[tuple[TensorSpec, Number]]:
     """The inputs of which a kernel of rows makes contiguous copies, with the bytes that such a copy fetches beyond."""
     for tensor in op.inputs[: _BY_ROWS.get(op.kind, 0)]:
-        if tensor.stride is not None and _order(tensor) != _order(tensor.seen(*tensor.shape)):
-            yield tensor, _beyond(tensor, tensor.seen(*tensor.shape))
+        contiguous = tensor.seen(*tensor.shape)
+        if tensor.stride is not None and _order(tensor) != _order(contiguous):
+            yield tensor, _beyond(tensor, contiguous)
 
 
 def _broadcasts(tensor: TensorSpec, result: TensorSpec) -> bool:

@@ -18,6 +18,7 @@ from rooflinekit.model.algorithms import (
     FEW,
     HALF,
     IN_PASSES,
+    PARTS,
     PRODUCT,
     SINGLE,
     WINOGRAD,
@@ -45,14 +46,17 @@ _IMPLICIT = Algorithm(library=CUDNN, holds_clock=True)
 #: Implicit products, by direction. On CUDA cores their tiles are 128 pixels by at least 32 channels.
 FORWARD = replace(
     _IMPLICIT, rate=ByUnit("simt_convolution", ""), tiles=ByUnit("wide", "every"),
-    splits=ByUnit(False, True),
+    parts=ByUnit(1, PARTS),
 )  # fmt: skip
 #: On tensor cores they are not split either: 8 images of 7×7 take as long as 16 (DeepBench).
 DATA = replace(
     _IMPLICIT, rate=ByUnit("simt_convolution", ""), tiles=ByUnit("wide", "by name"),
-    splits=ByUnit.both(False), fills=ByUnit.both(True), gradient=True,
+    parts=ByUnit.both(1), fills=ByUnit.both(True), gradient=True,
 )  # fmt: skip
-WEIGHT = replace(_IMPLICIT, rate=ByUnit("simt_weight", ""), tiles=ByUnit("every", "by name"), gradient=True)
+#: Its k are the pixels of all images, of which tensor cores share out as many parts as fill the SMs.
+WEIGHT = replace(
+    _IMPLICIT, rate=ByUnit("simt_weight", ""), tiles=ByUnit("every", "by name"), parts=ByUnit(PARTS, 64), gradient=True,
+)  # fmt: skip
 IMPLICIT: Mapping[Direction, Algorithm] = {"forward": FORWARD, "data": DATA, "weight": WEIGHT}
 #: One pixel sees one pixel: a product.
 POINTWISE = replace(PRODUCT, library=CUDNN)
@@ -69,7 +73,7 @@ _FEWER_FLOP = Algorithm(library=CUDNN, formats=SINGLE, cuda_cores_only=True, ins
 #: F(2×2) in one kernel, which transforms what it reads and writes.
 FUSED_WINOGRAD = replace(
     _FEWER_FLOP, name=WINOGRAD, rate=ByUnit.both("simt_convolution"), prologue=ByUnit.both("matrix_prologue"),
-    tiles=ByUnit("square", "every"), splits=ByUnit.both(False),
+    tiles=ByUnit("square", "every"), parts=ByUnit.both(1),
 )  # fmt: skip
 WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("simt_convolution"))
 

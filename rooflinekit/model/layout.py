@@ -12,6 +12,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, PricedOp, Role, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import Size
+from rooflinekit.model.coalescing import SECTOR_BYTES
 from rooflinekit.model.libraries import libraries_of
 from rooflinekit.model.loops import Loop
 from rooflinekit.model.stated import NUMBERS
@@ -160,7 +161,6 @@ def _kinds(op: Op) -> tuple[bool, bool, bool]:
 # the order of memory").
 
 
-_SECTOR = 32  # bytes that are fetched from DRAM and L2 for a number
 _TILED, _MASKED = (NUMBERS[name].value for name in ("tiled", "masked"))
 
 
@@ -176,7 +176,7 @@ def streamed_share(
         return 1.0
     if loop is Loop.REDUCTION:
         along = read.index(max(read))
-        beyond = (_SECTOR / itemsize - 1) * min(read) + _TILED * written[1 - along]
+        beyond = (SECTOR_BYTES / itemsize - 1) * min(read) + _TILED * written[1 - along]
     else:
         beyond = _TILED * min(read[0] + written[0], read[1] + written[1])
     return 1 / (1 + beyond / moved + (_MASKED if concatenates else 0.0))

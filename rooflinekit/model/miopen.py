@@ -23,6 +23,7 @@ from rooflinekit.model.algorithms import (
     HALF,
     IN_PASSES,
     MIOPEN,
+    PARTS,
     PRODUCT,
     ROCBLAS,
     SINGLE,
@@ -47,7 +48,7 @@ _ASSEMBLY = (*SINGLE, Math.FP16)
 
 
 def _compiled(name: str = "", *, lanes: str, split: bool = False, **others: Any) -> Algorithm:
-    plain = Algorithm(name=name, rate=ByUnit(lanes, ""), splits=ByUnit.both(split), **others)
+    plain = Algorithm(name=name, rate=ByUnit(lanes, ""), parts=ByUnit.both(PARTS if split else 1), **others)
     return compiled_for_amd(plain, MIOPEN)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rooflinekit.ir.op import Math
 from rooflinekit.model import cudnn, depthwise
-from rooflinekit.model.algorithms import CUDNN, ONEDNN, PRODUCT, Algorithm, ByUnit, Libraries, Problem
+from rooflinekit.model.algorithms import CUDNN, ONEDNN, PARTS, PRODUCT, Algorithm, ByUnit, Libraries, Problem
 
 #: A thread for each result.
 DEPTHWISE = replace(depthwise.UNROLLED, library=ONEDNN)
@@ -25,7 +25,7 @@ def direct(algorithm: Algorithm) -> Algorithm:
         return replace(PRODUCT, library=ONEDNN)
     packs = algorithm.rate == cudnn.FORWARD.rate
     return replace(
-        algorithm, library=ONEDNN, tiles=ByUnit.both("every"), splits=ByUnit.both(True),
+        algorithm, library=ONEDNN, tiles=ByUnit.both("every"), parts=ByUnit.both(PARTS),
         packs="weight" if packs else "",
     )  # fmt: skip
 

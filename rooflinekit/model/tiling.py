@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.model.algorithms import CUDNN, Algorithm
+from rooflinekit.model.algorithms import Algorithm
 from rooflinekit.model.kernel_batch import Columns, Floats, Products
 from rooflinekit.model.machine import Machine, held_s
 from rooflinekit.model.memory_system import combined
@@ -171,7 +171,6 @@ def has_tiles(p: Products, tensor_core: bool) -> NDArray[np.bool_]:
 
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_MOST_SPLITS = 16  # but of cuDNN's gradients of weights on tensor cores, whose k are the pixels of all images
 _SPLITS = np.array(SPLITS, dtype=float)
 
 #: Why products miss the peak, in the order in which `Fill.without_s` takes the causes away.
@@ -319,8 +318,7 @@ class _Tiled:
         tile, product = self._worth_splitting(most_s - start_s)
         count, splits = tile.size, len(_SPLITS) - 1
         tile, product, split = np.tile(tile, splits), np.tile(product, splits), np.repeat(np.arange(splits) + 1, count)
-        many = self.p.told(lambda one: self.tensor_core and one.gradient and one.library == CUDNN)
-        few = (_SPLITS[split] <= _MOST_SPLITS) | _of(many, product)
+        few = _SPLITS[split] <= _of(self._parts(), product)
         tile, product, split = tile[few], product[few], split[few]
         s, k, executed = _SPLITS[split], _of(self.p.k, product), _of(self.p.executed, product)
         tiled_s = np.ceil(_of(self.tiles, product, tile) * s / self.machine.sm_count)
@@ -343,8 +341,7 @@ class _Tiled:
     def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
-        splits = p.told(lambda one: one.splits.of(self.tensor_core))
-        most_s = np.where(splits, most_s * (1 + _ROUNDING), -1.0)
+        most_s = np.where(self._parts() > 1, most_s * (1 + _ROUNDING), -1.0)
         least_s = self.tiles * (block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
         least_s = np.maximum(self._held_s(least_s, self.limit_s), self.fetch_s)
         if restricted(p, self.tensor_core):
@@ -354,6 +351,10 @@ class _Tiled:
         both_s = combined(_of(least_s, product, tile), memory_s[product], self.machine.values["overlap"])
         worth = both_s <= most_s[product]
         return tile[worth], product[worth]
+
+    def _parts(self) -> Any:
+        """How many blocks may share a k, at most."""
+        return self.p.told(lambda one: one.parts.of(self.tensor_core))
 
     def _extra_bytes(self, s: Any, product: _Ints) -> Floats:
         """Partial sums of so many splits, and what is packed."""

@@ -471,3 +471,18 @@ def test_libraries_of_another_environment_are_libraries(tmp_path: Path) -> None:
         environment = {**os.environ, **given, "PYTHONHASHSEED": seed}
         subprocess.run(command, env=environment, capture_output=True, timeout=LIMIT_S, check=True)
     assert reasons(tmp_path) == []  # of one trace, which answered twice
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [["nothing", "a", "b"]],  # no kind
+        [["file", "a"]],
+        [["variable", str(i), ""] for i in range(100_001)],
+        [["file", "a", f"{2**27} 0"], ["file", "b", f"{2**27 + 1} 0"]],  # 256 MiB and a byte
+    ],
+    ids=["kind", "short", "many", "large"],
+)
+def test_what_no_kept_trace_rests_on(listed: list[list[str]]) -> None:
+    with pytest.raises(ValueError, match=r"entries|kinds|unpack"):
+        trace_basis.checked(listed)
