@@ -22,6 +22,9 @@ FIRST = {
     "untuned_convolution": "volumes, wide windows, few channels",
 }  # fmt: skip
 
+#: What most constants are from, and the word that the page has for it.
+CAMPAIGNS = "calibration/campaigns, all GPUs", "campaigns"
+
 
 def first() -> str:
     """The constants that carry most: meaning, value, and the median errors with and without each, from the page."""
@@ -44,9 +47,8 @@ def table() -> str:
     lines = ["", "| constant | value | ± | unit | meaning | from |", "| --- | --- | --- | --- | --- | --- |"]
     for name, constant in load_constants().constants.items():
         share = f"{100 * constant.stderr:.0f} %"
-        lines.append(
-            f"| `{name}` | {constant.value:.4g} | {share} | {constant.unit} | {constant.meaning} | {constant.source} |"
-        )
+        source = constant.source.removesuffix("; no measurement tells it").replace(*CAMPAIGNS)
+        lines.append(f"| `{name}` | {constant.value:.4g} | {share} | {constant.unit} | {constant.meaning} | {source} |")
     return "\n".join([*lines, ""])
 
 

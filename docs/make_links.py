@@ -14,17 +14,17 @@ from rooflinekit.calibrate.fitting.files import load_links
 
 
 def table() -> str:
-    """One constant a row: what it is, and its value for each kind of link or generation of GPUs."""
-    lines = ["", "| constant | unit | meaning | of | value | ± | from |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    """What each constant is, and one row for its value of each kind of link or generation of GPUs."""
+    lines = ["", "| constant | unit | meaning |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | {about.unit} | {about.meaning} |" for name, about in LINK_CONSTANTS.items()]
+    lines += ["", "| constant | of | value | ± | from |", "| --- | --- | --- | --- | --- |"]
     constants = load_links().constants
-    for name, about in LINK_CONSTANTS.items():
+    for name in LINK_CONSTANTS:
         for key in sorted((key for key in constants if key.split()[0] == name), key=lambda key: (" " in key, key)):
             found = constants[key]
             of = key.removeprefix(name).strip() or "any other"
-            lines.append(
-                f"| `{name}` | {about.unit} | {about.meaning} | {of} | {found.value:.3g} | {100 * found.stderr:.0f} % "
-                f"| {found.source} |"
-            )
+            source = found.source.replace("calibration/campaigns/links", "campaigns").removesuffix(f": {of}")
+            lines.append(f"| `{name}` | {of} | {found.value:.3g} | {100 * found.stderr:.0f} % | {source} |")
     return "\n".join([*lines, ""])
 
 
