@@ -67,7 +67,7 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "volumes, wide windows, few channels": ({"untuned_convolution": 1.0}, ("conv_fwd",)),
     "latency of a step in k, MIOpen": ({"miopen_latency_cycles": 1e-6}, ("conv_fwd", "conv_bwd_data")),
     "16 bits on CUDA cores, MIOpen": ({"miopen_half": 1.0, "emulated_half": 1.0}, _CONVOLUTIONS),
-    "blocks of attention": ({"attention_block_cycles": 1e-6}, ("attention", "attention_call")),
+    "blocks of attention": ({"attention_block_cycles": 1e-6}, ("attention", "attention_call", "attention_encoder")),
 }
 
 

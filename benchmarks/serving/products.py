@@ -3,7 +3,7 @@
 Judged are shapes that no fit may see (calibration/make/operators.py), as a decoder's graph has them. TensorRT's
 profiler, by which the tables of A100 were made, adds to each layer what is found on the other half of the shapes; the
 other tables are of CUDA graphs with up to six weights in turn, of which only those are taken that do not stay in the
-cache.
+cache, and too few calls for power to hold the board.
 
 The grouped products of experts are InferSim's, of DeepGEMM on H800 for DeepSeek V3's layers, of which nothing is
 fitted: each expert of a GPU has as many tokens as the table says, 4 or more, as with fewer it says not how many experts
@@ -13,13 +13,14 @@ have any.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import minimize_scalar
 
-from benchmarks.sources.operators import split_hash
+from benchmarks.sources.operators import CALLS, split_hash
 from benchmarks.sources.tables import read_table
 from rooflinekit.api.predict import machines_of
 from rooflinekit.cost.table import price_all
@@ -58,6 +59,7 @@ def products(data: Path, sample: int = 600) -> pd.DataFrame:
             if (library, dtype) in _LEFT_OUT:
                 continue
             profiled = "a100" in file
+            few = machine if profiled else _few_calls(machine)
             weights = names[str(dtype)]
             rows = part.groupby(["m", "n", "k"], as_index=False)["latency_us"].median()
             if not profiled:
@@ -65,8 +67,8 @@ def products(data: Path, sample: int = 600) -> pd.DataFrame:
                 rows = rows[held > 2 * machine.device.l2_capacity]
             unseen = split_hash(rows) >= _SEEN
             seen, rows = (some.sample(min(sample, len(some)), random_state=1) for some in (rows[~unseen], rows[unseen]))
-            added = _added_s(_seconds(seen, weights, machine), seen) if profiled else 0.0
-            ratio = (_seconds(rows, weights, machine) + added) * 1e6 / rows["latency_us"].to_numpy()
+            added = _added_s(_seconds(seen, weights, few), seen) if profiled else 0.0
+            ratio = (_seconds(rows, weights, few) + added) * 1e6 / rows["latency_us"].to_numpy()
             lines.append(_line((gpu, weights, str(library)), ratio, rows["m"].to_numpy(), added))
     return pd.DataFrame([*lines, *_grouped(data)])
 
@@ -105,6 +107,10 @@ def _grouped(data: Path) -> Iterator[dict[str, object]]:
                 ratios.append(seconds * 1e6 / row[measured])
         rows = np.repeat(part["tokens_per_expert"].to_numpy(), 2)
         yield _line((gpu, f"{weights}, experts, {str(op).partition('/')[2]}", "DeepGEMM"), np.array(ratios), rows)
+
+
+def _few_calls(machine: Machine) -> Machine:
+    return replace(machine, calls=float(CALLS["calls"]), warm_calls=float(CALLS["warmup"]))
 
 
 def _graphed(machine: Machine) -> Machine:

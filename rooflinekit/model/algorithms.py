@@ -43,7 +43,7 @@ class ByUnit(Generic[T]):
 Shape = Literal["tiles", "queries", "threads", "resident"]
 
 #: Which tiles there are; the rules are in `tile_rates.has_tiles`.
-Tiles = Literal["every", "no thin ones", "by rows", "by name", "wide", "square"]
+Tiles = Literal["every", "no thin ones", "by name", "wide", "square"]
 
 # Libraries
 CUBLAS, CUDNN, ROCBLAS, MIOPEN, ONEDNN, ATEN = "cuBLAS", "cuDNN", "rocBLAS", "MIOpen", "oneDNN", "ATen"
@@ -79,6 +79,7 @@ class Algorithm:
     prologue: ByUnit[str] = ByUnit("", "matrix_prologue")  # constant: steps in k beyond the product's; "" for none
     tiles: ByUnit[Tiles] = ByUnit("every", "every")
     parts: ByUnit[int] = ByUnit(PARTS, PARTS)  # blocks that may share a k, at most; 1 for no split
+    clusters: bool = False  # whether two tiles, one below the other, are a cluster of blocks where GPUs have these
     fills: ByUnit[bool] = ByUnit(False, True)  # whether channels that are filled up are computed as well
     vectors: bool = True  # whether it has kernels without tiles where each number of a matrix is used once
     loss_by_pace: bool = False  # whether formats below the reference rate lose less in tiles
@@ -117,22 +118,19 @@ ATTENTION = Algorithm(shape="queries")
 #: A step of a recurrent layer whose weights stay on the SMs (cuDNN).
 PERSISTENT = Algorithm(name="persistent", shape="resident")
 
-#: Products of 8 bits with scales. Serving libraries have one tile for few rows, one for more and one for many, and no
-#: split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128).
-SCALED = Algorithm(library=CUBLAS, tiles=ByUnit.both("by rows"), parts=ByUnit.both(1))
-#: The same in 4 bits, with every tile.
-SCALED_FOUR = replace(SCALED, tiles=ByUnit.both("every"))
+#: Products of 8 and 4 bits with scales, of serving libraries: in clusters of two tiles, without a split (vLLM,
+#: csrc/quantization/cutlass_w8a8, sm90).
+SCALED = Algorithm(library=CUBLAS, parts=ByUnit.both(1), clusters=True)
 
 
 def compiled_for_amd(algorithm: Algorithm, library: str) -> Algorithm:
     """A kernel as AMD's libraries compile it: a step in k waits for its operands, and tiles are not thin."""
-    thick: ByUnit[Tiles] = ByUnit.both("no thin ones")
     return replace(
         algorithm,
         library=library,
         half_rate="miopen_half",
         latency="miopen_latency_cycles",
-        tiles=algorithm.tiles if algorithm.tiles.tensor_cores == "by rows" else thick,
+        tiles=ByUnit.both("no thin ones"),
         fills=ByUnit.both(False),
         vectors=False,
         loss_by_pace=True,
@@ -141,9 +139,7 @@ def compiled_for_amd(algorithm: Algorithm, library: str) -> Algorithm:
 
 
 #: Scaled products by whichever library.
-SCALED_PRODUCTS = {
-    False: (SCALED, compiled_for_amd(SCALED, ROCBLAS)), True: (SCALED_FOUR, compiled_for_amd(SCALED_FOUR, ROCBLAS)),
-}  # fmt: skip
+SCALED_PRODUCTS = SCALED, compiled_for_amd(SCALED, ROCBLAS)
 
 
 # A convolution as libraries see it: its sizes, and what an algorithm makes of them.

@@ -139,7 +139,7 @@ def _kernels(
         if family is Family.ATTENTION:
             yield from attention_kernels(kernel, op, device, like)
         elif op.kind == "serving.scaled_mm":
-            first, *others = (replace(kernel, algorithm=one) for one in SCALED_PRODUCTS[math is Math.FP4])
+            first, *others = (replace(kernel, algorithm=one) for one in SCALED_PRODUCTS)
             yield replace(first, alternatives=tuple(others))
         elif is_convolution(op):
             yield from convolution_kernels(kernel, op)

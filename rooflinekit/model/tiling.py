@@ -54,6 +54,8 @@ _LEAST_SIDE = 16  # of a tile that is not thin
 _GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
 _WIDE_SIDE, _WIDE_LEAST = 128, 32  # pixels, and least channels, of cuDNN's tiles on CUDA cores
 _FP32_BYTES = 4  # of a number on the CUDA cores
+_HOPPER = 9  # CUDA's compute capability
+_CLUSTERED = (_HOPPER, 10)  # of GPUs whose blocks run in clusters
 
 
 def block_s(
@@ -150,24 +152,39 @@ def restricted(p: Products, tensor_core: bool) -> bool:
 def has_tiles(p: Products, tensor_core: bool) -> NDArray[np.bool_]:
     """Which tiles a×b each product's algorithm has: [tiles, products].
 
-    by rows: one tile for few rows, one for more and one for many. by name: 128×128, 256×64 and 256×128, as in the names
-    of cuDNN's kernels for gradients on tensor cores; for fewer channels, as in groups, narrower ones. wide: of 128
-    pixels. square: that of a fused Winograd.
+    by name: 128×128, 256×64 and 256×128, as in the names of cuDNN's kernels for gradients on tensor cores; for fewer
+    channels, as in groups, narrower ones. wide: of 128 pixels. square: that of a fused Winograd.
     """
     a, b = SIDES[tensor_core]
     kinds = p.told(lambda one: one.tiles.of(tensor_core))
     found = np.ones((a.size, kinds.size), dtype=bool)
-    by_rows = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
     narrow = np.minimum(p.m, p.n) < _GRADIENT_SIDE
     small = (a < np.minimum(p.m, _GRADIENT_SIDE)) | (b < np.minimum(p.n, _GRADIENT_SIDE))
     by_name = ~(small | (~narrow & (a * b < _GRADIENT_TILE)))
     wide = (a == _WIDE_SIDE) & (b >= _WIDE_LEAST) & (b <= _WIDE_SIDE)
     square = (a == FUSED_SIDE) & (b == FUSED_SIDE)
-    tiles = {"no thin ones": np.minimum(a, b) >= _LEAST_SIDE, "by rows": by_rows, "by name": by_name, "wide": wide,
+    tiles = {"no thin ones": np.minimum(a, b) >= _LEAST_SIDE, "by name": by_name, "wide": wide,
              "square": square}  # fmt: skip
     for kind in set(kinds.tolist()) - {"every"}:
         found = found & (tiles[kind] | (kinds != kind))
     return found
+
+
+def rows_of_tiles(p: Products, a: Floats, machine: Machine) -> Floats:
+    """How many tiles of a rows cover each product's: [tiles, products].
+
+    On GPUs of the data centre from Hopper on, scaled products of more than 64 rows have clusters of two tiles, which
+    both run where one alone has rows. On Hopper each row of a cluster beyond the last one takes as long as two: vLLM's
+    and SGLang's products of 257 rows take as long on H100 as of 767, those of 1025 as of 1535, at any n and k. Why is
+    not known.
+    """
+    found: Floats = np.ceil(p.m / a)
+    generation = (machine.device.cuda_capability or (0,))[0]
+    if generation not in _CLUSTERED:
+        return found
+    pairs = 2 * np.ceil(p.m / (2 * a))
+    beyond = pairs - p.m / a if generation == _HOPPER else 0.0
+    return np.where(p.told(lambda one: one.clusters) & (p.m > 64), pairs + beyond, found)
 
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -258,7 +275,7 @@ class _Tiled:
         prologue_s = prologues(p, tensor_core, machine) * pace * step_s
         seen_s = np.where(p.told(lambda one: one.gradient), prologue_s, 0.0)
         self.p, self.steps = p, (step_s, issue_s, prologue_s, seen_s)
-        self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
+        self.tiles = p.batch * rows_of_tiles(p, a, machine) * np.ceil(p.n / b)
         # cuDNN's implicit products find their pixels beside multiplying: a board that its power holds has them at the
         # clock that it has for plain ones. Winograd's wait for transforms, MIOpen's for operands; who waits draws less.
         value = machine.values

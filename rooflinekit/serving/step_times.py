@@ -11,6 +11,7 @@ from typing import Protocol
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Family
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.machine import Machine
@@ -27,6 +28,9 @@ ATTENTION = "serving.paged_attention"
 #: Tokens are rounded to so many parts of a power of two, and time is linear between: a step of this grid is 4 to 9 % of
 #: the tokens, within which products of whole tiles differ by no more.
 _PARTS = 8
+#: Of a step's tokens, so many fill the tiles of its products: time jumps behind each multiple. Above so many tokens a
+#: jump is less than the grid's step.
+_TILE, _TILES_TO = 256, 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class StepSums(Options):
             return self.decode(sequences, context)
         tokens = sum(chunk.tokens for chunk in chunks) + sequences * (1 + self.drafted)
         going_on = self.decode(sequences, context, 1) if sequences else 0.0
-        dense = _on_grid(tokens, self._dense) + _on_grid(sequences + len(chunks), self._answers)
+        dense = _on_tiles(tokens, self._dense) + _on_grid(sequences + len(chunks), self._answers)
         return dense + self._reading(chunks) + going_on
 
     def _dense(self, tokens: int) -> float:
@@ -185,7 +189,7 @@ class StepTimes(StepSums):
 
     def step_part_s(self, timing: Timing) -> float:
         """A kernel's time; of an all-reduce that of the collective."""
-        if timing.kernel.kind == ATTENTION:
+        if timing.kernel.family is Family.ATTENTION:
             alone_s = _by_itself_s(timing, self.machine, self.heads)
             return timing.total_s + max(0.0, alone_s - max(timing.memory_s, timing.compute_s))
         if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
@@ -278,6 +282,15 @@ def _on_grid(value: float, at: Callable[[int], float], parts: int = _PARTS) -> f
     share = (max(value, 1) - low) / step
     first = at(low)
     return first if share == 0 else first + share * (at(low + step) - first)
+
+
+def _on_tiles(value: float, at: Callable[[int], float]) -> float:
+    """The same where a function jumps behind each multiple of `_TILE`: on the line between two jumps."""
+    if not _TILE < value <= _TILES_TO:
+        return _on_grid(value, at)
+    last = math.ceil(value / _TILE) * _TILE
+    left = (last - max(value, last - _TILE + 1)) / (_TILE - 1)
+    return at(last) + (left * (at(last - _TILE + 1) - at(last)) if left else 0.0)
 
 
 # Sums over GPUs as an engine's own kernels make them, instead of NCCL's.

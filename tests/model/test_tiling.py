@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from round_numbers import constants
 
 from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.op import Math
-from rooflinekit.model.algorithms import PRODUCT, Algorithm
+from rooflinekit.model.algorithms import PRODUCT, SCALED, Algorithm
 from rooflinekit.model.cudnn import DATA, WEIGHT
 from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.miopen import PIXELWISE
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.tiling import SPLITS, TILES
+from rooflinekit.model.tiling import SIDES, SPLITS, TILES, rows_of_tiles
 
 SMS, SM_RATE = 50, 2e12  # of the device: FLOP/s of the tensor core of one SM
 LOSS, PROLOGUE, OVERLAP, GAP_S = 50.0, 100.0, 2.0, 2e-6
@@ -85,3 +86,20 @@ def test_miopen_has_no_tiles_of_a_few_rows(device: Device) -> None:
     # pairs of fp16 run at their share of twice the rate
     half = seconds(board, PIXELWISE, 512, 3200, 1000, Math.FP16, miopen_half=0.5)
     assert half == pytest.approx(seconds(board, PIXELWISE, 512, 3200, 1000, Math.FP32))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "m", "expected"),
+    [
+        # tiles of 128 rows; clusters of 256, of which H100 takes what is beyond the last row once more
+        ("nvidia-h100-sxm5-80gb", 512, 4),
+        ("nvidia-h100-sxm5-80gb", 257, (512 + 255) / 128),
+        ("nvidia-h100-sxm5-80gb", 64, 1),  # no clusters
+        ("nvidia-b200-sxm-180gb", 257, 4),
+        ("nvidia-l40s", 257, 3),
+    ],
+)
+def test_clusters_of_scaled_products(gpu: str, m: int, expected: float) -> None:
+    machine = Machine.of(load_device(gpu), constants())
+    products, (rows, _) = Products.of(np.arange(1), algorithm=SCALED, m=m, n=512, k=512), SIDES[True]
+    assert rows_of_tiles(products, rows, machine)[TILES.index((128, 128))] == expected

@@ -12,7 +12,7 @@ import rooflinekit as rk
 from rooflinekit.calibrate.campaigns.counted import counted
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import InputError
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.model.kernel_batch import work_of
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
@@ -44,7 +44,7 @@ def seconds_of(graph: rk.Graph, kind: str, machine: Machine) -> float:
 def test_attention_takes_what_its_calibration_predicts(gpu: str, b: int, s: int, t: int) -> None:
     machine = machine_of(gpu)
     row = {
-        "op": "attention",
+        "op": "attention_encoder",
         "dtype": "bf16",
         "b": b,
         "s": s,
@@ -54,9 +54,9 @@ def test_attention_takes_what_its_calibration_predicts(gpu: str, b: int, s: int,
         "d": 128,
         "causal": 1,
     }
-    [measured] = counted("attention", pd.DataFrame([row]))
+    [measured] = counted("attention_encoder", pd.DataFrame([row]))
     graph = LARGE.decode().at(batch=b, context=t) if s == 1 else LARGE.prefill().at(batch=b, seq=s)
-    expected = float(time_work(work_of(measured.kernels), machine).total_s[0])
+    expected = float(time_work(work_of(measured.kernels), machine).total_s.sum())
     assert seconds_of(graph, "serving.paged_attention", machine) == pytest.approx(expected, rel=1e-6)
 
 
@@ -154,8 +154,7 @@ def test_heads_that_share_keys_read_them_from_the_cache_where_each_is_by_itself(
     shared = LARGE.heads // LARGE.kv_heads
     # keys and values of 64 sequences of 4096 tokens, 2 bytes, and 64 queries: once for each head that shares them
     layer = 64 * (2 * LARGE.kv_heads * 4096 + LARGE.heads) * LARGE.head_dim * 2
-    (timing,) = [t for t in together.timings("decode", batch=64, context=4096)
-                 if t.kernel.kind == "serving.paged_attention"][:1]  # fmt: skip
+    timing = next(t for t in together.timings("decode", batch=64, context=4096) if t.kernel.family is Family.ATTENTION)
     more = max(0.0, shared * layer / machine.l2_bandwidth - max(timing.memory_s, timing.compute_s))
     assert more > 0
     assert apart.decode_s(64, 4096) - together.decode_s(64, 4096) == pytest.approx(LARGE.layers * more)

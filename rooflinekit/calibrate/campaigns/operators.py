@@ -235,17 +235,18 @@ def _image(name: str, dtype: DType, shape: tuple[Number, ...], channels_last: bo
 # --- attention -------------------------------------------------------------------------------------------------------
 
 
-def _attention(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+def _attention(dtype: DType, size: Sizes, called: bool = False) -> tuple[Op, ...]:
     """b sequences of s queries over t keys, `heads` of queries, `kv_heads` of keys, head size d; causal or not.
 
-    Causal queries are the last s of the t positions.
+    Causal queries are the last s of the t positions. called: by a serving library.
     """
     b, heads, d = size["b"], size["heads"], size["d"]
     query, out = (_tensor(name, dtype, b, heads, size["s"], d) for name in ("query", "out"))
     stored = STORED[kv] if isinstance(kv := size.get("kv_dtype"), str) else dtype
     key, value = (_tensor(name, stored, b, size["kv_heads"], size["t"], d) for name in ("key", "value"))
     window, causal = size.get("window", 0) or None, bool(size.get("causal", 0))
-    return (_op("serving.paged_attention", (query, key, value), out, window=window, is_causal=causal),)
+    attrs = {"window": window, "is_causal": causal, "called": called}
+    return (_op("serving.paged_attention", (query, key, value), out, **attrs),)
 
 
 def _attention_call(dtype: DType, size: Sizes) -> tuple[Op, ...]:
@@ -255,7 +256,7 @@ def _attention_call(dtype: DType, size: Sizes) -> tuple[Op, ...]:
     put = (_tensor(name, dtype, b, kv_heads, s, d) for name in ("keys", "values"))
     return (
         _op("serving.rope_and_cache", (own,), _tensor("query", dtype, b, heads, s, d), *put),
-        *_attention(dtype, size),
+        *_attention(dtype, size, called=True),
     )
 
 
@@ -299,6 +300,7 @@ _MAKERS: Mapping[str, _Maker] = MappingProxyType(
         **{op: partial(_convolution, op) for op in CONVOLUTIONS},
         "attention": _attention,
         "attention_call": _attention_call,
+        "attention_encoder": partial(_attention, called=True),
         "attention_bwd": _attention_backward,
     }
 )
@@ -355,7 +357,7 @@ OPS: Mapping[str, MeasuredOp] = MappingProxyType(
         **dict.fromkeys(STREAMS, MeasuredOp(family="stream", needed=_ROWS, optional=("warm",))),
         **dict.fromkeys(GATHERS, MeasuredOp(family="movement", needed=(*_ROWS, "table"))),
         **dict.fromkeys(
-            ("attention", "attention_call"),
+            ("attention", "attention_call", "attention_encoder"),
             MeasuredOp(family="attention", needed=_ATTENTION, optional=("causal", "window", *_AGAIN)),
         ),
         "attention_bwd": MeasuredOp(family="attention", needed=_ATTENTION, optional=("causal",)),

@@ -378,7 +378,7 @@ STAGES = (
     ),
     Stage(
         name="attention",
-        ops=frozenset({"attention", "attention_call"}),
+        ops=frozenset({"attention", "attention_call", "attention_encoder"}),
         dtypes=_HALF,
         constants=("attention_share", "attention_block_cycles"),
         own=("cache_share", "l2_bytes_per_clock"),
