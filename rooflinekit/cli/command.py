@@ -12,7 +12,7 @@ import inspect
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_type_hints
@@ -37,13 +37,15 @@ DOCUMENTS = dict.fromkeys(_NAMES.split(), 1)
 class Answer:
     """What a command has found: a command that returns it has --json. failed: the exit status is then 1.
 
-    name: of the document, in DOCUMENTS. fields: of the document. text: prints it for a person.
+    name: of the document, in DOCUMENTS. fields: of the document. text: prints it for a person; lines: said after that,
+    such as where files were written.
     """
 
     name: str
     fields: Callable[[], Mapping[str, object]]
-    text: Callable[[], object]
+    text: Callable[[], object] = lambda: None
     failed: bool = False
+    lines: Sequence[object] = ()
 
     def print(self, *, as_json: bool) -> None:
         """Prints it."""
@@ -52,6 +54,7 @@ class Answer:
             print(json.dumps(whole, indent=2, ensure_ascii=False))
         else:
             self.text()
+            say(*self.lines)
         if self.failed:
             raise typer.Exit(1)
 

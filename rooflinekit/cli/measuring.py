@@ -19,7 +19,7 @@ import typer
 
 import rooflinekit as rk
 from rooflinekit.cli import documents
-from rooflinekit.cli.command import Answer, made, progress_line, say
+from rooflinekit.cli.command import Answer, made, progress_line
 from rooflinekit.cli.guide import Command, group
 from rooflinekit.cli.options import GPUS, ONE_OR_MORE, Draft, Force, Rank, Target
 from rooflinekit.cli.parse import seconds_of
@@ -110,13 +110,12 @@ def measure(
         )
     if out is not None:
         result.save(out, force=force)
-
-    def told() -> None:
-        text.profiles.print_validation(result)
-        if out is not None:
-            say(f"both written to {out}")
-
-    return Answer("measure", lambda: documents.measured(result, out), told)
+    return Answer(
+        "measure",
+        lambda: documents.measured(result, out),
+        lambda: text.profiles.print_validation(result),
+        lines=() if out is None else [f"both written to {out}"],
+    )
 
 
 def _measure_host(device: str | None, seconds: float, out: Path, force: bool) -> Answer:
@@ -137,20 +136,14 @@ def _measure_host(device: str | None, seconds: float, out: Path, force: bool) ->
     write_text(spec_text(found, heading), out)
     base = rk.load_host(host_draft.BASE)
     slowness, op_s = host_draft.slowness(found, base) if kind == "cuda" else None, found.dispatch_s("default")
-
-    def told() -> None:
-        against = "" if slowness is None else f", {slowness:.2g} times {base.name}"
-        say(f"an op {op_s * 1e6:.1f} µs{against}; written to {out}: name it with --host {out}")
-        if kind == "cpu":
-            print("note: measured without a GPU: it tells of steps on this CPU, and nothing of how it issues to a GPU")
-
-    return Answer(
-        "host",
-        lambda: {
-            "file": str(out), "measured_on": kind, "op_s": op_s, "slowness": slowness, "against": base.name,
-        },
-        told,
-    )  # fmt: skip
+    against = "" if slowness is None else f", {slowness:.2g} times {base.name}"
+    lines = [f"an op {op_s * 1e6:.1f} µs{against}; written to {out}: name it with --host {out}"]
+    if kind == "cpu":
+        lines.append(
+            "note: measured without a GPU: it tells of steps on this CPU, and nothing of how it issues to a GPU"
+        )
+    fields = {"file": str(out), "measured_on": kind, "op_s": op_s, "slowness": slowness, "against": base.name}
+    return Answer("host", lambda: fields, lines=lines)
 
 
 def _check_free(out: Path, force: bool) -> None:
@@ -222,18 +215,19 @@ def calibrate(
         except OutputError as error:
             raise OutputError(f"{error}; what was measured is in {file}, the same command continues") from error
 
-        def told() -> None:
-            text.calibration.print_calibration(result)
-            print(", ".join(f"{what} in {', '.join(map(str, files))}" for what, files in written.items()))
-            if own is not None:
-                fit = file.with_suffix(".fit.yaml")
-                constants = f" --constants {fit}" if result.fit is not None else ""
-                print(f"this CPU is described in {own}: rooflinekit predict TARGET --input … --gpu {own}{constants}")
-            if result.outcome.left:
-                print(f"{result.outcome.left} measurements are left: the same command continues")
-
+        lines = [", ".join(f"{what} in {', '.join(map(str, files))}" for what, files in written.items())]
+        if own is not None:
+            constants = f" --constants {written['constants'][0]}" if result.fit is not None else ""
+            lines.append(f"this CPU is described in {own}: rooflinekit predict TARGET --input … --gpu {own}{constants}")
+        if result.outcome.left:
+            lines.append(f"{result.outcome.left} measurements are left: the same command continues")
         files = written if own is None else {**written, "specification": [own]}
-        return Answer("calibrate", lambda: documents.calibrated(result, files), told)
+        return Answer(
+            "calibrate",
+            lambda: documents.calibrated(result, files),
+            lambda: text.calibration.print_calibration(result),
+            lines=lines,
+        )
 
 
 def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, allow_draft: bool) -> Answer:
@@ -245,12 +239,12 @@ def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, all
     file = out or files[0].with_suffix(".fit.yaml")
     name = found.calibration.name
     write_fit(found.calibration, file, f"Constants of {name}. Made by `rooflinekit calibrate` from campaigns.")
-
-    def told() -> None:
-        text.calibration.print_own_fit(found)
-        say(f"constants in {file}")
-
-    return Answer("own-fit", lambda: {"device": name, "file": str(file), **documents.own_fit(found)}, told)
+    return Answer(
+        "own-fit",
+        lambda: {"device": name, "file": str(file), **documents.own_fit(found)},
+        lambda: text.calibration.print_own_fit(found),
+        lines=[f"constants in {file}"],
+    )
 
 
 def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
@@ -398,8 +392,8 @@ def validate(files: Files) -> Answer:
     return Answer(
         "campaign-validate",
         lambda: {"sound": not wrong, "files": rows},
-        lambda: say(*(f"{file}: {problem or 'sound'}" for file, problem in found.items())),
         failed=wrong,
+        lines=[f"{file}: {problem or 'sound'}" for file, problem in found.items()],
     )
 
 
@@ -422,9 +416,10 @@ def _summarized(files: list[Path], *lines: str) -> Answer:
     def told() -> None:
         for one in found:
             text.calibration.print_summary(one)
-        say(*lines)
 
-    return Answer("campaign-summarize", lambda: {"files": [documents.summarized(one) for one in found]}, told)
+    return Answer(
+        "campaign-summarize", lambda: {"files": [documents.summarized(one) for one in found]}, told, lines=lines
+    )
 
 
 @campaign.command(cls=Command, name="from-trace")
@@ -457,12 +452,12 @@ def from_trace(
     with bar(f"reading {len(files)} traces", share=True) as advance:
         found = draw_all(files, gpu, licence, advance)
     write_text(campaign_text(found.campaign), out, force=force)
-
-    def told() -> None:
-        text.calibration.print_drawn(found)
-        say(f"written to {out}")
-
-    return Answer("campaign-from-trace", lambda: documents.drawn(found, out), told)
+    return Answer(
+        "campaign-from-trace",
+        lambda: documents.drawn(found, out),
+        lambda: text.calibration.print_drawn(found),
+        lines=[f"written to {out}"],
+    )
 
 
 @campaign.command(cls=Command)
@@ -531,11 +526,10 @@ def fit(
     if links is not None:
         head = f"Link constants: collectives of any cluster.\nMade by `{command}`."
         fits.write_links(links.constants, file, fits.LINKS, head)
-
-    def told() -> None:
-        text.calibration.print_refit(found)
-        say(f"fits written to {folder}")
-        if removed:
-            print(f"removed, as no campaign is of them: {', '.join(removed)}")
-
-    return Answer("fit", lambda: documents.refitted(found, folder, difference=None, removed=removed), told)
+    gone = [f"removed, as no campaign is of them: {', '.join(removed)}"] if removed else []
+    return Answer(
+        "fit",
+        lambda: documents.refitted(found, folder, difference=None, removed=removed),
+        lambda: text.calibration.print_refit(found),
+        lines=[f"fits written to {folder}", *gone],
+    )

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer, Tables, say, typed
+from rooflinekit.cli.command import Answer, Tables, typed
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import ONE_OR_MORE, Rank, Target
 from rooflinekit.cli.parse import check_word, variants_of
@@ -95,10 +95,8 @@ def predict(
             text.predictions.print_breakdown(p, table)
         if beside is not None:
             text.profiles.print_memory_comparison(beside)
-        for line in written:
-            print(line)
 
-    return Tables("predict", fields, told)
+    return Tables("predict", fields, told, lines=written)
 
 
 def _written(
@@ -218,10 +216,9 @@ def explain(
     def told() -> None:
         for one in found:
             text.predictions.print_explanation(one, details=details)
-        if plot is not None:
-            say(f"figure written to {plot}")
 
-    return Answer("explain", lambda: {"explanations": [one.to_dict() for one in found]}, told)
+    written = [] if plot is None else [f"figure written to {plot}"]
+    return Answer("explain", lambda: {"explanations": [one.to_dict() for one in found]}, told, lines=written)
 
 
 explain.registered["cls"] = _Sized  # type: ignore[attr-defined]

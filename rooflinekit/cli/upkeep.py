@@ -50,12 +50,13 @@ def guard(
     return Answer(
         "guard",
         lambda: {"checked": [one.to_dict() for one in found]},
-        lambda: _print_guarded(found, lock, form, update),
+        lambda: _print_guarded(found, lock, form),
         failed=not update and any(one.exceeded for one in found),
+        lines=[f"accepted: {lock}"] if update and form == "text" else (),
     )
 
 
-def _print_guarded(found: Sequence[Checked], lock: Path, form: str, update: bool) -> None:
+def _print_guarded(found: Sequence[Checked], lock: Path, form: str) -> None:
     if form == "junit":
         print(text.guard.junit(found), end="")
     elif form == "github":
@@ -64,8 +65,6 @@ def _print_guarded(found: Sequence[Checked], lock: Path, form: str, update: bool
         print(f"{text.guard.markdown(found)}\n<sub>{_made_by(lock)}</sub>")
     else:
         print(f"{text.guard.text(found)}\n\n{_made_by(lock)}")
-    if update and form == "text":
-        print(f"accepted: {lock}")
 
 
 def _predicted(block: Block) -> Sequence[rk.Prediction]:
@@ -116,12 +115,11 @@ def doctor() -> Answer:
     from rooflinekit.api.doctor import diagnose
 
     found = diagnose()
-
-    def told() -> None:
-        for one in found:
-            print(f"{one.what:<13}{one.found}{f'  (to do: {one.to_do})' if one.to_do else ''}")
-
-    return Answer("doctor", lambda: {"findings": [asdict(one) for one in found]}, told)
+    return Answer(
+        "doctor",
+        lambda: {"findings": [asdict(one) for one in found]},
+        lines=[f"{one.what:<13}{one.found}{f'  (to do: {one.to_do})' if one.to_do else ''}" for one in found],
+    )
 
 
 _SHOWN = 20  # entries of a kind that are listed

@@ -229,14 +229,18 @@ def untold_parts(timings: Sequence[Timing]) -> dict[Part, Loaded]:
     }
 
 
-def leaders(p: Prediction) -> dict[str, str]:
-    """For each kernel's name that of the first with the same work, which is as wrong."""
-    first: dict[tuple[str, str, Cost], str] = {}
+_First = dict[tuple[str, str, Cost], str]  # of kernels with the same work, what the first is called
+
+
+def leaders(p: Prediction, first: _First | None = None, prefix: str = "") -> dict[str, str]:
+    """For each kernel's name that of the first with the same work, which is as wrong; behind a prefix.
+
+    first: those of other steps, to which this step's are added.
+    """
+    known = {} if first is None else first
     return {
-        timing.kernel.name: first.setdefault(
-            (residuals_of(timing.kernel, p.machine), timing.kernel.kind, timing.kernel.cost), timing.kernel.name
-        )
-        for timing in p.timings
+        k.name: known.setdefault((residuals_of(k, p.machine), k.kind, k.cost), f"{prefix}{k.name}")
+        for k in (timing.kernel for timing in p.timings)
     }
 
 
@@ -385,14 +389,8 @@ class Ratios:
                 first if all(timing.kernel.name in first for timing in p.timings) else {**leaders(p), **first}
                 for p in self._predictions
             ]
-        known: dict[tuple[str, str, Cost], str] = {}
-        return [
-            {
-                k.name: known.setdefault((residuals_of(k, p.machine), k.kind, k.cost), f"{place} {k.name}")
-                for k in (timing.kernel for timing in p.timings)
-            }
-            for place, p in enumerate(self._predictions)
-        ]
+        known: _First = {}
+        return [leaders(p, known, f"{place} ") for place, p in enumerate(self._predictions)]
 
     def _widths(self, a: int, b: int) -> tuple[Any, ...]:
         """What moves the ratio, in ln, as `around` takes it: kernels, the hosts' pace, and what issuing takes."""
