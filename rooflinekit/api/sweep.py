@@ -124,7 +124,10 @@ def sweep(
 
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     sweep_run.check_workers(executor, workers)
-    places = Places(gpus, clusters, strategies, savers, split, host, execution, power_limits)
+    places = Places(
+        gpus=gpus, clusters=clusters, strategies=strategies, savers=savers, split=split, host=host, execution=execution,
+        power_limits=power_limits,
+    )  # fmt: skip
     places.check()
     if isinstance(workload, pd.DataFrame):
         if clusters is not None:
@@ -199,7 +202,9 @@ def search(
 
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     # What can be wrong is looked at before the slow part.
-    places = Places(gpus, clusters, strategies, savers, split, host, execution)
+    places = Places(
+        gpus=gpus, clusters=clusters, strategies=strategies, savers=savers, split=split, host=host, execution=execution
+    )
     places.check()
     goal = goal_of(minimize, maximize)
     named = named_prices(prices or {}, places.devices)
@@ -241,15 +246,15 @@ def opened_graphs(
     return (graphs if isinstance(workload, Mapping) else graphs[""]), sizes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where a workload runs: GPUs, or clusters."""
+    """Where a workload runs: GPUs, which may be machines with limits and constants of their own, or clusters."""
 
-    gpus: Gpus | None
-    clusters: Sequence[str | Path | Cluster] | None
-    strategies: Sequence[str | Strategy] | None
-    savers: Savers | Sequence[Savers] | None
-    split: str
+    gpus: Gpus | Sequence[Machine] | None
+    clusters: Sequence[str | Path | Cluster] | None = None
+    strategies: Sequence[str | Strategy] | None = None
+    savers: Savers | Sequence[Savers] | None = None
+    split: str = "even"
     host: str | Path | Host | None
     execution: Execution | Backend | Sequence[Execution | Backend]
     power_limits: Sequence[str | float] | None = None
@@ -280,6 +285,8 @@ class Places:
     def machines(self) -> tuple[Machine, ...]:
         """The GPUs, where they are these and no clusters; each under each limit of power, with that in its name."""
         gpus: Any = self.gpus
+        if isinstance(gpus, list) and gpus and isinstance(gpus[0], Machine):
+            return tuple(gpus)
         found = machines_of(gpus)
         if self.power_limits is None:
             return found
@@ -306,16 +313,16 @@ class Places:
         self, graphs: Graph | Mapping[str, Graph], sizes: Mapping[str, Any], *, memory: Memory = True,
         together: Together = None,
     ) -> Plan:  # fmt: skip
-        """The sweep."""
-        if self.clusters is None:
-            host = host_of(DEFAULT_HOST if self.host is None else self.host)
-            return swept(graphs, self.machines, host, self.execution, sizes, memory=memory, together=together)
-        from rooflinekit.study.sweep.plan import plan_on_clusters
+        """The sweep: its axes are the models, the GPUs or what clusters have, and the executions."""
+        from rooflinekit.study.sweep.plan import Axis, plan_of
 
-        axes = (*_common_axes(graphs, self.execution), *self._axes)
-        return plan_on_clusters(
-            _named(graphs), axes, sizes, split=self.split, host=self.host, memory=memory, together=together
-        )
+        model, ways = _common_axes(graphs, self.execution)
+        if self.clusters is not None:
+            on_clusters = {"host": self.host, "proportional": self.split == "proportional"}
+            return plan_of((model, ways, *self._axes), on_clusters, sizes, memory=memory, together=together)
+        gpu = Axis(name="gpu", choices={machine.name: {"machine": machine} for machine in self.machines})
+        common = {"host": host_of(DEFAULT_HOST if self.host is None else self.host)}
+        return plan_of((model, gpu, ways), common, sizes, memory=memory, together=together)
 
     @cached_property
     def _axes(self) -> tuple[Axis, ...]:
@@ -331,28 +338,6 @@ def _held(machine: Machine, watts: float | None) -> Machine:
     return replace(held, name=f"{machine.name} at {format_quantity(watts or 0.0, 'W')}")
 
 
-def swept(
-    graphs: Graph | Mapping[str, Graph],
-    machines: Sequence[Machine],
-    host: Host,
-    execution: Execution | Backend | Sequence[Execution | Backend],
-    sizes: Mapping[str, Any],
-    *,
-    memory: Memory = True,
-    together: Together = None,
-) -> Plan:
-    """The plan of a sweep: its axes are the models, the GPUs and the executions."""
-    from rooflinekit.study.sweep.plan import Axis, plan_of
-
-    model, ways = _common_axes(graphs, execution)
-    gpu = Axis(name="gpu", choices={machine.name: {"machine": machine} for machine in machines})
-    return plan_of((model, gpu, ways), {"host": host}, sizes, memory=memory, together=together)
-
-
-def _named(graphs: Graph | Mapping[str, Graph]) -> Mapping[str, Graph]:
-    return graphs if isinstance(graphs, Mapping) else {graphs.name: graphs}
-
-
 def _executions(given: Execution | Backend | Sequence[Execution | Backend]) -> list[Execution]:
     return [execution_of(one) for one in ([given] if isinstance(given, str | Execution) else given)]
 
@@ -363,8 +348,8 @@ def _common_axes(
     """Those of models and of executions."""
     from rooflinekit.study.sweep.plan import Axis
 
-    named, single = _named(graphs), isinstance(execution, str | Execution)
-    executions = _executions(execution)
+    named = graphs if isinstance(graphs, Mapping) else {graphs.name: graphs}
+    single, executions = isinstance(execution, str | Execution), _executions(execution)
     if not named or not executions:
         raise InputError(f"{'execution' if named else 'models'}: expected one or more; got none")
     for one, graph in product(executions, named.values()):

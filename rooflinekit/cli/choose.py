@@ -201,28 +201,28 @@ class Where(Options):
 
     def plan(self, workload: Workload, target: str, *, memory: bool = True) -> Plan:
         """The sweep that the options describe."""
-        from rooflinekit.api.sweep import Places, swept
+        from rooflinekit.api.sweep import Places
         from rooflinekit.study.sweep.points import check_sizes
 
         ways = workload.ways
         chosen = ways if len(ways) > 1 else ways[0]
         groups = [tuple(word.strip() for word in names.split(",")) for names in self.zip or ()]
         check_sizes(workload.lists, groups)
-        if not self.cluster:
+        if self.cluster:
+            workload.check_alone()
+            workload.check_trains()
+            places = Places(
+                gpus=None if self.gpus is None else integers("--gpus", self.gpus), clusters=self.cluster,
+                strategies=None if self.strategy is None else [word.strip() for word in self.strategy.split(",")],
+                host=workload.named_host, execution=chosen,
+            )  # fmt: skip
+            places.check()
+        else:
             _check_of_cluster(None, self.gpus, self.strategy)
             if not workload.gpus:
                 raise InputError(f"{NO_GPU}, or --cluster")
             machines, host, _ = workload.running(ways[0].backend).setting()
-            (graph,) = workload.trace(target, sizes_open=True)
-            return swept(graph, machines, host, chosen, workload.lists, memory=memory, together=groups)
-        workload.check_alone()
-        workload.check_trains()
-        places = Places(
-            None if self.gpus is None else integers("--gpus", self.gpus), self.cluster,
-            None if self.strategy is None else [word.strip() for word in self.strategy.split(",")],
-            None, "even", workload.named_host, chosen,
-        )  # fmt: skip
-        places.check()
+            places = Places(gpus=machines, host=host, execution=chosen)
         (graph,) = workload.trace(target, sizes_open=True)
         return places.plan(graph, workload.lists, memory=memory, together=groups)
 
@@ -424,22 +424,18 @@ def cost(
     Example: rooflinekit cost timm:resnet50 --batch 32 --gpu l4 --gpu t4 --prices examples/prices.yaml
     --samples 1281167
     """
-    from rooflinekit.hardware.specs import members_of
-    from rooflinekit.study.compare.cost import costs_of
-
     if not workload.gpus and not cluster:
         raise InputError(NO_GPU)
     if cluster:
         workload.check_trains(_ONE_OF_TRAINING)
-    pricing = purchase.pricing()
-    devices = workload.devices()
-    members = [[*members_of(rk.load_cluster(name))] for name in cluster or ()]
-    each = [*map(pricing.of, devices), *map(pricing.of_all, members)]
-    say_notes(pricing, [*devices, *(device for those in members for device in those)])
+    pricing, devices = purchase.pricing(), [*_devices(workload, cluster or ())]
+    for device in devices:  # what has no price is told before the slow part
+        pricing.of(device)
+    say_notes(pricing, devices)
     watts = limits.watts
     steps: list[Any] = workload.predict(target, sizes_open=bool(cluster))[0] if workload.gpus else []
     if cluster:
         at = workload.team(target, gpus=gpus, strategy=strategy)
         steps += [at(cluster=name) for name in cluster]
-    found = costs_of(steps, each, samples=samples, carbon=carbon, max_watts=watts, max_cost=limits.max_cost)
+    found = rk.costs(steps, pricing, samples=samples, carbon=carbon, max_watts=watts, max_cost=limits.max_cost)
     return Answer("cost", found.to_dict, lambda: text.predictions.print_costs(found))

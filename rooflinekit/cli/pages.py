@@ -166,35 +166,29 @@ def _size(over: str) -> tuple[str, list[int]]:
 
 
 def _table(workload: Workload, target: str, name: str, values: list[int]) -> Any:
-    from rooflinekit.api.sweep import swept
+    from rooflinekit.api.sweep import Places
+    from rooflinekit.ir.graph import opened
     from rooflinekit.study.sweep import run as sweep_run
 
-    graph, others = _opened(workload, target, name)
+    (traced,) = workload.trace(target, sizes_open=True)
+    graph, others = opened(traced, name)
     machines, host, execution = workload.setting()
-    plan = swept(graph, machines, host, execution, {**others, name: values})
+    plan = Places(gpus=machines, host=host, execution=execution).plan(graph, {**others, name: values})
     return sweep_run.run(plan, executor=None, workers=None, progress=None)
 
 
 def _predictions(workload: Workload, targets: Sequence[str], over: str | None) -> list[rk.Prediction]:
     if over is None:
         return [prediction for predictions in workload.predict(*targets) for prediction in predictions]
+    from rooflinekit.ir.graph import opened
     from rooflinekit.step.prediction import predict_graph
 
     name, values = _size(over)
-    (target,) = targets
-    whole, others = _opened(workload, target, name)
+    (traced,) = workload.trace(*targets, sizes_open=True)
+    whole, others = opened(traced, name)
     machines, host, execution = workload.setting()
     graphs = [whole.at(**others, **{name: value}) for value in values]
     return [predict_graph(graph, machine, host, execution) for machine in machines for graph in graphs]
-
-
-def _opened(workload: Workload, target: str, name: str) -> tuple[rk.Graph, dict[str, int]]:
-    """The graph with its sizes open, and numbers for all but one of them."""
-    from rooflinekit.ir.graph import opened
-
-    (graph,) = workload.trace(target, sizes_open=True)
-    whole = opened(graph, name)
-    return whole, {size: value for size, value in workload.sizes.items() if size in whole.dims and size != name}
 
 
 @describes_workload()

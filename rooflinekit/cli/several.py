@@ -31,7 +31,6 @@ from rooflinekit.present import text
 
 if TYPE_CHECKING:
     from rooflinekit.model.collectives import CollectiveTiming
-    from rooflinekit.study.compare.cost import Costs
 
 
 class Meshed(Options):
@@ -245,6 +244,7 @@ def train(
     what a run of --tokens costs, and with --search the best layout.
     Example: rooflinekit train llama-3.1-8b --cluster dgx-h100 --batch 128 --tp 2
     """
+    from rooflinekit.hardware.specs import members_of
     from rooflinekit.study.compare.limits import power_limits_together
 
     decoder = rk.Decoder.from_config(config, weights="bf16")
@@ -266,7 +266,10 @@ def train(
         return _searched(decoder, given, out)
     at = functools.partial(rk.train, decoder, layout=laid.layout(), **given)
     step = at(power_limit=None if power_limit is None else quantity_of("--power-limit", power_limit, "W"))
-    costs = None if pricing is None else _costs(step, pricing, tokens, carbon)
+    costs = None
+    if pricing is not None:
+        say_notes(pricing, [*members_of(step.cluster)])
+        costs = rk.costs(step, pricing, samples=tokens, carbon=carbon)
     limits = None if rack_w is None else power_limits_together(at, step)
     racks = None if limits is None or rack_w is None else limits.rack(rack_w, purchase.pue)
 
@@ -293,14 +296,6 @@ def _searched(decoder: rk.Decoder, given: dict[str, Any], out: Path | None) -> A
     if out is not None:
         rk.plot.save(rk.plot.layouts(found), out)
     return Answer("train", lambda: {"step": found.best.to_dict(), "search": found.to_dict()}, lambda: print(found))
-
-
-def _costs(step: rk.TrainingStep, pricing: rk.Pricing, tokens: float | None, carbon: float | None) -> Costs:
-    """What a million tokens, and a run of --tokens, cost."""
-    from rooflinekit.hardware.specs import members_of
-
-    say_notes(pricing, [*members_of(step.cluster)])
-    return rk.costs(step, pricing, samples=tokens, carbon=carbon)
 
 
 def collective(

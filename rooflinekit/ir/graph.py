@@ -488,8 +488,8 @@ def resized(graph: Graph, **sizes: int) -> Graph:
     return _traced_anew(graph, {"sizes": wanted, "fixed": True})
 
 
-def opened(graph: Graph, size: str) -> Graph:
-    """The whole graph with this named size open; traced again where it was traced as a number.
+def opened(graph: Graph, size: str) -> tuple[Graph, dict[str, int]]:
+    """The whole graph with this named size open, traced again where it was traced as a number; and its other sizes.
 
     Raises SizeError for an unknown name or a size that the model forces to a number, InputError where no model is
     known.
@@ -502,7 +502,7 @@ def opened(graph: Graph, size: str) -> Graph:
     for forced in whole.forced:
         if forced.name == size:
             raise SizeError(f"{forced}: it cannot be varied")
-    return whole
+    return whole, {name: value for name, value in graph.sizes.items() if name in whole.dims and name != size}
 
 
 def _traced_anew(graph: Graph, changed: Mapping[str, Any]) -> Graph:

@@ -37,8 +37,7 @@ def largest_size(p: Prediction, size: str) -> int:
     Each value is tried exactly, by the blocks of its tensors; no kernel is timed. Raises SizeError for an unknown
     name, for a size that the model forces to a number, and where memory does not grow with the size.
     """
-    whole = opened(p.graph, size)
-    others = {name: value for name, value in p.sizes.items() if name in whole.dims and name != size}
+    whole, others = opened(p.graph, size)
     device, execution = p.machine.device, p.execution
 
     @cache

@@ -36,8 +36,7 @@ def memory_over(
             f"memory_over: expected one value or more of {size!r}, each 1 or more, and `emptied` of 1 or more or None; "
             f"got {list(values)!r} and {emptied!r}"
         )
-    whole, device = opened(p.graph, size), p.machine.device
-    others = {name: value for name, value in p.sizes.items() if name in whole.dims and name != size}
+    (whole, others), device = opened(p.graph, size), p.machine.device
 
     @cache
     def blocks(value: int) -> Blocks:

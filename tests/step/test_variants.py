@@ -117,6 +117,6 @@ def test_the_whole_graph_is_found_again(graph: rk.Graph) -> None:
     assert traced_with(graph.at(batch=3), autocast=None) is graph
     assert traced_with(graph.at(batch=3), channels_last=True).dims == ("batch",)
     fixed = rk.trace(net(), IMAGE, sizes={"batch": 4}, fixed=True)
-    assert opened(fixed, "batch").dims == ("batch",)
+    assert opened(fixed, "batch")[0].dims == ("batch",)
     with pytest.raises(SizeError, match="no size is named 'bach' in this workload: it has 'batch'"):
         opened(fixed, "bach")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.prices import PriceTable
-from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.sizes import finite, finite_or_none, shown
+from rooflinekit.ir.arguments import checked, expect
+from rooflinekit.ir.sizes import finite, finite_or_none
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 
@@ -56,8 +56,7 @@ class Price:
             ("years", self.years, 0.01, 50.0), ("utilization", self.utilization, 0.001, 1.0),
             ("price of a kWh", self.kwh, 0.0, 1e4), ("PUE", self.pue, 1.0, 10.0),
         ):  # fmt: skip
-            if value is not None and not (finite(value) and low <= value <= high):
-                raise InputError(f"{name}: expected {low:g} to {high:g}; got {shown(value)}")
+            expect(value is None or (finite(value) and low <= value <= high), name, f"{low:g} to {high:g}", value)
 
     def rented(self, seconds: float) -> float | None:
         """What so many seconds cost by the hour; None without such a price."""
@@ -181,8 +180,7 @@ class Costs:
 
 def _check_positive(given: Mapping[str, float | None]) -> None:
     for name, value in given.items():
-        if value is not None and not (finite(value) and 0 < value <= 1e18):
-            raise InputError(f"{name}: expected a positive number; got {value!r}")
+        expect(value is None or (finite(value) and 0 < value <= 1e18), name, "a positive number", value)
 
 
 def _number(value: float | None) -> float:

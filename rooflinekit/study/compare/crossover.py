@@ -31,6 +31,7 @@ from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Bound, time_kernels
 from rooflinekit.step.capacity import largest
+from rooflinekit.step.labels import REGIME_TERMS
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH
 from rooflinekit.units import format_quantity
@@ -109,7 +110,7 @@ def compute_bound_from(
 
 def _regime(p: Prediction, belongs: Callable[[Kernel], bool]) -> Bound:
     """Where most of the time of some of the kernels goes."""
-    seconds: dict[Bound, float] = dict.fromkeys(("compute", "memory", "latency", "overhead"), 0.0)
+    seconds: dict[Bound, float] = dict.fromkeys(REGIME_TERMS, 0.0)
     for span in p.spans:
         timing = span.timing
         if belongs(timing.kernel):
@@ -131,8 +132,7 @@ def gpu_bound_from(p: Prediction, size: str = BATCH) -> SizeCrossover:
 
 
 def _first(p: Prediction, size: str, what: str, holds: Callable[[Prediction], bool]) -> SizeCrossover:
-    whole = opened(p.graph, size)
-    others = {name: value for name, value in p.sizes.items() if name in whole.dims and name != size}
+    whole, others = opened(p.graph, size)
 
     def at(value: int) -> Prediction:
         return predict_graph(whole.at(**others, **{size: value}), p.machine, p.host, p.execution)

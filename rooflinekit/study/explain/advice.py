@@ -284,8 +284,12 @@ def sentences(advice: Advice) -> Iterator[str]:
     yield from chain_sentences(p)
     saving = [suggestion for suggestion in advice.suggestions if suggestion.saved_s > 0]
     told = [suggestion for suggestion in saving[:_TOLD] if suggestion.saved_s >= _WORTH * p.total_s] or saving[:1]
-    for place, suggestion in enumerate(told, 1):
-        yield f"{place}. {_saving(suggestion)}"
+    for place, one in enumerate(told, 1):
+        samples, ratio = "" if one.steps == 1 else " for as many samples", one.ratio()
+        yield (
+            f"{place}. {one.what}: saves {seconds(one.saved_s)}{samples} ({one.speedup:.2f}×, "
+            f"90 % interval {ratio.low:.2f} to {ratio.high:.2f}), then {one.prediction.regime}-bound; {one.mainly}."
+        )
     if rest := saving[len(told) :]:
         less = (f"{one.what} {seconds(one.saved_s)} ({one.speedup:.2f}×)" for one in rest)
         yield f"Saves less: {', '.join(less)}."
@@ -293,13 +297,3 @@ def sentences(advice: Advice) -> Iterator[str]:
         yield f"Saves nothing: {suggestion.what} ({signed(-suggestion.saved_s)}, {suggestion.prediction.regime}-bound)."
     for what, why in advice.left_out:
         yield f"Left out: {what}: {why}."
-
-
-def _saving(suggestion: Suggestion) -> str:
-    after = suggestion.prediction
-    ratio = suggestion.ratio()
-    samples = "" if suggestion.steps == 1 else " for as many samples"
-    return (
-        f"{suggestion.what}: saves {seconds(suggestion.saved_s)}{samples} ({suggestion.speedup:.2f}×, "
-        f"90 % interval {ratio.low:.2f} to {ratio.high:.2f}), then {after.regime}-bound; {suggestion.mainly}."
-    )

@@ -28,6 +28,7 @@ from rooflinekit.hardware.yaml_file import one_line
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.graph_file import opened, packed
 from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
+from rooflinekit.step.labels import REGIME_TERMS
 from rooflinekit.step.made import constants_version
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.errors.components import Ratio, Ratios
@@ -52,7 +53,6 @@ QUANTITIES = {
     "flop": Quantity("flop", "flop", lambda p: p.flop),
     "traffic": Quantity("byte", "traffic_bytes", lambda p: p.bytes),
 }
-_REGIMES = ("compute", "memory", "latency", "overhead")
 _MORE = re.compile(r"\+\s*([0-9]+(?:\.[0-9]+)?)\s*%")
 _MOST = re.compile(r"(<=|<)?\s*(.+)")
 
@@ -83,8 +83,8 @@ class Limits:
         for name, value in given.items():
             if name == "regime":
                 regime = value
-                if value not in _REGIMES:
-                    raise LockError(f"{where}: regime: expected one of {', '.join(_REGIMES)}; got {value!r:.40}")
+                if value not in REGIME_TERMS:
+                    raise LockError(f"{where}: regime: expected one of {', '.join(REGIME_TERMS)}; got {value!r:.40}")
                 continue
             if name not in QUANTITIES:
                 known = (*QUANTITIES, "regime")

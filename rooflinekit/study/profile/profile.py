@@ -436,12 +436,15 @@ def rounds_of(trace: Trace) -> NDArray[np.float64]:
 
     Compared are the names of the outermost calls on the thread that has most of them. A round lasts until the next.
     """
-    starts, ends, names = _outermost(trace)
-    length, count = period(names)
+    calls = in_order(trace.calls)
+    calls = calls[np.array(parents_of(calls), dtype=int) < 0]
+    if len(calls):
+        calls = calls[calls["thread"] == calls["thread"].value_counts(sort=False).idxmax()]
+    length, count = period(calls["name"].tolist())
     if not count:
         return np.empty((0, 2))
-    begins = starts[len(names) - length * count :: length]
-    return np.column_stack((begins, np.append(begins[1:], ends[-1])))
+    begins = calls["start"].to_numpy()[len(calls) - length * count :: length]
+    return np.column_stack((begins, np.append(begins[1:], calls["end"].iloc[-1])))
 
 
 def period(names: Sequence[int]) -> tuple[int, int]:
@@ -465,12 +468,3 @@ def period(names: Sequence[int]) -> tuple[int, int]:
         if length >= _LEAST_CALLS and 2 * length <= whole and whole >= _LEAST_SHARE * len(backwards):
             found = length, whole // length
     return found
-
-
-def _outermost(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], list[int]]:
-    """Begin, end and name of the calls that nothing called, on the thread with most of them."""
-    calls = in_order(trace.calls)
-    calls = calls[np.array(parents_of(calls), dtype=int) < 0]
-    if len(calls):
-        calls = calls[calls["thread"] == calls["thread"].value_counts(sort=False).idxmax()]
-    return calls["start"].to_numpy(), calls["end"].to_numpy(), calls["name"].tolist()

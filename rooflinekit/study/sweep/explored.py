@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir.arguments import expect
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.energy import PowerLaw, limited
 from rooflinekit.model.machine import Machine
@@ -101,8 +102,7 @@ def explored(
     for a size that no workload has, or for too many states; and what `predict_points` raises.
     """
     for share in limits:
-        if not 0 < share <= 1:
-            raise InputError(f"power: expected shares of the board's own, above 0 and up to 1; got {share!r}")
+        expect(0 < share <= 1, "power", "shares of the board's own, above 0 and up to 1", share)
     lists = {name: _sizes(graph, sizes) for name, graph in workloads.items()}
     known = {name for one in lists.values() for name in one}
     for name in sizes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, product
@@ -26,6 +26,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import cluster_of
+from rooflinekit.ir.arguments import expect, expect_count
 from rooflinekit.ir.graph import Graph
 from rooflinekit.step.execution import Execution
 from rooflinekit.study.sweep.points import (
@@ -174,24 +175,28 @@ class Plan:
         }
 
 
-def _setting(given: Mapping[str, Any]) -> Setting:
-    return Setting(**{f.name: given[f.name] for f in fields(Setting)})
-
-
 def plan_of(
     axes: Sequence[Axis], common: Mapping[str, Any], sizes: Mapping[str, Any], *, memory: Memory = True,
-    together: Together = None, made: Callable[[Mapping[str, Any]], Setting | Team] = _setting,
+    together: Together = None,
 ) -> Plan:  # fmt: skip
     """The sweep over these axes and sizes.
 
-    common: what no axis sets. made: makes a setting of what the axes have chosen and what is common. sizes, together:
-    see `grid_of`, which says what is raised.
+    common: what no axis sets. Where a cluster is chosen, or common, steps are training steps on several devices. sizes,
+    together: see `grid_of`. Raises what that and `setting_of` raise.
     """
     cases = [
-        Case(labels=labels, graph=given["graph"], setting=made(given)) for labels, given in _combinations(axes, common)
+        Case(labels=labels, graph=given["graph"], setting=_team(given) if "cluster" in given else _setting(given))
+        for labels, given in _combinations(axes, common)
     ]
+    for case in cases:
+        if isinstance(case.setting, Team) and BATCH not in case.graph.dims:
+            batch_of(case.graph)
     graphs = {id(case.graph): case.graph for case in cases}.values()
     return Plan(axes=tuple(axes), cases=tuple(cases), grid=grid_of(graphs, sizes, together), memory=memory)
+
+
+def _setting(given: Mapping[str, Any]) -> Setting:
+    return Setting(**{f.name: given[f.name] for f in fields(Setting)})
 
 
 def _combinations(axes: Sequence[Axis], common: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -325,21 +330,6 @@ def label_of(record: Strategy | Savers) -> str:
     return f"{type(record).__name__}({', '.join(f'{name}={getattr(record, name)!r}' for name in given)})"
 
 
-def plan_on_clusters(
-    graphs: Mapping[str, Graph], axes: Sequence[Axis], sizes: Mapping[str, Any], *, split: str,
-    host: str | Path | Host | None, memory: Memory = True, together: Together = None,
-) -> Plan:  # fmt: skip
-    """The sweep of training steps over axes of models and executions and those that `cluster_axes` made.
-
-    split, host: see `parallel`. Raises what `setting_of` and `grid_of` raise.
-    """
-    for graph in graphs.values():
-        if BATCH not in graph.dims:
-            batch_of(graph)
-    common = {"host": host, "proportional": split == "proportional"}
-    return plan_of(axes, common, sizes, memory=memory, together=together, made=_team)
-
-
 def check_on_clusters(axes: Sequence[Axis], host: str | Path | Host | None, executions: Sequence[Execution]) -> None:
     """Looks at every combination of what `cluster_axes` made, before any model is traced. Raises InputError."""
     for _, given in _combinations(axes, {"host": host, "proportional": False}):
@@ -360,13 +350,12 @@ def cluster_axes(
     gpus: how many devices from a cluster's first, each number a choice; None for all. strategies: DDP where there are
     none. Raises InputError for what is no choice.
     """
-    if split not in ("even", "proportional"):
-        raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
+    expect(split in ("even", "proportional"), "split", "'even' or 'proportional'", split)
     found = list(map(cluster_of, _several("clusters", clusters)))
     chosen = _several("strategies", ("ddp",) if strategies is None else strategies)
     saved = [Savers()] if savers is None else [savers] if isinstance(savers, Savers) else _several("savers", savers)
-    if wrong := [one for one in saved if not isinstance(one, Savers)]:
-        raise InputError(f"savers: expected Savers(…), or several; got {wrong[0]!r:.60}")
+    for one in saved:
+        expect(isinstance(one, Savers), "savers", "Savers(…), or several", one)
     return (
         Axis(name="cluster", choices={one.name: {"cluster": one} for one in found}),
         Axis(name="gpus", choices={n: {"gpus": n} for n in _counts(gpus)}, shown=gpus is not None),
@@ -385,8 +374,7 @@ def _team(given: Mapping[str, Any]) -> Team:
 
 
 def _several(name: str, given: Sequence[Any]) -> list[Any]:
-    if isinstance(given, str | Path) or not isinstance(given, Sequence):
-        raise InputError(f"{name}: expected a list; got {given!r:.60}")
+    expect(isinstance(given, Sequence) and not isinstance(given, str), name, "a list", given)
     if not given:
         raise InputError(f"{name}: expected one or more; got none")
     return list(given)
@@ -397,6 +385,5 @@ def _counts(gpus: Sequence[Any] | None) -> list[int | None]:
         return [None]
     counts = _several("gpus", gpus)
     for count in counts:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(f"gpus: beside clusters, how many devices take part: expected integers; got {count!r:.60}")
-    return counts
+        expect_count("gpus: beside clusters, how many devices take part", count, words="integers")
+    return [int(count) for count in counts]

@@ -8,6 +8,7 @@ are taken again by themselves. The result is what `predict_graph` gives at each 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +25,7 @@ from rooflinekit.calibrate.fitting.observations import Observations, observe
 from rooflinekit.errors import InputError, SizeError, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.graph import Graph, map_graph, parts
+from rooflinekit.ir.graph import Graph, map_graph
 from rooflinekit.ir.graph import parts as graphs_at
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, values_of
 from rooflinekit.ir.sizes import Size, check_at_all, check_dims, check_names, shown
@@ -348,21 +349,15 @@ def grid_of(graphs: Iterable[Graph], sizes: Mapping[str, Any], together: Togethe
         check_names(lists, graph.dims)
         for condition in graph.conditions:
             check_at_all(condition, [{name: lists[name] for name in names} for names in grid.groups], graph.sizes)
-        _trace_apart(graph, grid)
+        # traced here at those of the sizes that the graph does not speak for: other processes have no model
+        for start in range(0, grid.points if graph.apart else 0, _AT_ONCE):
+            deque(graphs_at(graph, grid.at(np.arange(start, min(start + _AT_ONCE, grid.points)))), maxlen=0)
     return grid
 
 
 def check_sizes(sizes: Mapping[str, Any], together: Together) -> None:
     """What can be said of sizes before there is a graph: raises SizeError and InputError as `grid_of` does."""
     _groups(together, {name: _listed(name, given) for name, given in sizes.items()})
-
-
-def _trace_apart(graph: Graph, grid: Grid) -> None:
-    """Has the graph traced at those of the sizes that it does not speak for: other processes have no model."""
-    if graph.apart:
-        for start in range(0, grid.points, _AT_ONCE):
-            for _ in parts(graph, grid.at(np.arange(start, min(start + _AT_ONCE, grid.points)))):
-                pass
 
 
 def _listed(name: str, given: Any) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ import pandas as pd
 
 from rooflinekit.errors import InputError, OutputError, SweepError, SweepWarning
 from rooflinekit.files import check_kind, sync_folder, write_text
+from rooflinekit.ir.arguments import expect, expect_count
 from rooflinekit.study.sweep.folder import opened
 from rooflinekit.study.sweep.plan import Piece, Plan
 from rooflinekit.study.sweep.points import REGIMES, Table
@@ -414,21 +415,10 @@ def check_workers(executor: object, workers: object) -> None:
     """Raises InputError for anything else than an executor, or a number of processes, or neither."""
     if executor is not None and workers is not None:
         raise InputError("executor and workers: an executor has its own workers; give one of the two")
-    if executor is not None and not hasattr(executor, "submit"):
-        raise InputError(f"executor: expected a concurrent.futures.Executor; got {executor!r:.60}")
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-        raise InputError(f"workers: expected a number of processes, 1 or more; got {workers!r}")
-
-
-def check_parquet() -> None:
-    """Raises InputError where parquet files cannot be written."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "parquet files need pyarrow, which is not installed: pip install 'rooflinekit[sweeps]', or write csv or "
-            "json instead"
-        ) from None
+    if executor is not None:
+        expect(hasattr(executor, "submit"), "executor", "a concurrent.futures.Executor", executor)
+    if workers is not None:
+        expect_count("workers", workers, words="a number of processes, 1 or more")
 
 
 def _write(frame: pd.DataFrame, path: Path) -> None:
@@ -445,7 +435,13 @@ def check_out(path: Path) -> None:
     if path.suffix not in (".parquet", ".csv", ".json"):
         raise InputError(f"out: {str(path)!r}: expected a name that ends in .parquet, .csv or .json")
     if path.suffix == ".parquet":
-        check_parquet()
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError:
+            raise InputError(
+                "parquet files need pyarrow, which is not installed: pip install 'rooflinekit[sweeps]', or write csv "
+                "or json instead"
+            ) from None
     check_kind(path)
     if path.suffix == ".parquet":
         return

@@ -21,8 +21,9 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.prices import price_hint, price_word, some_of
 from rooflinekit.hardware.specs import resolve
 from rooflinekit.ir import notebook
+from rooflinekit.ir.arguments import expect
 from rooflinekit.ir.notebook import FirstLine, aligned
-from rooflinekit.ir.sizes import finite_or_none
+from rooflinekit.ir.sizes import finite, finite_or_none
 from rooflinekit.study.sweep.plan import BLOCK, Case, Plan, predict_settings
 from rooflinekit.study.sweep.points import REGIMES
 from rooflinekit.units import format_quantity, parse_quantity, said
@@ -342,8 +343,7 @@ def named_prices(given: Mapping[str, float], devices: Iterable[Device]) -> dict[
             raise InputError(
                 f"prices: device {name!r} is not among those compared: {listed}{nearest(name, known)}"
             ) from None
-        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < float("inf"):
-            raise InputError(f"prices: {name!r}: expected dollars, a positive number; got {price!r:.60}")
+        expect(finite(price) and price > 0, f"prices: {name!r}", "dollars, a positive number", price)
         if device in found:
             raise InputError(f"prices: {device} is given twice")
         found[device] = price

@@ -12,15 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.calibrate.local_hardware.trace import Progress
 from rooflinekit.errors import CampaignError, InputError, UnitError
+from rooflinekit.ir.arguments import expect
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op
-from rooflinekit.ir.sizes import finite, shown
+from rooflinekit.ir.sizes import finite
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.components import MEASURED, Loaded, Part, kernel_parts, parts_of
@@ -82,13 +84,10 @@ class Evidence:
             )  # fmt: skip
         if isinstance(measured, Mapping):
             return cls(source=f"times of {len(measured)} kinds of op", ops=tuple(_calls(measured)))
-        if isinstance(measured, bool) or not isinstance(measured, int | float):
-            raise InputError(
-                f"measured: expected seconds, a Profile, a Validation or seconds by kind of op; got {measured!r:.80}"
-            )
-        if not (finite(measured) and measured > 0):
-            raise InputError(f"measured: expected a time above 0 seconds; got {shown(measured)}")
-        return cls(source=f"a measured step of {format_quantity(float(measured), 's')}", seconds=float(measured))
+        kinds = "seconds, a Profile, a Validation or seconds by kind of op"
+        expect(isinstance(measured, int | float) and not isinstance(measured, bool), "measured", kinds, measured)
+        seconds = _time("measured", measured)
+        return cls(source=f"a measured step of {format_quantity(seconds, 's')}", seconds=seconds)
 
     def seen(self, p: Prediction, names: Mapping[str, str]) -> list[Seen]:
         """What this says of the prediction's parts. Raises InputError where it cannot be of the predicted step."""
@@ -125,20 +124,22 @@ class Evidence:
         return tuple(found)
 
 
+def _time(name: str, given: Any) -> float:
+    expect(finite(given) and given > 0, name, "a time above 0 seconds", given)
+    return float(given)
+
+
 def _times(one: float, other: float) -> float:
     """How many times the larger is the smaller."""
     return max(one / other, other / one)
 
 
 def _calls(measured: Mapping[object, object]) -> Iterator[ProfiledOp]:
+    words = "seconds by kind of op, such as {'aten::addmm': 1e-3}"
     for name, seconds in measured.items():
-        if not isinstance(name, str) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise InputError(
-                f"measured: expected seconds by kind of op, such as {{'aten::addmm': 1e-3}}; got {name!r:.80}"
-            )
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise InputError(f"measured: {name}: expected a time above 0 seconds; got {seconds!r}")
-        yield ProfiledOp(name=name, depth=0, seconds=float(seconds))
+        fits = isinstance(name, str) and isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        expect(fits, "measured", words, name)
+        yield ProfiledOp(name=str(name), depth=0, seconds=_time(f"measured: {name}", seconds))
 
 
 def _by_op(ops: Sequence[OpTime], p: Prediction, names: Mapping[str, str]) -> list[Seen]:
@@ -218,9 +219,7 @@ def read_measured(
     neither a time nor a file, CampaignError for a file that is none of these.
     """
     file = Path(text)
-    if os.path.isdir(file):
-        return Evidence.of(read_profile(file, rank=rank, mark=mark, progress=progress))
-    if not os.path.isfile(file):
+    if not (os.path.isfile(file) or os.path.isdir(file)):
         try:
             seconds = parse_quantity(text, "s")
         except UnitError as error:
@@ -229,12 +228,13 @@ def read_measured(
                 "folder of them, a record of `rooflinekit measure --out`, or a .csv with the columns name and seconds"
             ) from error
         return Evidence.of(seconds)
-    if file.suffix == ".csv":
-        return Evidence.of(_table(file))
-    with file.open("rb") as stream:
-        head = stream.read(_HEAD)
-    if b'"rooflinekit validation"' in head:
-        return Evidence.of(Validation.load(file))
+    if os.path.isfile(file):
+        if file.suffix == ".csv":
+            return Evidence.of(_table(file))
+        with file.open("rb") as stream:
+            head = stream.read(_HEAD)
+        if b'"rooflinekit validation"' in head:
+            return Evidence.of(Validation.load(file))
     return Evidence.of(read_profile(file, rank=rank, mark=mark, progress=progress))
 
 
