@@ -331,7 +331,6 @@ def search(
 
 
 def _devices(workload: Workload, clusters: Sequence[str]) -> Iterator[rk.Device]:
-    """All that may take part."""
     from rooflinekit.hardware.specs import members_of
 
     yield from workload.devices()

@@ -255,7 +255,6 @@ def _detect_gpu(index: int) -> Found | None:
 
 
 def _missing(found: Found, out: Path | None) -> list[str]:
-    """What is left to do."""
     lines = [f"left empty, as nothing reports it: {', '.join(found.unknown)}"]
     try:
         known = rk.load_device(str(found.mapping["display_name"]))

@@ -196,7 +196,6 @@ _DOLLARS_OF_AN_HOUR = re.compile(r"^\s*\$|\s*(USD|\$)?\s*(/\s*(h|hr|hour))?\s*$"
 
 
 def _priced(text: str) -> tuple[str, float]:
-    """A GPU and the dollars of an hour."""
     name, _, dollars = text.partition("=")
     try:
         hour = float(_DOLLARS_OF_AN_HOUR.sub("", dollars))

@@ -196,12 +196,9 @@ def costs_of(
     max_watts: float | None = None,
     max_cost: float | None = None,
 ) -> Costs:
-    """Steps with the price of one GPU of each.
+    """Steps with the price of one GPU of each; all else as of `rooflinekit.costs`.
 
-    samples: of an epoch or a whole run (tokens, where the size named batch counts those). carbon: kg CO2 a kWh.
-    max_watts, max_cost: leave out those that draw more on average, all GPUs together, or whose run (a million samples,
-    where none is named) costs more. Raises InputError for prices in several currencies, a number out of range, and
-    where none is left.
+    Raises InputError for prices in several currencies too, and for a number out of range.
     """
     currencies = sorted({price.currency for price in prices})
     if len(currencies) != 1:

@@ -223,9 +223,8 @@ def compare_machines(
     """The workload on each machine.
 
     sort: one of SORTS. corrected: makes of each prediction the one that counts, such as a measured step's transfer.
-    bounds: prices, and what leaves GPUs out.
-    Raises InputError for another word, for no machine or one twice, SizeError while a size is open, and FormatError
-    where no machine has its arithmetic.
+    bounds: prices, and what leaves GPUs out. Raises InputError for another word, for no machine or one twice, SizeError
+    while a size is open, and FormatError where no machine has its arithmetic.
     """
     bounds = bounds or Bounds()
     bounds.check(sort)

@@ -163,7 +163,6 @@ def advise(
 
 
 def _with(p: Prediction, graph: Graph | None = None, **changes: Any) -> Prediction:
-    """The step of another graph, or in another execution."""
     return predict_graph(p.graph if graph is None else graph, p.machine, p.host, replace(p.execution, **changes))
 
 

@@ -106,7 +106,6 @@ class _Rows:
         self.refused_s = self.seconds = 0.0
 
     def take(self, trace: Trace) -> None:
-        """Those of one trace."""
         if not len(trace.kernels):
             raise CampaignError(f"{trace.file}: holds no kernels; record it with ProfilerActivity.CUDA")
         if not trace.inputs:
@@ -131,7 +130,6 @@ class _Rows:
                 self.refused_s += seconds
 
     def drawn(self, device: Device, source: str, licence: str) -> Drawn:
-        """All of them as a campaign."""
         if not self.rows:
             most = ", ".join(reason for reason, _ in self.refused.most_common(3))
             raise CampaignError(f"{source}: no operator of it can be a row of a campaign ({most})")

@@ -101,7 +101,7 @@ class Matched:
 
     def by_op(self) -> pd.DataFrame:
         """A row an op, in the order of the trace; where calls could not be told apart, a row for all of their kind."""
-        return _table((*self.ops, self.between_ops) if self.ops else ()).set_index("name")
+        return table_of((*self.ops, self.between_ops) if self.ops else ())
 
     def by_kind(self) -> pd.DataFrame:
         """A row a kind of op, the largest difference first. Its columns add up to the times of the step."""
@@ -114,18 +114,14 @@ def by_kind(table: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("difference_s", key=lambda column: -column.abs(), kind="stable")
 
 
-def table_of_calls(ops: Sequence[ProfiledOp]) -> pd.DataFrame:
-    """A row a kind of call, the longest first: count, and the seconds that it spends itself, not its callees."""
-    found = by_kind(_table(match(ops, ())).set_index("name"))[["count", "measured_s"]]
-    return found.rename(columns={"measured_s": "total_s"})
-
-
-def _table(ops: Sequence[OpTime]) -> pd.DataFrame:
+def table_of(ops: Sequence[OpTime]) -> pd.DataFrame:
+    """A row an op, by its name."""
     import pandas as pd
 
     names = ("kind", "name", "module", "count", "measured_s", "predicted_s", "difference_s")
     rows = [[getattr(op, name) for name in names] for op in ops]
-    return pd.DataFrame(rows, columns=list(names)).astype(dict.fromkeys(names[4:], float) | {"count": int})
+    found = pd.DataFrame(rows, columns=list(names)).set_index("name")
+    return found.astype(dict.fromkeys(names[4:], float) | {"count": int})
 
 
 def kind_of(name: str) -> str:

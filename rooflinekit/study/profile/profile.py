@@ -35,7 +35,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.profile.matching import Matched, OpTime, match, table_of_calls
+from rooflinekit.study.profile.matching import Matched, OpTime, by_kind, match, table_of
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ class Profile(FirstLine):
 
     def by_call(self) -> pd.DataFrame:
         """A row a kind of call, the longest first: count, and the seconds that it spends itself, not its callees."""
-        return table_of_calls(self.ops)
+        found = by_kind(table_of(match(self.ops, ())))[["count", "measured_s"]]
+        return found.rename(columns={"measured_s": "total_s"})
 
     def to_dict(self) -> Mapping[str, object]:
         """Everything but the calls, ready for JSON."""

@@ -16,17 +16,15 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from rooflinekit.errors import OutputError, SweepWarning
 from rooflinekit.files import MOST_BYTES, check_kind, locked, write_bytes, write_text
 from rooflinekit.study.sweep.plan import Plan
 from rooflinekit.study.sweep.points import Table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MANIFEST, _LOCK = "_sweep.json", "_lock"  # readers of parquet folders pass over names that begin so
 _SCHEMA = 2

@@ -130,12 +130,9 @@ def search_plan(
 ) -> Found:  # fmt: skip
     """The configuration of a sweep that is best by a goal, among those that fit and meet the requirements.
 
-    goal: the least "time", "dollars" (launch price by throughput), "memory", "price", "energy" (joules of a sample) or
-    "cost" (of a sample, where `prices` are those of an hour), or the most "throughput". prices: dollars of one device,
-    by any of its names, instead of its launch price. correct: of predicted times. currency: says that prices are
-    those of an hour, in this currency; where `cost` is asked for they are, in USD. Raises InputError for another
-    goal, for a requirement that cannot be read, for the price of a device that is not there, and for a goal in dollars
-    where no price is known.
+    goal, require, prices: as of `rooflinekit.search`, which says what is raised; "energy" is of a sample, and so is
+    "cost", where `prices` are those of an hour. correct: of predicted times. currency: says that prices are those of an
+    hour, in this currency; where `cost` is asked for they are, in USD.
     """
     if goal not in GOALS:
         raise InputError(f"goal {goal!r}: expected {' or '.join(map(repr, GOALS))}{nearest(goal, GOALS)}")
@@ -188,7 +185,6 @@ class _Look:
     correct: Correct | None
 
     def every(self) -> _Columns:
-        """All combinations of sizes."""
         places = np.arange(self.plan.points)
         starts = range(0, len(places), BLOCK)
         return _below([self.predicted(self.plan.grid.at(places[start : start + BLOCK])) for start in starts])
@@ -239,7 +235,6 @@ class _Look:
         return np.where(np.isfinite(columns["total_s"]), found, np.inf)  # what cannot be cut that way is furthest
 
     def best(self, columns: _Columns) -> dict[str, Any] | None:
-        """The best configuration, if there is one."""
         values = columns[GOALS[self.goal]].astype(float) * (-1 if self.goal in MOST else 1)
         excess = self.excess(columns)
         order = np.argsort(np.where(excess > 0, np.inf, values), kind="stable")
