@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from rooflinekit.distributed.prediction import ParallelPrediction, TrainingStep
+from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import members_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.serving.served import Served
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.compare.cost import Costs, Job, Price, Pricing, costs_of
+from rooflinekit.study.compare.cost import Costs, Job, Price, Pricing, check_positive
 
 #: What has a price: a step on one GPU or on several, a decoder's training step, served clients or requests.
 Answer: TypeAlias = Prediction | ParallelPrediction | TrainingStep | Served | Job
@@ -19,7 +20,7 @@ Answer: TypeAlias = Prediction | ParallelPrediction | TrainingStep | Served | Jo
 @checked
 def costs(
     answers: Answer | Sequence[Answer],
-    price: Price | Pricing,
+    price: Price | Pricing | Sequence[Price],
     *,
     samples: float | None = None,
     carbon: float | None = None,
@@ -28,35 +29,60 @@ def costs(
 ) -> Costs:
     """What steps and services cost, the cheapest sample or token first.
 
-    price: of one GPU, the same for all (`Price`) or by a table (`Pricing`). samples: of an epoch or a run, in what the
-    answers count: samples, or tokens of training and of answers. carbon: kg CO2 a kWh. max_watts, max_cost: leave out
-    what draws more on average, or of which the run (a million, where none is named) costs more.
+    price: of one GPU, the same for all (`Price`), one for each answer, or by a table (`Pricing`). samples: of an epoch
+    or a run, in what the answers count: samples, or tokens of training and of answers. carbon: kg CO2 a kWh. max_watts,
+    max_cost: leave out what draws more on average, all GPUs together, or of which the run (a million, where none is
+    named) costs more.
 
-    Raises InputError for answers that count different things, for a GPU without a price, and where none is left.
+    Raises InputError for answers that count different things, for a GPU without a price, for prices in several
+    currencies, and where none is left.
 
     >>> step = rk.train(decoder, cluster="dgx-h100", batch=128, seq=4096)  # doctest: +SKIP
     >>> rk.costs(step, rk.Price(currency="USD", hour=2.0), samples=1e12).table  # doctest: +SKIP
     """
     listed = [*answers] if isinstance(answers, Sequence) else [answers]
-    prices = [price if isinstance(price, Price) else _price(one, price) for one in listed]
-    return costs_of(
-        [job_of(one) for one in listed], prices, samples=samples, carbon=carbon, max_watts=max_watts, max_cost=max_cost
-    )
+    if isinstance(price, Pricing):
+        prices = [_price(one, price) for one in listed]
+    else:
+        prices = [*price] if isinstance(price, Sequence) else [price] * len(listed)
+    if len(currencies := sorted({price.currency for price in prices})) != 1:
+        raise InputError(f"prices: expected one currency; got {', '.join(currencies) or 'none'}")
+    jobs = tuple(map(job_of, listed))
+    counted = jobs[0].unit if jobs and jobs[0].unit != "steps" else "samples"
+    check_positive({counted: samples, "carbon": carbon, "max watts": max_watts, "max cost": max_cost})
+    if len(units := {job.unit for job in jobs}) > 1:
+        raise InputError(f"costs: expected steps of one kind; got {' and '.join(sorted(units))}")
+    whole = Costs(jobs=jobs, prices=tuple(prices), samples=samples, carbon=carbon)
+    kept = []
+    for job, each in zip(jobs, prices, strict=True):
+        row = whole.row(job, each)
+        drawn = max_watts is None or row["power_w"] <= max_watts  # what is not known does not keep a bound
+        if drawn and (max_cost is None or row["run_cost" if samples else "per_million"] <= max_cost):
+            kept.append((job, each))
+    if not kept:
+        asked = {"watts": max_watts, f"{currencies[0]}": max_cost}
+        said = ", ".join(f"at most {value:g} {unit}" for unit, value in asked.items() if value is not None)
+        raise InputError(f"no GPU is left: {said}; allow more, or name other GPUs")
+    left, theirs = zip(*kept, strict=True)
+    return Costs(jobs=left, prices=theirs, samples=samples, carbon=carbon)
 
 
 def job_of(answer: Answer) -> Job:
     """An answer as money sees it."""
-    if isinstance(answer, TrainingStep):
-        return Job(
-            what=f"{answer.gpus} GPUs of {answer.cluster.name}", total_s=answer.total_s, energy_j=answer.energy_j,
-            batch=answer.batch * answer.seq, unit="tokens", gpus=answer.gpus,
-        )  # fmt: skip
+    if isinstance(answer, Job):
+        return answer
+    if isinstance(answer, Prediction):
+        return Job.of(answer)
     if isinstance(answer, Served):
         return Job(
             what=answer.gpu if answer.gpus == 1 else f"{answer.gpus} × {answer.gpu}", total_s=answer.played.end_s,
             energy_j=answer.energy_j, batch=answer.tokens_given, unit="tokens", gpus=answer.gpus,
         )  # fmt: skip
-    return Job.of(answer)
+    many, unit = (answer.seq, "tokens") if isinstance(answer, TrainingStep) else (1, "samples")
+    return Job(
+        what=f"{answer.gpus} GPUs of {answer.cluster.name}", total_s=answer.total_s, energy_j=answer.energy_j,
+        batch=answer.batch * many, unit=unit, gpus=answer.gpus,
+    )  # fmt: skip
 
 
 def _price(answer: Answer, pricing: Pricing) -> Price:

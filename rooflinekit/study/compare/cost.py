@@ -21,8 +21,6 @@ from rooflinekit.units import format_quantity
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rooflinekit.distributed.prediction import ParallelPrediction
-
 
 HOUR_S = 3600.0
 YEAR_HOURS = 8766.0
@@ -101,17 +99,11 @@ class Job:
         return rented, owned, min((c for c in (rented, owned) if not math.isnan(c)), default=math.nan)
 
     @classmethod
-    def of(cls, answer: Prediction | ParallelPrediction | Job) -> Job:
+    def of(cls, p: Prediction) -> Job:
         """That of a prediction."""
-        if isinstance(answer, Job):
-            return answer
-        total_s, energy_j = answer.total_s, answer.energy_j
-        if not isinstance(answer, Prediction):
-            what = f"{answer.gpus} GPUs of {answer.cluster.name}"
-            return cls(what=what, total_s=total_s, energy_j=energy_j, batch=answer.batch, gpus=answer.gpus)
-        batch, what = answer.sizes.get(_BATCH), answer.machine.name
+        batch = p.sizes.get(_BATCH)
         unit = "steps" if batch is None else "samples"
-        return cls(what=what, total_s=total_s, energy_j=energy_j, batch=batch or 1, unit=unit)
+        return cls(what=p.machine.name, total_s=p.total_s, energy_j=p.energy_j, batch=batch or 1, unit=unit)
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the cached property needs a place
@@ -134,10 +126,11 @@ class Costs:
         """
         import pandas as pd
 
-        rows = [self._row(job, price) for job, price in zip(self.jobs, self.prices, strict=True)]
+        rows = [self.row(job, price) for job, price in zip(self.jobs, self.prices, strict=True)]
         return pd.DataFrame(rows).sort_values("per_million", kind="stable", ignore_index=True)
 
-    def _row(self, job: Job, price: Price) -> dict[str, Any]:
+    def row(self, job: Job, price: Price) -> dict[str, Any]:
+        """What the table says of one."""
         joules = _number(job.energy_j)
         steps = (1e6 if self.samples is None else self.samples) / job.batch
         watts, kwh = joules / job.total_s if job.total_s else math.nan, steps * joules * price.pue / KWH_J
@@ -178,49 +171,14 @@ class Costs:
         return {**named, "carbon_kg_per_kwh": self.carbon, "rows": clean}
 
 
-def _check_positive(given: Mapping[str, float | None]) -> None:
+def check_positive(given: Mapping[str, float | None]) -> None:
+    """Raises InputError for what is no positive number; None is not given."""
     for name, value in given.items():
         expect(value is None or (finite(value) and 0 < value <= 1e18), name, "a positive number", value)
 
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def costs_of(
-    predictions: Sequence[Prediction | ParallelPrediction | Job],
-    prices: Sequence[Price],
-    *,
-    samples: float | None = None,
-    carbon: float | None = None,
-    max_watts: float | None = None,
-    max_cost: float | None = None,
-) -> Costs:
-    """Steps with the price of one GPU of each; all else as of `rooflinekit.costs`.
-
-    Raises InputError for prices in several currencies too, and for a number out of range.
-    """
-    currencies = sorted({price.currency for price in prices})
-    if len(currencies) != 1:
-        raise InputError(f"prices: expected one currency; got {', '.join(currencies) or 'none'}")
-    jobs = tuple(map(Job.of, predictions))
-    counted = jobs[0].unit if jobs and jobs[0].unit != "steps" else "samples"
-    _check_positive({counted: samples, "carbon": carbon, "max watts": max_watts, "max cost": max_cost})
-    if len(units := {job.unit for job in jobs}) > 1:
-        raise InputError(f"costs: expected steps of one kind; got {' and '.join(sorted(units))}")
-    whole = Costs(jobs=jobs, prices=tuple(prices), samples=samples, carbon=carbon)
-    kept = []
-    for job, price in zip(jobs, prices, strict=True):
-        row = whole._row(job, price)
-        drawn = max_watts is None or row["power_w"] <= max_watts  # what is not known does not keep a bound
-        if drawn and (max_cost is None or row["run_cost" if samples else "per_million"] <= max_cost):
-            kept.append((job, price))
-    if not kept:
-        asked = {"watts": max_watts, f"{currencies[0]}": max_cost}
-        said = ", ".join(f"at most {value:g} {unit}" for unit, value in asked.items() if value is not None)
-        raise InputError(f"no GPU is left: {said}; allow more, or name other GPUs")
-    left, theirs = zip(*kept, strict=True)
-    return Costs(jobs=left, prices=theirs, samples=samples, carbon=carbon)
 
 
 #: An amount and its currency.
@@ -319,7 +277,7 @@ class Bounds:
     max_cost: float | None = None
 
     def __post_init__(self) -> None:
-        _check_positive({"max watts": self.max_watts, "max cost": self.max_cost})
+        check_positive({"max watts": self.max_watts, "max cost": self.max_cost})
 
     def check(self, sort: str) -> None:
         """Raises InputError where costs are asked for and no price is given: none is taken by default."""

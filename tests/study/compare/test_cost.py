@@ -7,7 +7,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.study.compare.cost import Job, Price, Pricing, costs_of
+from rooflinekit.study.compare.cost import Job, Price, Pricing
 
 
 def test_rented_and_owned_by_hand() -> None:
@@ -22,7 +22,7 @@ def test_rented_and_owned_by_hand() -> None:
     assert Price(currency="USD", hour=1.0).owned(1.0, 1.0) is None
     assert price.break_even_hours(math.nan) is None  # what it draws is not known
     silent = Job(what="g", total_s=10.0, energy_j=None, batch=1)
-    assert costs_of([silent], [price]).table["cost"][0] == pytest.approx(0.01)  # rented: of owned nothing is known
+    assert rk.costs([silent], [price]).table["cost"][0] == pytest.approx(0.01)  # rented: of owned nothing is known
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def predictions() -> list[rk.Prediction]:
 
 def test_the_cheapest_comes_first(predictions: list[rk.Prediction]) -> None:
     prices = [Price(currency="USD", hour=hour) for hour in (1.0, 3600.0)]
-    found = costs_of(predictions, prices, samples=5e6, carbon=0.5)
+    found = rk.costs(predictions, prices, samples=5e6, carbon=0.5)
     assert found.table["gpu"].tolist() == ["nvidia-t4", "nvidia-l4"]
     slow, dear = predictions
     row = found.table.iloc[0]
@@ -64,28 +64,28 @@ def test_the_cheapest_comes_first(predictions: list[rk.Prediction]) -> None:
 def test_bounds_leave_gpus_out(predictions: list[rk.Prediction]) -> None:
     prices = [Price(currency="USD", hour=hour) for hour in (1.0, 3600.0)]
     most = 1.01 * 1000 * predictions[0].total_s / 3600
-    assert costs_of(predictions, prices, max_cost=most).table["gpu"].tolist() == ["nvidia-t4"]
+    assert rk.costs(predictions, prices, max_cost=most).table["gpu"].tolist() == ["nvidia-t4"]
     with pytest.raises(InputError, match="no GPU is left: at most 1 watts"):
-        costs_of(predictions, prices, max_watts=1.0)
+        rk.costs(predictions, prices, max_watts=1.0)
     with pytest.raises(InputError, match="prices: expected one currency; got EUR, USD"):
-        costs_of(predictions, [Price(currency="USD", hour=1.0), Price(currency="EUR", hour=1.0)])
+        rk.costs(predictions, [Price(currency="USD", hour=1.0), Price(currency="EUR", hour=1.0)])
     with pytest.raises(InputError, match="samples: expected a positive number; got 0"):
-        costs_of(predictions, prices, samples=0)
+        rk.costs(predictions, prices, samples=0)
 
 
 def test_a_cluster_by_hand() -> None:
     # 8 GPUs for 9 s at 2 an hour each: 0.04 a step of 4000 tokens, 10 a million; 7.2 kJ are 0.002 kWh, at 1.5 0.003
     job = Job(what="8 GPUs", total_s=9.0, energy_j=7200.0, batch=4000, unit="tokens", gpus=8)
-    row = costs_of([job], [Price(currency="USD", hour=2.0, pue=1.5)], samples=4e6, carbon=0.5).table.iloc[0]
+    row = rk.costs([job], [Price(currency="USD", hour=2.0, pue=1.5)], samples=4e6, carbon=0.5).table.iloc[0]
     assert (row["cost"], row["per_million"], row["run_cost"]) == pytest.approx((0.04, 10.0, 40.0))
     assert (row["run_s"], row["run_kwh"], row["kg"]) == pytest.approx((9000.0, 3.0, 1.5))
     assert row["power_w"] == pytest.approx(800.0)
     # each draws 100 W: at 0.36 a kWh 0.036 an hour, so buying at 1964 saves 1.964 an hour of each
-    bought = costs_of([job], [Price(currency="USD", hour=2.0, purchase=1964.0, kwh=0.36)]).table.iloc[0]
+    bought = rk.costs([job], [Price(currency="USD", hour=2.0, purchase=1964.0, kwh=0.36)]).table.iloc[0]
     assert bought["break_even_h"] == pytest.approx(1000.0)
     assert bought["owned"] == pytest.approx(1964 * 8 * 9 / (4 * 8766 * 3600) + 0.36 * 0.002)
     with pytest.raises(InputError, match="costs: expected steps of one kind; got samples and tokens"):
-        costs_of([job, Job(what="one", total_s=1.0, energy_j=1.0, batch=1)], [Price(currency="USD", hour=1.0)] * 2)
+        rk.costs([job, Job(what="one", total_s=1.0, energy_j=1.0, batch=1)], [Price(currency="USD", hour=1.0)] * 2)
 
 
 def test_unequal_gpus_cost_their_mean() -> None:
