@@ -14,7 +14,7 @@ from rooflinekit.errors import InputError, MeasureError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.graph import autocast_format
 from rooflinekit.ir.inputs import Input, Mode, mode_of, open_names
 from rooflinekit.ir.sizes import check_dims
@@ -78,7 +78,9 @@ def measure_model(
 
     Raises what `rk.trace` and `rk.predict` raise, and MeasureError for a model that cannot be run, or not in this way.
     """
-    _check_care(precision, samples, budget_s)
+    expect(0 < precision < 1, "precision", "a share between 0 and 1, such as 0.01", precision)
+    expect(samples >= 1, "samples", "a positive number", samples)
+    expect(budget_s > 0, "budget_s", "a positive number of seconds", budget_s)
     how, mode = execution_of(execution), mode_of(mode)
     found, place = hardware_for(device, gpu, how, threads)
     from rooflinekit.calibrate.local_hardware import model_run
@@ -172,15 +174,6 @@ def hardware_for(
         return gpu, place
     found = local_hardware.on_threads(gpu, threads)
     return found, replace(place, threads=found.sm_count)
-
-
-def _check_care(precision: float, samples: int, budget_s: float) -> None:
-    if not 0 < precision < 1:
-        raise InputError(f"precision: expected a share between 0 and 1, such as 0.01; got {precision!r}")
-    if samples < 1:
-        raise InputError(f"samples: expected a positive number; got {samples!r}")
-    if not budget_s > 0:
-        raise InputError(f"budget_s: expected a positive number of seconds; got {budget_s!r}")
 
 
 def _described(inputs: Sequence[Any], keyword_inputs: Mapping[str, Any]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
 from rooflinekit.serving.decoder import Decoder
@@ -76,8 +76,7 @@ def parallel(
     """
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     setting = setting_of(cluster, gpus, host, execution, links, **_limits(power_limit, sm_clock))
-    if split not in ("even", "proportional"):
-        raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
+    expect(split in ("even", "proportional"), "split", "'even' or 'proportional'", split)
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
     graph = graph_of(workload, inputs, given, sizes_open=True, mode="training")
     return plan(

@@ -17,7 +17,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect
 
 if TYPE_CHECKING:
     from rooflinekit.model.machine import Machine
@@ -239,10 +239,8 @@ def search_places(
     from rooflinekit.serving.fleet import find_capacity, find_fleet
     from rooflinekit.serving.settings import check_price
 
-    if not load > 0:
-        raise InputError(f"load: expected requests a second, above 0; got {load!r}")
-    if most < 1:
-        raise InputError(f"most: expected 1 or more; got {most!r}")
+    expect(load > 0, "load", "requests a second, above 0", load)
+    expect(most >= 1, "most", "1 or more", most)
     stated = price_usd_per_hour
     for price in stated.values() if isinstance(stated, Mapping) else (stated,):
         check_price(price)

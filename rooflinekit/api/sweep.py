@@ -17,7 +17,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of, members_of
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Mode, Release, open_names
 from rooflinekit.ir.sizes import check_names
@@ -261,10 +261,9 @@ class Places:
 
     def check(self) -> None:
         """Raises InputError for what does not go together, before the slow part."""
-        if isinstance(self.power_limits, str | float | int) or (
-            self.power_limits is not None and not self.power_limits
-        ):
-            raise InputError(f"power_limits: expected a list, such as ['200 W', '250 W']; got {self.power_limits!r}")
+        limits = self.power_limits
+        listed = limits is None or (bool(limits) and not isinstance(limits, str | float | int))
+        expect(listed, "power_limits", "a list, such as ['200 W', '250 W']", limits)
         if self.clusters is not None and self.power_limits is not None:
             raise InputError("power_limits: belong to gpus=[…]; leave clusters out")
         if self.clusters is not None:
@@ -285,9 +284,8 @@ class Places:
     def machines(self) -> tuple[Machine, ...]:
         """The GPUs, where they are these and no clusters; each under each limit of power, with that in its name."""
         gpus: Any = self.gpus
-        if isinstance(gpus, list) and gpus and isinstance(gpus[0], Machine):
-            return tuple(gpus)
-        found = machines_of(gpus)
+        made = isinstance(gpus, list) and gpus and all(isinstance(gpu, Machine) for gpu in gpus)
+        found = tuple(gpus) if made else machines_of(gpus)
         if self.power_limits is None:
             return found
         return tuple(_held(machine, in_base(watts, "W")) for machine in found for watts in self.power_limits)
@@ -295,7 +293,8 @@ class Places:
     @property
     def executions(self) -> list[Execution]:
         """The ways in which it runs."""
-        return _executions(self.execution)
+        given = self.execution
+        return [execution_of(one) for one in ([given] if isinstance(given, str | Execution) else given)]
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -316,7 +315,15 @@ class Places:
         """The sweep: its axes are the models, the GPUs or what clusters have, and the executions."""
         from rooflinekit.study.sweep.plan import Axis, plan_of
 
-        model, ways = _common_axes(graphs, self.execution)
+        named, executions = graphs if isinstance(graphs, Mapping) else {graphs.name: graphs}, self.executions
+        if not named or not executions:
+            raise InputError(f"{'execution' if named else 'models'}: expected one or more; got none")
+        for way, graph in product(executions, named.values()):
+            check_release(graph.like, way)
+        models = {name: {"graph": graph} for name, graph in named.items()}
+        model = Axis(name="model", choices=models, shown=isinstance(graphs, Mapping))
+        single = isinstance(self.execution, str | Execution)
+        ways = Axis(name="execution", choices={str(way): {"execution": way} for way in executions}, shown=not single)
         if self.clusters is not None:
             on_clusters = {"host": self.host, "proportional": self.split == "proportional"}
             return plan_of((model, ways, *self._axes), on_clusters, sizes, memory=memory, together=together)
@@ -336,26 +343,3 @@ class Places:
 def _held(machine: Machine, watts: float | None) -> Machine:
     held = limited(machine, power_w=watts)
     return replace(held, name=f"{machine.name} at {format_quantity(watts or 0.0, 'W')}")
-
-
-def _executions(given: Execution | Backend | Sequence[Execution | Backend]) -> list[Execution]:
-    return [execution_of(one) for one in ([given] if isinstance(given, str | Execution) else given)]
-
-
-def _common_axes(
-    graphs: Graph | Mapping[str, Graph], execution: Execution | Backend | Sequence[Execution | Backend]
-) -> tuple[Axis, Axis]:
-    """Those of models and of executions."""
-    from rooflinekit.study.sweep.plan import Axis
-
-    named = graphs if isinstance(graphs, Mapping) else {graphs.name: graphs}
-    single, executions = isinstance(execution, str | Execution), _executions(execution)
-    if not named or not executions:
-        raise InputError(f"{'execution' if named else 'models'}: expected one or more; got none")
-    for one, graph in product(executions, named.values()):
-        check_release(graph.like, one)
-    models = {name: {"graph": graph} for name, graph in named.items()}
-    return (
-        Axis(name="model", choices=models, shown=isinstance(graphs, Mapping)),
-        Axis(name="execution", choices={str(one): {"execution": one} for one in executions}, shown=not single),
-    )

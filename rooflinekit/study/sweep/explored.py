@@ -56,7 +56,7 @@ class Explored:
     """Predictions of each workload on each GPU, in each execution, by each host, under each limit, at all its sizes.
 
     limits: shares of the board's own power. sizes: for each workload its sizes, the one that is interpolated last.
-    error: the largest of the interpolation at any state, as a share. predicted: how many states there are.
+    error: the largest of the interpolation at any state, as a share.
     """
 
     workloads: Mapping[str, Graph]
