@@ -318,7 +318,11 @@ def search(
 
     # what can be wrong is looked at before the slow part
     goal = goal_of(minimize, maximize)
-    asked = [*(require or ()), *_bounds(limits)]
+    asked = [*(require or ())]
+    if limits.watts is not None:
+        asked.append(f"power<={limits.watts:g} W")
+    if limits.max_cost is not None:  # of a million samples; `cost` is of one
+        asked.append(f"cost<={limits.max_cost / 1e6:g}")
     requirements_of(asked, tuple(workload.lists))
     if not (workload.gpus or where.cluster):
         workload = workload.on(*offered_gpus())
@@ -346,14 +350,6 @@ def _hourly(prices: Prices, devices: Sequence[rk.Device]) -> tuple[dict[str, flo
     say_notes(pricing, devices)
     hours = {device.name: pricing.hour_of(device) for device in devices}
     return {name: hour for name, hour in hours.items() if hour is not None}, pricing.currency
-
-
-def _bounds(limits: Limits) -> Iterator[str]:
-    """The bounds as requirements: a million samples are what `cost` counts one of."""
-    if limits.watts is not None:
-        yield f"power<={limits.watts:g} W"
-    if limits.max_cost is not None:
-        yield f"cost<={limits.max_cost / 1e6:g}"
 
 
 @describes_workload(needs_gpu=False)

@@ -84,13 +84,9 @@ class Saving(Options):
 
     def savers(self) -> rk.Savers:
         """The record."""
-        blocks = {name: _blocks(getattr(self, name)) for name in ("checkpoint", "offload_activations")}
+        words = {"checkpoint": self.checkpoint, "offload_activations": self.offload_activations}
+        blocks = {name: given == ["all"] or tuple(given or ()) or False for name, given in words.items()}
         return rk.Savers(**{**vars(self), **blocks, "save": tuple(self.save or ())})
-
-
-def _blocks(words: list[str] | None) -> bool | tuple[str, ...]:
-    """Paths of blocks, or whether all are meant."""
-    return True if words == ["all"] else tuple(words or ()) or False
 
 
 @describes_workload(needs_gpu=False, training=True)

@@ -138,7 +138,11 @@ def advise(
     devices = [device_of(gpu) for gpu in gpus]
     found: list[Suggestion] = []
     left_out: list[tuple[str, str]] = []
-    traced = cache(partial(_traced, p))
+
+    @cache  # several candidates are of one trace
+    def traced(**options: Any) -> Graph:
+        return resized(traced_with(p.graph, **options), **p.sizes)
+
     groups = (
         _sizes(p), _formats(p, traced), _executions(p), _pairs(p, traced), _recurrence(p), _attention(p),
         _optimizers(p), _gpus(p, devices),
@@ -164,11 +168,6 @@ def advise(
 
 def _with(p: Prediction, graph: Graph | None = None, **changes: Any) -> Prediction:
     return predict_graph(p.graph if graph is None else graph, p.machine, p.host, replace(p.execution, **changes))
-
-
-def _traced(p: Prediction, **options: Any) -> Graph:
-    """The step's graph with other options of its trace, at the same sizes."""
-    return resized(traced_with(p.graph, **options), **p.sizes)
 
 
 def _again(p: Prediction, traced: Traced, backend: Backend | None = None, **options: Any) -> Prediction:

@@ -185,18 +185,13 @@ def plan_of(
     together: see `grid_of`. Raises what that and `setting_of` raise.
     """
     cases = [
-        Case(labels=labels, graph=given["graph"], setting=_team(given) if "cluster" in given else _setting(given))
-        for labels, given in _combinations(axes, common)
+        Case(labels=labels, graph=given["graph"], setting=_made(given)) for labels, given in _combinations(axes, common)
     ]
     for case in cases:
         if isinstance(case.setting, Team) and BATCH not in case.graph.dims:
             batch_of(case.graph)
     graphs = {id(case.graph): case.graph for case in cases}.values()
     return Plan(axes=tuple(axes), cases=tuple(cases), grid=grid_of(graphs, sizes, together), memory=memory)
-
-
-def _setting(given: Mapping[str, Any]) -> Setting:
-    return Setting(**{f.name: given[f.name] for f in fields(Setting)})
 
 
 def _combinations(axes: Sequence[Axis], common: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -334,7 +329,7 @@ def check_on_clusters(axes: Sequence[Axis], host: str | Path | Host | None, exec
     """Looks at every combination of what `cluster_axes` made, before any model is traced. Raises InputError."""
     for _, given in _combinations(axes, {"host": host, "proportional": False}):
         for execution in executions:
-            _team({**given, "execution": execution})
+            _made({**given, "execution": execution})
 
 
 def cluster_axes(
@@ -367,7 +362,9 @@ def cluster_axes(
     )
 
 
-def _team(given: Mapping[str, Any]) -> Team:
+def _made(given: Mapping[str, Any]) -> Setting | Team:
+    if "cluster" not in given:
+        return Setting(**{f.name: given[f.name] for f in fields(Setting)})
     setting = setting_of(given["cluster"], given["gpus"], given["host"], given["execution"], None)
     strategy = strategy_of(given["strategy"], len(setting.numbers))
     return Team(setting=setting, strategy=strategy, savers=given["savers"], proportional=given["proportional"])

@@ -25,10 +25,11 @@ from rooflinekit.calibrate.fitting.observations import Observations, observe
 from rooflinekit.errors import InputError, SizeError, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir.arguments import expect
 from rooflinekit.ir.graph import Graph, map_graph
 from rooflinekit.ir.graph import parts as graphs_at
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, values_of
-from rooflinekit.ir.sizes import Size, check_at_all, check_dims, check_names, shown
+from rooflinekit.ir.sizes import Size, check_at_all, check_dims, check_names
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.estimate import deviations
 from rooflinekit.model.libraries import formats_channels_last
@@ -110,7 +111,8 @@ def predict_points(
     """
     count = count_of(sizes)
     found: list[Table] = [{} for _ in settings]
-    kinds = [_kind(graph, setting) for setting in settings]
+    # equal for settings whose steps consist of the same kernels and blocks
+    kinds = [(kernels_key(graph, s.machine.device, s.execution), product_workspace(s.machine.device)) for s in settings]
     for _, group in groupby(sorted(range(len(settings)), key=kinds.__getitem__), key=kinds.__getitem__):
         places = list(group)
         together = [settings[i] for i in places]
@@ -121,12 +123,6 @@ def predict_points(
                     for name, values in table.items():
                         found[i].setdefault(name, np.empty(count, dtype=values.dtype))[rows[index]] = values
     return found
-
-
-def _kind(graph: Graph, setting: Setting) -> tuple[Any, ...]:
-    """Equal for settings whose steps consist of the same kernels and blocks."""
-    device = setting.machine.device
-    return kernels_key(graph, device, setting.execution), product_workspace(device)
 
 
 def _classes(
@@ -369,16 +365,10 @@ def _listed(name: str, given: Any) -> tuple[int, ...]:
     return tuple(check_dims({name: value}, (name,))[name] for value in found)
 
 
-def _members(together: Any) -> Iterable[Any]:
-    if together is None or isinstance(together, Iterable):
-        return together or ()
-    return (together,)
-
-
 def _groups(together: Together, lists: Mapping[str, Sequence[int]]) -> tuple[tuple[str, ...], ...]:
-    if isinstance(together, str) or not all(isinstance(one, str | tuple | list) for one in _members(together)):
-        raise InputError(f"zip: expected names of sizes, such as ('batch', 'seq'); got {shown(together)}")
-    given = list(_members(together))
+    given: list[Any] = list(together or ()) if together is None or isinstance(together, Iterable) else [together]
+    named = not isinstance(together, str) and all(isinstance(one, str | tuple | list) for one in given)
+    expect(named, "zip", "names of sizes, such as ('batch', 'seq')", together)
     single = bool(given) and all(isinstance(name, str) for name in given)
     groups = [tuple(map(str, names)) for names in ([given] if single else given)]
     names = [name for group in groups for name in group]
