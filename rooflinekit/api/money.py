@@ -8,7 +8,7 @@ from typing import TypeAlias
 from rooflinekit.distributed.prediction import ParallelPrediction, TrainingStep
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import members_of
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.serving.served import Served
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.cost import Costs, Job, Price, Pricing, check_positive
@@ -45,6 +45,7 @@ def costs(
         prices = [_price(one, price) for one in listed]
     else:
         prices = [*price] if isinstance(price, Sequence) else [price] * len(listed)
+    expect(len(prices) == len(listed), "price", f"one, or one for each of {len(listed)} answers", prices)
     if len(currencies := sorted({price.currency for price in prices})) != 1:
         raise InputError(f"prices: expected one currency; got {', '.join(currencies) or 'none'}")
     jobs = tuple(map(job_of, listed))

@@ -213,6 +213,11 @@ class Device(Record):
         return not (self.draft or self.caution)
 
     @property
+    def own_price_usd(self) -> float | None:
+        """Its launch price; of a board that several share, its part. None where none is stated."""
+        return None if self.launch_price_usd is None else self.launch_price_usd / self.devices_per_board
+
+    @property
     def caution(self) -> str:
         """What is wrong with a step on it alone; "" where PyTorch sees it as one device."""
         if self.enumerated_as == 1:

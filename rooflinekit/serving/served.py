@@ -156,10 +156,8 @@ class Serving(Served):
     @property
     def tokens_per_s_per_dollar(self) -> float | None:
         """Tokens a second by the launch price of the GPUs, without host and power; None where none is known."""
-        device = self.decode.machine.device
-        if device.launch_price_usd is None:
-            return None
-        return self.tokens_per_s_per_gpu / (device.launch_price_usd / device.devices_per_board)
+        price = self.decode.machine.device.own_price_usd
+        return None if price is None else self.tokens_per_s_per_gpu / price
 
     @property
     def usd_per_million_tokens(self) -> float | None:

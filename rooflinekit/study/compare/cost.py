@@ -16,6 +16,7 @@ from rooflinekit.hardware.prices import PriceTable
 from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.sizes import finite, finite_or_none
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.variants import BATCH
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 HOUR_S = 3600.0
 YEAR_HOURS = 8766.0
 KWH_J = 3.6e6
-_BATCH = "batch"
 
 
 @checked
@@ -101,7 +101,7 @@ class Job:
     @classmethod
     def of(cls, p: Prediction) -> Job:
         """That of a prediction."""
-        batch = p.sizes.get(_BATCH)
+        batch = p.sizes.get(BATCH)
         unit = "steps" if batch is None else "samples"
         return cls(what=p.machine.name, total_s=p.total_s, energy_j=p.energy_j, batch=batch or 1, unit=unit)
 

@@ -17,7 +17,7 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.notebook import aligned
 from rooflinekit.ir.op import Math
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, board_share
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -296,10 +296,7 @@ def _row(p: Prediction, peak: float) -> dict[str, Any]:
     low, high = p.interval(0.9)
     device = p.machine.device
     throughput = p.sizes.get(BATCH, 1) / p.total_s if p.total_s else float("inf")
-    price, power = (
-        None if whole is None else whole / device.devices_per_board
-        for whole in (device.launch_price_usd, device.board_power)
-    )
+    price, power = device.own_price_usd, board_share(device)
     return {
         "gpu": p.machine.name,
         "total_s": p.total_s,

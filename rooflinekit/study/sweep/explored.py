@@ -24,6 +24,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.model.energy import PowerLaw, limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
+from rooflinekit.step.variants import BATCH
 from rooflinekit.study.sweep.points import REGIMES, Grid, Setting, Table, grid_of, predict_points
 
 TOLERANCE = 0.004  # of a time or an energy, and of the step's time for the share of a regime
@@ -32,7 +33,6 @@ EXACT = ("flop", "bytes", "peak_bytes", "fits")
 _DIGITS = 6  # of what is kept: a hundredth of the tolerance and less
 _MOST_ROWS = 400_000  # beyond, neither minutes nor megabytes suffice
 _LEAST_S = 1e-12  # instead of 0, which has no logarithm
-_BATCH = "batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def _sizes(graph: Graph, given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]
     count = max(12, 60_000 // max(1, len(graph.ops)))  # combinations that take a few seconds
     each = round(count ** (1 / max(1, len(missing))))
     lists = dict(grid_of([graph], {**known, **{name: usual(name, each) for name in missing}}, None).lists)
-    last = _BATCH if _BATCH in lists else max(lists, key=lambda name: len(lists[name]), default="")
+    last = BATCH if BATCH in lists else max(lists, key=lambda name: len(lists[name]), default="")
     return {name: tuple(sorted(set(lists[name]))) for name in sorted(lists, key=lambda name: name == last)}
 
 
@@ -151,7 +151,7 @@ def usual(name: str, count: int) -> tuple[int, ...]:
     ((1, 2, 4, 8, 16), (512, 1024, 2048), 256)
     """
     # Where few can be had the workload is large, and many a model has to be traced again for a batch of 1.
-    first, last = (1 if count > 4 else 2, 256) if name == _BATCH else (512, 8192)
+    first, last = (1 if count > 4 else 2, 256) if name == BATCH else (512, 8192)
     if count >= last - first:
         return tuple(range(first, last + 1))
     top = min(last, first * 2 ** (count - 1))

@@ -41,12 +41,12 @@ from rooflinekit.step.execution import Execution
 from rooflinekit.step.memory import PointMemory, blocks_of, product_workspace
 from rooflinekit.step.prediction import launched_by, timeline_of
 from rooflinekit.step.timeline import Timeline
+from rooflinekit.step.variants import BATCH
 
 LEVEL = 0.9  # of the interval
 REGIMES = ("compute", "memory", "latency", "overhead")  # columns hold their places
 NO_REGIME = -1  # of a point that is not known
 _FACTOR = deviations(LEVEL)
-_BATCH = "batch"  # the size of which there is a throughput
 _FEW = 4  # predictions that are made one by one more quickly
 _MOST_AGAIN = 0.7  # a class of a smaller share of the points is worked out again without the others
 
@@ -89,7 +89,7 @@ def unknown_points(
     count = count_of(sizes)
     fills: dict[str, Any] = dict.fromkeys(("total_s", "low_s", "high_s", "gpu_s", "cpu_s"), np.nan)
     fills |= {"regime": np.int8(NO_REGIME), "energy_j": np.nan, "power_w": np.nan}
-    if _BATCH in sizes or graph.sizes.get(_BATCH):
+    if BATCH in sizes or graph.sizes.get(BATCH):
         fills["throughput"] = np.nan
     if memory:
         fills |= {"fits": False} if memory is True else {}
@@ -240,7 +240,7 @@ class _Step:
             table |= {f"{name}_s": seconds for name, seconds in zip(REGIMES, parts, strict=True)}
             flop = self.graph.summed(lambda cost: cost.flop)
             table |= {"flop": self._column(flop), "bytes": times.bytes}
-        batch = self.points.sizes.get(_BATCH, self.graph.sizes.get(_BATCH) or None)
+        batch = self.points.sizes.get(BATCH, self.graph.sizes.get(BATCH) or None)
         if batch is not None:
             table["throughput"] = np.broadcast_to(batch / total_s, total_s.shape)
         if self.memory is not None:

@@ -352,11 +352,7 @@ def prices_of(plan: Plan, given: Mapping[str, float], *, hourly: bool) -> dict[s
     """
     devices = {device.name: device for case in plan.cases for device in case.setting.devices}
     named = named_prices(given, devices.values())
-    launch = {
-        name: None if hourly or device.launch_price_usd is None else device.launch_price_usd / device.devices_per_board
-        for name, device in devices.items()
-    }
-    return {**launch, **named}
+    return {**{name: None if hourly else device.own_price_usd for name, device in devices.items()}, **named}
 
 
 #: What can be asked for: its column, and the unit that a number may have.
