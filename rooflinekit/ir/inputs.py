@@ -176,6 +176,7 @@ class Release(_Parts):
     has_flash_2 = _since(2, 2)  # FlashAttention 2 as its flash attention; before, FlashAttention 1
     holds_softmax_rows = _since(2, 2)  # a softmax's blocks have 1,024 threads, and keep rows in shared memory
     fuses_attention = _since(2, 0)  # scaled_dot_product_attention is one kernel: torch.nn.functional has it at all
+    widens_attention = _since(2, 5)  # attention by products and softmax is in fp32 for 16 bits, where nobody says else
     fuses_rms_norm = _since(2, 9)  # rms_norm is one kernel on CUDA; before, it is written out
     foreach_optimizers = _since(2, 0)  # optimizers on CUDA take all tensors at once by default (`foreach`)
     drops_gradients = _since(2, 0)  # zero_grad() sets gradients to None by default (`set_to_none`)

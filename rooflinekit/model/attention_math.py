@@ -1,8 +1,8 @@
 """Attention by PyTorch's own products and softmax, backend "math": the ops of which a call of fused attention consists.
 
 As aten/src/ATen/native/transformers/attention.cpp writes them (_scaled_dot_product_attention_math, torch 2.13): 16 bits
-are widened to fp32, queries and keys are each multiplied by the root of the scale, and the weights are kept for the
-gradient.
+are widened to fp32 (since 2.5), queries and keys are each multiplied by the root of the scale, and the weights are kept
+for the gradient.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from rooflinekit.cost.rules.attention import GRADIENTS
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Op, PricedOp, TensorSpec
 from rooflinekit.ir.sizes import product
 
@@ -38,6 +39,7 @@ class _Ops:
     """Collects the ops that take the place of one."""
 
     whole: Op
+    widens: bool  # 16 bits to fp32
     found: list[Op] = field(default_factory=list)
 
     def run(self, kind: str, inputs: Sequence[TensorSpec], output: TensorSpec, /, **attrs: Any) -> TensorSpec:
@@ -74,10 +76,10 @@ def _product(ops: _Ops, a: TensorSpec, b: TensorSpec, output: TensorSpec) -> Ten
     return output
 
 
-def _forward(op: Op) -> tuple[list[Op], _Kept]:
-    ops, causal, dropout = _Ops(op), op.attrs.get("is_causal"), op.attrs.get("dropout_p")
+def _forward(op: Op, widens: bool) -> tuple[list[Op], _Kept]:
+    ops, causal, dropout = _Ops(op, widens), op.attrs.get("is_causal"), op.attrs.get("dropout_p")
     given, bias = op.inputs[:3], op.attrs.get("attn_bias")
-    half = given[0].dtype.itemsize == _SIXTEEN_BITS
+    half = widens and given[0].dtype.itemsize == _SIXTEEN_BITS
     wide = DType.FLOAT32 if half else given[0].dtype
     heads = given[0].shape[1]
     query, key, value = (_widened(ops, one, heads, what) for one, what in zip(given, "qkv", strict=True))
@@ -117,7 +119,7 @@ def _widened(ops: _Ops, one: TensorSpec, heads: Any, what: str) -> TensorSpec:
     if one.shape[1] != heads:
         shape = (one.shape[0], heads, *one.shape[2:])
         one, apart = ops.run("clone", [one], ops.new(f"{what} of each head", shape, one.dtype), self=one), False
-    if one.dtype.itemsize == _SIXTEEN_BITS:
+    if ops.widens and one.dtype.itemsize == _SIXTEEN_BITS:
         one = ops.changed("_to_copy", one, f"{what} in fp32", DType.FLOAT32)
     return ops.changed("clone", one, f"{what} in order") if apart else one
 
@@ -136,8 +138,8 @@ def _triangle(ops: _Ops, rows: Any, keys: Any, dtype: DType) -> TensorSpec:
     return ops.run("where", [seen, zero, never], added, condition=seen, self=zero, other=never)
 
 
-def _backward(op: Op, kept: _Kept) -> list[Op]:
-    ops, scores = _Ops(op), kept.weights.shape
+def _backward(op: Op, kept: _Kept, widens: bool) -> list[Op]:
+    ops, scores = _Ops(op, widens), kept.weights.shape
     grad, wide = op.inputs[0], kept.weights.dtype
     wanted = op.attrs.get("grad_input_mask") or (True, True, True)
     outputs = iter(op.outputs)
@@ -192,15 +194,16 @@ class _Gradient:
             self.ops.run("_to_copy", [one], replace(self.output, stride=None), self=one, dtype=self.given.dtype)
 
 
-def written_out(op: Op, kept: Mapping[str, _Kept] | None = None) -> tuple[list[Op], _Kept]:
+def written_out(op: Op, like: Release | None = None, kept: Mapping[str, _Kept] | None = None) -> tuple[list[Op], _Kept]:
     """The ops of one call, and what it leaves to its gradient, or finds in `kept`, by the memory of its output."""
+    widens = like is None or like.widens_attention
     if op.kind not in GRADIENTS:
-        return _forward(op)
+        return _forward(op, widens)
     known = next((kept[one.memory] for one in op.inputs if one.memory in kept), None) if kept else None
     if known is None:
         grad, *given = op.inputs[:4]
-        known = _forward(replace(op, inputs=tuple(given), outputs=(grad,)))[1]
-    return _backward(op, known), known
+        known = _forward(replace(op, inputs=tuple(given), outputs=(grad,)), widens)[1]
+    return _backward(op, known, widens), known
 
 
 def with_written_out(graph: Graph, chosen: Callable[[Op], bool]) -> Graph:
@@ -209,7 +212,7 @@ def with_written_out(graph: Graph, chosen: Callable[[Op], bool]) -> Graph:
     parts: dict[int, list[Op]] = {}
     for priced in graph.priced:
         if chosen(priced.op):
-            parts[id(priced)], left = written_out(priced.op, kept)
+            parts[id(priced)], left = written_out(priced.op, graph.like, kept)
             kept[priced.op.outputs[0].memory] = left
     if not parts:
         return graph

@@ -114,7 +114,7 @@ def _kernels(
 ) -> Iterator[Kernel]:
     op = priced.op
     if family is Family.ATTENTION and backend_of(op, device, like) is WRITTEN_OUT:
-        for part in price_all(written_out(op)[0]):
+        for part in price_all(written_out(op, like)[0]):
             yield from _kernels(part, part.timed_as, tf32, device, like)
         return
     math = math_of(op, family, tf32)

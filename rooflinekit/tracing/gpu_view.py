@@ -78,6 +78,8 @@ def gpu_view(elements: Callable[[str, Any], Any], like: Release | None = None) -
     replaced = _REPLACED | {torch._VF._pack_padded_sequence: functools.partial(sequences.pack, elements)}
     if like is not None and not like.fuses_attention:
         replaced[functional.scaled_dot_product_attention] = written_out
+    if like is not None and not like.widens_attention:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # put back with the process's settings
     if like is not None and not like.fuses_rms_norm:
         replaced = {name: other for name, other in replaced.items() if other is not rms_norm}
     # A mode is switched off inside the function that it was asked about. nn.MultiheadAttention and F.interpolate call

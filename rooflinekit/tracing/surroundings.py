@@ -99,6 +99,7 @@ def _settings() -> tuple[_Setting, ...]:
         (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
         (cuda.math_sdp_enabled, cuda.enable_math_sdp),
         (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+        (cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp),
         (cuda.preferred_rocm_fa_library, cuda.preferred_rocm_fa_library),
         *(_attribute(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
         (

@@ -38,6 +38,16 @@ def test_the_arithmetic_of_attention_is_counted_alike() -> None:
         assert rk.trace(Attention(), HEADS, like=like).at(batch=3).matrix_flop == 3 * 4 * 2 * (2 * 16 * 16 * 8)
 
 
+def test_attention_that_no_fused_kernel_takes_is_in_16_bits_before_2_5() -> None:
+    of_windows = rk.Input(2, 4, 3, 16, 8, dtype="float16")  # five dimensions
+    formats = {
+        like: {op.inputs[0].dtype.value for op in rk.trace(Attention(), of_windows, like=like).ops if "bmm" in op.kind}
+        for like in ("2.4", "2.5")
+    }
+    assert formats == {"2.4": {"float16"}, "2.5": {"float32"}}
+    assert not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+
+
 def test_causal_attention_with_fewer_heads_of_keys() -> None:
     def model(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return functional.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
