@@ -21,6 +21,7 @@ from rooflinekit.ir.points import integer
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
 from rooflinekit.model.kernel import Kernel, passing
 from rooflinekit.model.libraries import capability_of
+from rooflinekit.model.stated import NUMBERS
 
 FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True, sums_in_memory=True)
 FLASH_3 = replace(ATTENTION, name="FlashAttention 3", sums_in_memory=True)
@@ -92,11 +93,8 @@ _ENGINES: Mapping[str, tuple[tuple[tuple[int, ...], Mapping[int, Algorithm]], ..
 }  # fmt: skip
 _ENGINES_ON_AMD = {"vllm": TRITON, "sglang": AITER}
 _PAGED = "serving.paged_attention"
-#: Kernels of hardly any work that a serving library launches in its call of attention, beside that and the one that
-#: fills the cache: FlashAttention 3 shares its blocks out in one and joins parts of keys in another. In CUDA graphs a
-#: call takes 8.8 µs longer than the two on A100, 7.2 on H100, 5.9 on B200 and 4.0 on L40S (aiconfigurator's tables),
-#: which is 4.0, 4.4, 3.5 and 2.9 of such kernels. Which ones are beyond the two named is not known: 3, good to 1.
-CALL_KERNELS = 3
+#: FlashAttention 3 shares its blocks out in one, and joins parts of keys in another; which the third is, is not known.
+_CALL_KERNELS = int(NUMBERS["call kernels"].value)
 
 
 def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Release | None) -> Iterator[Kernel]:
@@ -110,7 +108,7 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
     if algorithm in (EFFICIENT, EFFICIENT_WIDE) and kernel.math is Math.FP32 and _rounds_thrice(device):
         kernel = _by_three_products(kernel)
     if op.kind not in GRADIENTS:
-        for _ in range(CALL_KERNELS if op.attrs.get("called") else 0):
+        for _ in range(_CALL_KERNELS if op.attrs.get("called") else 0):
             yield passing(kernel, "beside", 0, 0)
         yield replace(kernel, algorithm=algorithm)
         return
