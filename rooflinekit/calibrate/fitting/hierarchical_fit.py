@@ -35,7 +35,7 @@ _EQUAL_WEIGHT = 100  # measurements that a group counts as, however many it has;
 _PRIOR_WEIGHT = 1 / _OUTLIER  # one sigma of a prior weighs as much as an error at the outlier's edge
 #: What a way of timing adds: where to begin, and its spread; seconds, but for `slow`, a factor.
 _HARNESS = {
-    "dispatch": (15e-6, 0.7), "after": (15e-6, 0.7), "backend": (8e-6, 0.7), "slow": (1.0, 0.7), "awake": (5e-3, 0.5),
+    "dispatch": (15e-6, 0.7), "after": (15e-6, 0.7), "backend": (4e-6, 1.0), "slow": (1.0, 0.7), "awake": (5e-3, 0.5),
     LIBRARY: (5e-5, 0.7),
 }  # fmt: skip
 _PARTS = {"event": ("dispatch", "after"), "backend": ("backend",), "alone": ("slow", "awake", LIBRARY)}
