@@ -46,7 +46,7 @@ def costs(
     else:
         prices = [*price] if isinstance(price, Sequence) else [price] * len(listed)
     expect(len(prices) == len(listed), "price", f"one, or one for each of {len(listed)} answers", prices)
-    if len(currencies := sorted({price.currency for price in prices})) != 1:
+    if len(currencies := sorted({each.currency for each in prices})) != 1:
         raise InputError(f"prices: expected one currency; got {', '.join(currencies) or 'none'}")
     jobs = tuple(map(job_of, listed))
     counted = jobs[0].unit if jobs and jobs[0].unit != "steps" else "samples"
@@ -54,18 +54,7 @@ def costs(
     if len(units := {job.unit for job in jobs}) > 1:
         raise InputError(f"costs: expected steps of one kind; got {' and '.join(sorted(units))}")
     whole = Costs(jobs=jobs, prices=tuple(prices), samples=samples, carbon=carbon)
-    kept = []
-    for job, each in zip(jobs, prices, strict=True):
-        row = whole.row(job, each)
-        drawn = max_watts is None or row["power_w"] <= max_watts  # what is not known does not keep a bound
-        if drawn and (max_cost is None or row["run_cost" if samples else "per_million"] <= max_cost):
-            kept.append((job, each))
-    if not kept:
-        asked = {"watts": max_watts, f"{currencies[0]}": max_cost}
-        said = ", ".join(f"at most {value:g} {unit}" for unit, value in asked.items() if value is not None)
-        raise InputError(f"no GPU is left: {said}; allow more, or name other GPUs")
-    left, theirs = zip(*kept, strict=True)
-    return Costs(jobs=left, prices=theirs, samples=samples, carbon=carbon)
+    return whole.within(max_watts, max_cost)
 
 
 def job_of(answer: Answer) -> Job:

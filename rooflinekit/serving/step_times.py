@@ -279,9 +279,7 @@ def _on_grid(value: float, at: Callable[[int], float], parts: int = _PARTS) -> f
     octave = math.floor(math.log2(value)) if value >= 1 else 0
     step = max(1, 2**octave // parts)
     low = math.floor(value / step) * step if value >= 1 else 1
-    share = (max(value, 1) - low) / step
-    first = at(low)
-    return first if share == 0 else first + share * (at(low + step) - first)
+    return _between(low, low + step, max(value, 1), at)
 
 
 def _on_tiles(value: float, at: Callable[[int], float]) -> float:
@@ -289,8 +287,13 @@ def _on_tiles(value: float, at: Callable[[int], float]) -> float:
     if not _TILE < value <= _TILES_TO:
         return _on_grid(value, at)
     last = math.ceil(value / _TILE) * _TILE
-    left = (last - max(value, last - _TILE + 1)) / (_TILE - 1)
-    return at(last) + (left * (at(last - _TILE + 1) - at(last)) if left else 0.0)
+    return _between(last, last - _TILE + 1, max(value, last - _TILE + 1), at)
+
+
+def _between(first: int, other: int, value: float, at: Callable[[int], float]) -> float:
+    """At a number between two: on the line; the other is not worked out where it is the first."""
+    known, share = at(first), (value - first) / (other - first)
+    return known if share == 0 else known + share * (at(other) - known)
 
 
 # Sums over GPUs as an engine's own kernels make them, instead of NCCL's.

@@ -11,6 +11,7 @@ entry taken (greedy sampling).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.graph import Graph
@@ -89,9 +90,9 @@ class _Builder:
     options: Options
 
     @property
-    def engine(self) -> dict[str, str]:
-        """What attention says of the engine whose kernel it runs by."""
-        return {"engine": self.options.release} if self.options.release else {}
+    def call(self) -> dict[str, Any]:
+        """What attention says of its call, and of the engine whose kernel it runs by."""
+        return {"called": True} | ({"engine": self.options.release} if self.options.release else {})
 
     def step(self, ids: TensorSpec) -> TensorSpec:
         """[tokens] → the next token of each sequence."""
@@ -159,7 +160,7 @@ class _Builder:
             shape = (b, kv_heads, part.context, d.head_dim)
             keys, values = (tape.cache(f"{name}{mark}", *shape, dtype=self.cached) for name in ("keys", "values"))
             out = result.seen(*query.shape)
-            tape.run("serving.paged_attention", (query, keys, values), out, window=window, called=True, **self.engine)
+            tape.run("serving.paged_attention", (query, keys, values), out, window=window, **self.call)
         return result
 
     def _latent(self, x: TensorSpec) -> TensorSpec:
@@ -188,7 +189,7 @@ class _Builder:
             q, k = (of.seen(b, heads, s, d.head_dim) for of in (query, made))
             v = tape.new(b, heads, s, d.value_dim)
             out = result.seen(b, heads, s, d.value_dim)
-            tape.run("serving.paged_attention", (q, k, v), out, window=None, called=True, **self.engine)
+            tape.run("serving.paged_attention", (q, k, v), out, window=None, **self.call)
         return result
 
     def _absorbed(self, mark: str, part: Part, query: TensorSpec, result: TensorSpec) -> None:
@@ -202,7 +203,7 @@ class _Builder:
         seen = cache.seen(b, 1, part.context, d.latent)
         q = tape.new(*_queries(part, heads, d.latent + d.rope_dim))
         out = tape.new(*_queries(part, heads, d.latent))
-        mixed = tape.run("serving.paged_attention", (q, cache, seen), out, window=None, called=True, **self.engine)
+        mixed = tape.run("serving.paged_attention", (q, cache, seen), out, window=None, **self.call)
         tape.run("aten.bmm", (mixed.seen(heads, tokens, d.latent), back),
                  result.seen(heads, tokens, d.value_dim))  # fmt: skip
 

@@ -126,11 +126,27 @@ class Costs:
         """
         import pandas as pd
 
-        rows = [self.row(job, price) for job, price in zip(self.jobs, self.prices, strict=True)]
+        rows = [self._row(job, price) for job, price in zip(self.jobs, self.prices, strict=True)]
         return pd.DataFrame(rows).sort_values("per_million", kind="stable", ignore_index=True)
 
-    def row(self, job: Job, price: Price) -> dict[str, Any]:
-        """What the table says of one."""
+    def within(self, max_watts: float | None, max_cost: float | None) -> Costs:
+        """Those that draw no more on average, all GPUs together, and of which the run, or a million where none is
+        named, costs no more. Raises InputError where none is left.
+        """
+        kept = []
+        for job, price in zip(self.jobs, self.prices, strict=True):
+            row = self._row(job, price)
+            drawn = max_watts is None or row["power_w"] <= max_watts  # what is not known does not keep a bound
+            if drawn and (max_cost is None or row["run_cost" if self.samples else "per_million"] <= max_cost):
+                kept.append((job, price))
+        if not kept:
+            asked = {"watts": max_watts, self.prices[0].currency: max_cost}
+            said = ", ".join(f"at most {value:g} {unit}" for unit, value in asked.items() if value is not None)
+            raise InputError(f"no GPU is left: {said}; allow more, or name other GPUs")
+        jobs, prices = zip(*kept, strict=True)
+        return replace(self, jobs=jobs, prices=prices)
+
+    def _row(self, job: Job, price: Price) -> dict[str, Any]:
         joules = _number(job.energy_j)
         steps = (1e6 if self.samples is None else self.samples) / job.batch
         watts, kwh = joules / job.total_s if job.total_s else math.nan, steps * joules * price.pue / KWH_J

@@ -38,13 +38,14 @@ from rooflinekit.model.timing import PointKernels, PointTimes
 from rooflinekit.step.bounds import bounds
 from rooflinekit.step.entry import as_run, issues_for, kernels_key
 from rooflinekit.step.execution import Execution
+from rooflinekit.step.labels import REGIME_TERMS
 from rooflinekit.step.memory import PointMemory, blocks_of, product_workspace
 from rooflinekit.step.prediction import launched_by, timeline_of
 from rooflinekit.step.timeline import Timeline
 from rooflinekit.step.variants import BATCH
 
 LEVEL = 0.9  # of the interval
-REGIMES = ("compute", "memory", "latency", "overhead")  # columns hold their places
+REGIMES = tuple(REGIME_TERMS)  # columns hold their places
 NO_REGIME = -1  # of a point that is not known
 _FACTOR = deviations(LEVEL)
 _FEW = 4  # predictions that are made one by one more quickly
