@@ -181,8 +181,9 @@ class Release(_Parts):
     foreach_optimizers = _since(2, 0)  # optimizers on CUDA take all tensors at once by default (`foreach`)
     drops_gradients = _since(2, 0)  # zero_grad() sets gradients to None by default (`set_to_none`)
     compiles = _since(2, 0)  # there is torch.compile
-    reorders_loops = _since(2, 8)  # inductor turns loops over so that more kernels fuse (2.5 has it, switched off)
+    reorders_loops = _since(2, 10)  # inductor turns loops over so that more kernels fuse (before, it can, switched off)
     compiles_dilated_pooling = _since(2, 8)  # inductor makes a maximum over a dilated window; before, the library
+    keeps_half_biases = _since(2, 12)  # inductor leaves a bias of 16 bits with its product
     shares_concatenated = _since(2, 12)  # inductor stores a concatenation of which others read an input too
 
     def prefers_cudnn(self, generation: int) -> bool:

@@ -39,14 +39,14 @@ from rooflinekit.model.layout import (
     with_channels_last,
     with_given_channels_last,
 )  # fmt: skip
-from rooflinekit.model.loops import LABEL, Loop
-from rooflinekit.model.lowering import BIAS_GRADIENT
+from rooflinekit.model.loops import LABEL, Loop, Walk
+from rooflinekit.model.lowering import BIAS, BIAS_GRADIENT
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.model.rows import NO_ROWS, Rows
 from rooflinekit.model.templates import fuse_into_templates, may_fuse, with_template
 
 FUSED = "inductor"  # the namespace of fused kernels' kinds
-_LOWERED = ("bias", BIAS_GRADIENT)  # kernels of eager convolutions that are loops here
+_LOWERED = (BIAS, BIAS_GRADIENT)  # kernels of eager convolutions that are loops here
 _NAMED = 6  # ops in the name of a kernel
 
 # A Triton kernel keeps rows of up to this many elements in registers; a longer one is read in each of its passes
@@ -258,7 +258,7 @@ def _in_place(group: Group, written: list[TensorSpec]) -> dict[str, tuple[str, .
     There inductor puts the result where nothing else reads it later (scheduler.py, decide_inplace_update, torch 2.13).
     A reduction reads so along the rows that it sums up; down columns it reads in another order than it writes.
     """
-    if group.split or group.loop is Loop.LIST or any(buffer.part.columns for buffer in group.buffers):
+    if group.split or group.loop is Loop.LIST or not _along(group):
         return {}
     views: dict[str, dict[str, Read]] = defaultdict(dict)
     for buffer in group.buffers:
@@ -270,6 +270,10 @@ def _in_place(group: Group, written: list[TensorSpec]) -> dict[str, tuple[str, .
         if read.whole and read.value not in group.written and (group.inner == 1 or group.inner == _last(read.spec))
     ]  # fmt: skip
     return {spec.memory: tuple(source.memory for source in sources if _alike(source, spec)) for spec in written}
+
+
+def _along(group: Group) -> bool:
+    return all(buffer.part.walk is Walk.ROWS for buffer in group.buffers)
 
 
 def _last(spec: TensorSpec) -> int:
@@ -312,8 +316,8 @@ def _family(group: Group, cost: Cost) -> Family:
 def _rows(group: Group, written: list[tuple[TensorSpec, int]]) -> Rows:
     """Long rows that are read twice for a result of each element: the second time from L1, as far as they fit."""
     again = any(buffer.numel > group.outer for buffer in group.buffers if buffer.part.loop is Loop.POINTWISE)
-    columns = any(buffer.part.columns for buffer in group.buffers)
-    if group.loop is not Loop.REDUCTION or group.split or columns or not again or group.inner <= PERSISTENT_ROW:
+    long = group.loop is Loop.REDUCTION and not group.split and group.inner > PERSISTENT_ROW
+    if not (long and again and _along(group)):
         return NO_ROWS
     size = max((spec.dtype.itemsize for spec, _ in written), default=4)
     return Rows(

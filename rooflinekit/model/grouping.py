@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from rooflinekit.ir.points import integer
 from rooflinekit.model.inlining import Buffer, Dataflow
-from rooflinekit.model.loops import Loop
+from rooflinekit.model.loops import Loop, Walk
 
 MOST_BUFFERS = 64
 LEAST_SHARED_BYTES = 10  # score_fusion_memory_threshold
@@ -37,7 +37,7 @@ _FEW_COLUMNS_AN_SM, _LONG_COLUMN = 64, 128
 def whole_up_to(buffer: Buffer) -> int:
     """Number of SMs up to which the buffer is one kernel; on larger GPUs it is a reduction in two."""
     part = buffer.part
-    long, few = (_LONG_COLUMN, _FEW_COLUMNS_AN_SM) if part.columns else (_LONG_ROW, _FEW_ROWS_AN_SM)
+    long, few = (_LONG_COLUMN, _FEW_COLUMNS_AN_SM) if part.walk is Walk.COLUMNS else (_LONG_ROW, _FEW_ROWS_AN_SM)
     splits = part.loop is Loop.REDUCTION and part.inner > long
     return buffer.outer // few if splits else _MOST_SMS
 
@@ -248,6 +248,7 @@ def _same_elements(a: Group, b: Group, reorders_loops: bool) -> bool:
     reduction, other = (a, b) if a.loop is Loop.REDUCTION else (b, a)
     if other.outer == reduction.outer:
         return True
-    # down columns it goes through its elements in another order than pointwise work on them does
-    down = any(buffer.part.columns for buffer in reduction.buffers if buffer.part.loop is Loop.REDUCTION)
-    return other.outer == reduction.outer * reduction.inner and (reorders_loops or not down)
+    # else it goes through its elements in another order than pointwise work on them does
+    along = all(buffer.part.walk is Walk.ROWS for buffer in reduction.buffers)
+    reorders = reorders_loops and not reduction.split
+    return other.outer == reduction.outer * reduction.inner and (reorders or along)

@@ -13,16 +13,16 @@ Reductions are always realized; whether they are stored is the scheduler's busin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import PRESENT, Release
-from rooflinekit.ir.op import ADDED, Family, Phase, TensorSpec
+from rooflinekit.ir.op import ADDED, DType, Family, Phase, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.layout import Layouts
-from rooflinekit.model.loops import LABEL, Access, Loop, Part
-from rooflinekit.model.lowering import parts_of
+from rooflinekit.model.loops import LABEL, Access, Loop, Part, extern
+from rooflinekit.model.lowering import BIAS, is_biased_product, parts_of, takes_twice
 
 
 @dataclass(slots=True, eq=False)
@@ -46,12 +46,12 @@ class Dataflow:
 
 def _parts(graph: Graph, layouts: Layouts) -> Iterator[Part]:
     """All loops in order, each with its region: ops that a strategy has added separate regions."""
-    region, reorders = 0, (graph.like or PRESENT).reorders_loops
+    region = 0
     for priced in graph.priced:
         region += priced.op.kind.startswith(ADDED)
         for part in parts_of(priced, graph.like):
-            if part.loop is Loop.REDUCTION and not reorders:
-                part = replace(part, columns=layouts.goes_down_columns(priced.op, part.columns))
+            if part.loop is Loop.REDUCTION:
+                part = replace(part, walk=layouts.walk(priced.op, part.walk))
             yield replace(part, region=region) if region else part
 
 
@@ -94,14 +94,29 @@ def _without_dead(steps: list[Step], numel: dict[str, int], kept: set[str]) -> D
     """Drops results that nobody reads, and loops without any other result; calls of libraries stay."""
     alive: list[Step] = []
     users: dict[str, list[Step]] = defaultdict(list)
+    biases: dict[str, Step] = {}  # by the product that they stay with
     for step in reversed(steps):
         library = step.part.loop is Loop.EXTERN
+        if step.part.label == BIAS and is_biased_product(step.part.op) and not _goes_to_readers(step, users, kept):
+            biases[step.reads[0][0]] = step
+            continue
+        if bias := biases.get(step.writes[0][0] if step.writes else ""):
+            step = Step(extern(bias.part.priced), [*bias.reads[1:], *step.reads], bias.writes)
         step.writes = [(value, spec) for value, spec in step.writes if value in kept or users[value] or library]
         if step.writes or library:
             alive.append(step)
             for value in dict.fromkeys(value for value, _ in step.reads):
                 users[value].append(step)
     return Dataflow(alive[::-1], numel, users, kept)
+
+
+def _goes_to_readers(bias: Step, users: Mapping[str, list[Step]], kept: set[str]) -> bool:
+    """Whether all readers of a product with its bias are pointwise: they add it then."""
+    ((value, _),) = bias.writes
+    return value not in kept and all(
+        _is_pointwise(user.part) and user.part.label != LABEL and user.part.op.phase is bias.part.op.phase
+        for user in users[value]
+    )
 
 
 MOST_READS = 4
@@ -166,6 +181,7 @@ class _Inlining:
         self._flow, self._like = flow, like
         self._made: dict[str, Buffer] = {}  # by the values in memory
         self._pending: dict[str, tuple[Expression, TensorSpec]] = {}
+        self._wide: set[str] = set()  # values of 16 bits that are stored in fp32
         self._buffers: list[Buffer] = []
 
     def run(self) -> list[Buffer]:
@@ -189,6 +205,9 @@ class _Inlining:
 
     def _keep_or_store(self, value: str, spec: TensorSpec, expression: Expression) -> None:
         if self._is_stored(value, spec, expression):
+            if spec.dtype.itemsize == 2 and self._is_widened(value, expression.part):
+                self._wide.add(value)
+                spec = replace(spec, dtype=DType.FLOAT32)
             self._store(expression, {value: spec})
         else:
             self._pending[value] = (expression, spec)
@@ -199,12 +218,19 @@ class _Inlining:
             return True
         if reads > MOST_ACCUMULATED_READS or expression.operations > MOST_ACCUMULATED_OPERATIONS:
             return True
-        if len(users) <= 1:
+        if sum(1 + takes_twice(user.part.op) for user in users) <= 1:
             return False
         if reads > MOST_READS or expression.operations > MOST_OPERATIONS:
             return True
         eager = expression.eager_bytes + len(users) * integer(spec.bytes)
         return len(users) * sum(read.bytes for read in expression.reads.values()) > eager
+
+    def _is_widened(self, value: str, producer: Part) -> bool:
+        """Whether one op alone takes it, in fp32 and more than once: then its conversion to fp32 is what is stored."""
+        if value in self._flow.kept or any(_wants_memory(value, user, producer) for user in self._flow.users[value]):
+            return False
+        ops = {id(user.part.op): user.part.op for user in self._flow.users[value]}
+        return len(ops) == 1 and all(map(takes_twice, ops.values()))
 
     def _expression(
         self, step: Step, accesses: Iterable[tuple[str, Access]] | None = None, *, counted: bool = True
@@ -225,7 +251,9 @@ class _Inlining:
                     self._store(expression, {value: spec})
                 whole = not access.gathered and access.elements == self._flow.numel[value]
                 key = (value, "" if whole else access.spec.name)
-                found.reads[key] = Read(value=value, spec=access.spec, bytes=access.bytes, whole=whole)
+                wide = value in self._wide
+                spec = replace(access.spec, dtype=DType.FLOAT32) if wide else access.spec
+                found.reads[key] = Read(value=value, spec=spec, bytes=access.bytes << wide, whole=whole)
         found.operations += len(found.reads)
         found.labels.append(part.label)
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
+from rooflinekit.cost.rules.convolution import ADAPTIVE_AVERAGES
 from rooflinekit.cost.rules.reduction import BATCH_NORM_GRADIENTS, BATCH_NORMS, GROUP_NORM, GROUP_NORM_GRADIENT
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
@@ -14,7 +14,7 @@ from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import Size
 from rooflinekit.model.coalescing import SECTOR_BYTES
 from rooflinekit.model.libraries import libraries_of
-from rooflinekit.model.loops import Loop
+from rooflinekit.model.loops import Loop, Walk, dims_of, walk_of
 from rooflinekit.model.stated import NUMBERS
 
 #: Time with channels last by that without, of each kind of convolution: measured by inductor's authors, in inference.
@@ -67,6 +67,12 @@ def with_given_channels_last(priced: PricedOp) -> PricedOp:
     return replace(priced, op=replace(priced.op, inputs=inputs))
 
 
+_LAST = (0, 2, 3, 1)  # dimensions of an image with channels last, the last one the fastest in memory
+_PIXELS = (2, 3)
+#: Ops that sum up each channel of all images.
+_OF_CHANNELS = dict.fromkeys((*BATCH_NORMS, *BATCH_NORM_GRADIENTS, "aten.convolution_backward"), (0, 2, 3))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
     """The layout of each image, by its memory, in a graph whose convolutions run with channels last.
@@ -100,16 +106,14 @@ class Layouts:
         stride = spec.stride
         return stride is None or bool(stride[2] >= stride[3] and (stride[1] >= stride[2] or stride[1] == 1))
 
-    def goes_down_columns(self, op: Op, columns: bool) -> bool:
-        """Whether an op's sums go across the order in memory; `columns`: with channels first."""
+    def walk(self, op: Op, walk: Walk) -> Walk:
+        """How an op's sums go through memory; `walk`: with channels first."""
         if not op.inputs or not self.has_last(op.inputs[0]) or not _is_image(replace(op.inputs[0], stride=None)):
-            return columns
-        if op.kind in (*BATCH_NORMS, *BATCH_NORM_GRADIENTS):
-            return True
+            return walk
         if op.kind in (GROUP_NORM, GROUP_NORM_GRADIENT):
-            return bool(op.attrs.get("group", 1) > 1)
-        softmax = op.kind in (*SOFTMAXES, *SOFTMAX_GRADIENTS)
-        return bool(op.attrs.get("dim", -1) % 4 != 1) if softmax else columns
+            return Walk.TURNED if op.attrs.get("group", 1) > 1 else Walk.ROWS
+        summed = _PIXELS if op.kind in ADAPTIVE_AVERAGES else _OF_CHANNELS.get(op.kind) or dims_of(op)
+        return walk_of((dim % 4 for dim in summed), _LAST) if summed else walk
 
     def of_images(self, tensors: Iterable[tuple[TensorSpec, int]], *, written: bool = False) -> tuple[int, int]:
         """Bytes of images with channels first, and with channels last, by what a kernel moves of each tensor."""

@@ -6,6 +6,7 @@ What inductor hands to a library (cuBLAS, cuDNN, flash attention, sorting, atomi
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,6 +27,28 @@ class Loop(StrEnum):
     REDUCTION = "reduction"
     LIST = "list"  # of tensors, each a pointwise loop: `_foreach_` ops
     EXTERN = "extern"
+
+
+class Walk(StrEnum):
+    """How a reduction goes through the memory that it reads."""
+
+    ROWS = "rows"  # in the order of memory
+    TURNED = "turned"  # along rows, in an order of its own: each channel of all images
+    COLUMNS = "columns"  # across rows: neighbours in memory belong to different results
+
+
+def walk_of(summed: Iterable[int], order: Sequence[int]) -> Walk:
+    """How a sum over some dimensions goes through memory. `order`: all dimensions, the last one the fastest."""
+    over = set(summed)
+    if order[-1] not in over:
+        return Walk.COLUMNS
+    return Walk.ROWS if set(order[-len(over) :]) == over else Walk.TURNED
+
+
+def dims_of(op: Op) -> tuple[int, ...]:
+    """The dimensions that an op names, as far as it does."""
+    named = op.attrs.get("dim")
+    return tuple(dim for dim in (named if isinstance(named, tuple) else (named,)) if isinstance(dim, int))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +74,7 @@ class Part:
     loop: Loop
     outer: int
     inner: int = 1
-    columns: bool = False  # a reduction over other dimensions than the last
+    walk: Walk = Walk.ROWS
     reads: tuple[Access, ...]
     writes: tuple[TensorSpec, ...]
     vector: int = 0

@@ -21,13 +21,13 @@ from rooflinekit.cost.rules.reduction import (
     RMS_NORM,
     RMS_NORM_GRADIENT,
 )
-from rooflinekit.cost.table import aten
+from rooflinekit.cost.table import aten, price_all
 from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import ADDED, EAGER, Basis, DType, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
-from rooflinekit.model.loops import Access, Loop, Part, extern, pointwise
+from rooflinekit.model.loops import Access, Loop, Part, Walk, dims_of, extern, pointwise, walk_of
 
-BIAS_GRADIENT = "bias gradient"  # label of a convolution's kernel
+BIAS, BIAS_GRADIENT = "bias", "bias gradient"  # labels of kernels beside a product's or a convolution's
 
 #: A reduction of fewer elements is written out as pointwise work (config.unroll_reductions_threshold).
 UNROLLED = 8
@@ -40,6 +40,8 @@ def parts_of(priced: PricedOp, like: Release | None = None) -> tuple[Part, ...]:
         return ()
     if op.kind == "aten.convolution" and op.attrs.get("bias") is not None:
         return tuple(_convolution(priced))
+    if is_biased_product(op) and not ((like or PRESENT).keeps_half_biases and op.outputs[0].dtype.itemsize == 2):
+        return tuple(_biased_product(priced))
     if op.kind == "aten.convolution_backward" and priced.costs[-1].label == BIAS_GRADIENT:
         return tuple(_convolution_backward(priced))
     if _is_extern(priced) or _is_pooled_by_library(op, like):
@@ -93,15 +95,39 @@ def _is_pooled_by_library(op: Op, like: Release | None) -> bool:
 
 def _convolution(priced: PricedOp) -> Iterator[Part]:
     """The product of a library, then the bias as pointwise work (lowering of aten.convolution on GPUs)."""
-    op = priced.op
-    bias, output = op.attrs["bias"], op.outputs[0]
-    product = replace(output, name=f"{op.name}.product", storage=output.memory)
-    library = extern(priced)
+    bias, library = priced.op.attrs["bias"], extern(priced)
     given = tuple(access for access in library.reads if access.spec.name != bias.name)
-    yield replace(library, reads=given, writes=(product,))
-    reads = (Access(spec=product, bytes=integer(output.bytes)), Access(spec=bias, bytes=integer(bias.bytes)))
-    vector = integer(priced.costs[0].vector_flop)
-    yield replace(pointwise(priced), label="bias", reads=reads, writes=(output,), vector=vector, special=0)
+    yield replace(library, reads=given, writes=(_product(priced.op),))
+    yield _bias(priced, bias)
+
+
+def is_biased_product(op: Op) -> bool:
+    """Whether it is a product of matrices that takes a bias with it, in one kernel of a library."""
+    return op.kind == "aten.addmm" and op.attrs.get("beta", 1) == op.attrs.get("alpha", 1) == 1
+
+
+def _biased_product(priced: PricedOp) -> Iterator[Part]:
+    """The product of a library, then the bias as pointwise work (fx_passes/post_grad.py, unfuse_bias_add_to_pointwise).
+
+    Where a reader is not pointwise they are one again (inlining.py).
+    """
+    op = priced.op
+    (alone,) = price_all([replace(op, kind="aten.mm", inputs=op.inputs[1:], outputs=(_product(op),))])
+    yield extern(alone)
+    yield _bias(priced, op.inputs[0])
+
+
+def _product(op: Op) -> TensorSpec:
+    """The result of a product or a convolution before its bias."""
+    return replace(op.outputs[0], name=f"{op.name}.product", storage=op.outputs[0].memory)
+
+
+def _bias(priced: PricedOp, bias: TensorSpec) -> Part:
+    product = _product(priced.op)
+    return replace(
+        pointwise(priced), label=BIAS, vector=integer(priced.costs[0].vector_flop), special=0,
+        reads=tuple(Access(spec=spec, bytes=integer(spec.bytes)) for spec in (product, bias)),
+    )  # fmt: skip
 
 
 def _convolution_backward(priced: PricedOp) -> Iterator[Part]:
@@ -110,10 +136,20 @@ def _convolution_backward(priced: PricedOp) -> Iterator[Part]:
     grad, result = op.inputs[0], op.outputs[-1]
     yield replace(extern(priced), writes=op.outputs[:-1])
     yield Part(
-        priced=priced, label="sum", loop=Loop.REDUCTION, outer=integer(result.numel), columns=True,
+        priced=priced, label="sum", loop=Loop.REDUCTION, outer=integer(result.numel), walk=Walk.TURNED,
         inner=integer(grad.numel) // integer(result.numel), reads=(Access(spec=grad, bytes=integer(grad.bytes)),),
         writes=(result,), vector=integer(priced.costs[-1].vector_flop),
     )  # fmt: skip
+
+
+#: Pointwise ops that are written out in fp32 and take their input more than once (torch/_decomp/decompositions.py).
+_TWICE = frozenset(aten("silu gelu mish hardswish leaky_relu elu softplus log_sigmoid_forward"))
+
+
+def takes_twice(op: Op) -> bool:
+    """Whether the op is written out as several in fp32, of which more than one reads its input."""
+    kind = op.kind.removesuffix("_")
+    return kind in _TWICE or kind in (*SOFTMAXES, *BATCH_NORMS, LAYER_NORM, GROUP_NORM, RMS_NORM)
 
 
 def _reduction(priced: PricedOp) -> Iterator[Part]:
@@ -126,10 +162,9 @@ def _reduction(priced: PricedOp) -> Iterator[Part]:
     if inner < UNROLLED:
         yield part
         return
-    last, rank = op.attrs.get("dim"), len(source.shape)
-    dims = last if isinstance(last, tuple) else (last,)
-    rows = last in (None, ()) or any(isinstance(dim, int) and dim % max(rank, 1) == rank - 1 for dim in dims)
-    yield replace(part, loop=Loop.REDUCTION, outer=results, inner=inner, columns=not rows)
+    rank, dims = len(source.shape), dims_of(op)
+    walk = walk_of((dim % rank for dim in dims), range(rank)) if dims and rank else Walk.ROWS
+    yield replace(part, loop=Loop.REDUCTION, outer=results, inner=inner, walk=walk)
 
 
 def _pooling(priced: PricedOp) -> Iterator[Part]:
@@ -143,7 +178,7 @@ def _pooling(priced: PricedOp) -> Iterator[Part]:
 
 
 def _statistics(
-    priced: PricedOp, outer: int, inner: int, *, columns: bool, kept: tuple[TensorSpec, ...] = ()
+    priced: PricedOp, outer: int, inner: int, *, walk: Walk, kept: tuple[TensorSpec, ...] = ()
 ) -> Iterator[Part]:
     """A reduction to statistics of each row, then pointwise work that reads them: softmax and normalizations.
 
@@ -153,7 +188,7 @@ def _statistics(
     op = priced.op
     made = TensorSpec(name=f"{op.name}.statistics", shape=(outer,), dtype=DType.FLOAT32)
     first = replace(
-        part, loop=Loop.REDUCTION, outer=outer, inner=inner, columns=columns, writes=(made, *kept),
+        part, loop=Loop.REDUCTION, outer=outer, inner=inner, walk=walk, writes=(made, *kept),
         vector=part.vector // 2, special=part.special // 2,
     )  # fmt: skip
     yield first
@@ -168,9 +203,9 @@ def _softmax(priced: PricedOp) -> Iterator[Part]:
     y = priced.op.outputs[0]
     dim = integer(priced.op.attrs.get("dim", -1))
     length = integer(y.shape[dim]) if y.shape else 1
-    yield from _statistics(
-        priced, integer(y.numel) // max(1, length), length, columns=dim % max(1, len(y.shape)) != len(y.shape) - 1
-    )
+    rank = len(y.shape) or 1
+    walk = walk_of((dim % rank,), range(rank))
+    yield from _statistics(priced, integer(y.numel) // max(1, length), length, walk=walk)
 
 
 def _row_norm(priced: PricedOp) -> Iterator[Part]:
@@ -178,7 +213,7 @@ def _row_norm(priced: PricedOp) -> Iterator[Part]:
     op = priced.op
     y, kept = op.outputs[0], op.outputs[1:]
     rows = max(1, integer(kept[0].numel) if kept else integer(y.numel) // integer(y.shape[-1]))
-    yield from _statistics(priced, rows, integer(y.numel) // rows, columns=False, kept=kept)
+    yield from _statistics(priced, rows, integer(y.numel) // rows, walk=Walk.ROWS, kept=kept)
 
 
 def _batch_norm(priced: PricedOp) -> Iterator[Part]:
@@ -191,9 +226,8 @@ def _batch_norm(priced: PricedOp) -> Iterator[Part]:
     channels = integer(x.shape[1])
     running = tuple(s for s in (op.attrs.get("running_mean"), op.attrs.get("running_var")) if isinstance(s, TensorSpec))
     kept = tuple(t for t in op.outputs[1:] if integer(t.numel) == channels)
-    parts = tuple(
-        _statistics(priced, channels, integer(y.numel) // channels, columns=integer(x.shape[0]) > 1, kept=kept)
-    )
+    walk = Walk.TURNED if integer(x.shape[0]) > 1 else Walk.ROWS
+    parts = tuple(_statistics(priced, channels, integer(y.numel) // channels, walk=walk, kept=kept))
     yield replace(parts[0], writes=(*parts[0].writes, *running))
     yield replace(parts[1], writes=(y,))
 
@@ -218,13 +252,15 @@ def _norm_backward(priced: PricedOp) -> Iterator[Part]:
         )
         rows = channels if batch else _rows(op, integer(x.numel), channels)
         kept = others if batch else ()  # batch norm's sums over each channel are those gradients
-        for part in _statistics(whole, rows, integer(x.numel) // rows, columns=batch, kept=kept):
+        walk = Walk.TURNED if batch else Walk.ROWS
+        for part in _statistics(whole, rows, integer(x.numel) // rows, walk=walk, kept=kept):
             yield replace(part, priced=priced)
     if others and not (batch and input_gradient):
         alone = replace(priced, op=replace(op, outputs=others), costs=(weights,) if weights else priced.costs)
         part = pointwise(alone)
+        walk = Walk.COLUMNS if op.kind in (LAYER_NORM_GRADIENT, RMS_NORM_GRADIENT) else Walk.TURNED
         yield replace(
-            part, priced=priced, loop=Loop.REDUCTION, outer=channels, inner=integer(x.numel) // channels, columns=True
+            part, priced=priced, loop=Loop.REDUCTION, outer=channels, inner=integer(x.numel) // channels, walk=walk
         )
 
 
