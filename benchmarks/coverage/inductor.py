@@ -162,7 +162,7 @@ def _for_the_cpu(prepare: Callable[..., Any]) -> Callable[..., Any]:
 def predicted(model: torch.nn.Module, inputs: Sequence[torch.Tensor], device: Device) -> list[Made]:
     """The kernels that are predicted."""
     kernels = (timing.kernel for timing in rk.predict(rk.trace(model, *inputs), device, execution="compiled").timings)
-    return [Made(k.name, int(k.bytes), library=not k.name.startswith("triton")) for k in kernels if k.bytes]
+    return [Made(k.name, int(k.bytes), library=not k.name.startswith("triton")) for k in kernels]
 
 
 def main() -> None:

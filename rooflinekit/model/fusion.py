@@ -258,7 +258,7 @@ def _in_place(group: Group, written: list[TensorSpec]) -> dict[str, tuple[str, .
     There inductor puts the result where nothing else reads it later (scheduler.py, decide_inplace_update, torch 2.13).
     A reduction reads so along the rows that it sums up; down columns it reads in another order than it writes.
     """
-    if group.split or group.loop is Loop.LIST or not _along(group):
+    if group.split or group.loop is Loop.LIST or not group.walks <= {Walk.ROWS}:
         return {}
     views: dict[str, dict[str, Read]] = defaultdict(dict)
     for buffer in group.buffers:
@@ -270,10 +270,6 @@ def _in_place(group: Group, written: list[TensorSpec]) -> dict[str, tuple[str, .
         if read.whole and read.value not in group.written and (group.inner == 1 or group.inner == _last(read.spec))
     ]  # fmt: skip
     return {spec.memory: tuple(source.memory for source in sources if _alike(source, spec)) for spec in written}
-
-
-def _along(group: Group) -> bool:
-    return all(buffer.part.walk is Walk.ROWS for buffer in group.buffers)
 
 
 def _last(spec: TensorSpec) -> int:
@@ -317,7 +313,7 @@ def _rows(group: Group, written: list[tuple[TensorSpec, int]]) -> Rows:
     """Long rows that are read twice for a result of each element: the second time from L1, as far as they fit."""
     again = any(buffer.numel > group.outer for buffer in group.buffers if buffer.part.loop is Loop.POINTWISE)
     long = group.loop is Loop.REDUCTION and not group.split and group.inner > PERSISTENT_ROW
-    if not (long and again and _along(group)):
+    if not (long and again and group.walks == {Walk.ROWS}):
         return NO_ROWS
     size = max((spec.dtype.itemsize for spec, _ in written), default=4)
     return Rows(

@@ -73,6 +73,11 @@ class Group:
         return self.buffers[0].order
 
     @property
+    def walks(self) -> set[Walk]:
+        """How its reductions go through memory."""
+        return {buffer.part.walk for buffer in self.buffers if buffer.part.loop is Loop.REDUCTION}
+
+    @property
     def last(self) -> int:
         """Place of its latest buffer."""
         return self.buffers[-1].order
@@ -242,13 +247,12 @@ class _Fusing:
 
 def _same_elements(a: Group, b: Group, reorders_loops: bool) -> bool:
     if a.loop is Loop.REDUCTION and b.loop is Loop.REDUCTION:
-        return (a.outer, a.inner) == (b.outer, b.inner)
+        return (a.outer, a.inner, a.split, a.walks) == (b.outer, b.inner, b.split, b.walks)
     if Loop.REDUCTION not in (a.loop, b.loop):
         return a.outer == b.outer
     reduction, other = (a, b) if a.loop is Loop.REDUCTION else (b, a)
     if other.outer == reduction.outer:
         return True
     # else it goes through its elements in another order than pointwise work on them does
-    along = all(buffer.part.walk is Walk.ROWS for buffer in reduction.buffers)
     reorders = reorders_loops and not reduction.split
-    return other.outer == reduction.outer * reduction.inner and (reorders or along)
+    return other.outer == reduction.outer * reduction.inner and (reorders or reduction.walks == {Walk.ROWS})

@@ -15,11 +15,13 @@ from rooflinekit.ir.sizes import Size
 from rooflinekit.model.coalescing import SECTOR_BYTES
 from rooflinekit.model.libraries import libraries_of
 from rooflinekit.model.loops import Loop, Walk, dims_of, walk_of
+from rooflinekit.model.lowering import takes_twice
 from rooflinekit.model.stated import NUMBERS
 
 #: Time with channels last by that without, of each kind of convolution: measured by inductor's authors, in inference.
 _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
-_OPS_OF_A_CONVOLUTION = 300  # from so many other ops a convolution on, converting layouts does not pay
+_NODES_OF_A_CONVOLUTION = 300  # from so many nodes of the graph a convolution on, converting layouts does not pay
+_NODES_OF_AN_OP = 7  # of one that is written out in fp32: 7 of GELU, 11 of a layer normalization
 _SMALL_CHANNELS = 64
 
 
@@ -33,7 +35,7 @@ def converts_to_channels_last(graph: Graph, device: Device | None = None) -> boo
     if device is not None and not libraries_of(device).channels_last:
         return False
     found = [priced for priced in graph.priced if priced.op.kind == "aten.convolution"]
-    if not found or len(graph.priced) >= _OPS_OF_A_CONVOLUTION * len(found):
+    if not found or _nodes(graph) >= _NODES_OF_A_CONVOLUTION * len(found):
         return False
     kinds = [_kinds(priced.op) for priced in found]
     if graph.mode == "training":
@@ -42,6 +44,12 @@ def converts_to_channels_last(graph: Graph, device: Device | None = None) -> boo
     flops = [sum(integer(cost.dense_matrix_flop) for cost in priced.costs) for priced in found]
     factors = (_GROUPED if g else _SMALL if s else _NARROWING if n else _OTHER for g, s, n in kinds)
     return sum(factor * flop for factor, flop in zip(factors, flops, strict=True)) <= sum(flops)
+
+
+def _nodes(graph: Graph) -> int:
+    """Nodes of the graph that inductor gets: weights and inputs, and ops, some of them written out."""
+    given = len(graph.weights) + len(graph.inputs)
+    return given + sum(_NODES_OF_AN_OP if takes_twice(op) else 1 for op in graph.ops)
 
 
 def with_channels_last(priced: PricedOp) -> PricedOp:

@@ -58,11 +58,63 @@ def test_bias_batch_norm_and_relu_are_one_kernel_after_a_convolution() -> None:
 
 def test_an_activation_between_products_is_a_kernel_of_its_own() -> None:
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
-    # x 32·16, W 64·16, b 64: (512 + 1024 + 64)·4 = 6400; hidden 32·64·4 = 8192; second (2048 + 1024 + 16)·4 = 12352
+    # x 32·16, W 64·16: (512 + 1024)·4 = 6144; hidden 32·64·4 = 8192, read with its bias of 64·4 = 256 by the
+    # activation; the second, whose reader is the caller, (2048 + 1024 + 16)·4 = 12352
     assert traffic(traced(model, rk.Input(32, 16))) == [
-        ("addmm", 6400, 8192),
-        ("gelu", 8192, 8192),
+        ("mm", 6144, 8192),
+        ("bias_gelu", 8192 + 256, 8192),
         ("addmm", 12352, 2048),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "like", "leaves"), [("float32", None, True), ("float16", None, False), ("float16", "2.11", True)]
+)
+def test_a_bias_goes_to_pointwise_readers_but_of_16_bits_from_some_release_on(
+    dtype: str, like: str | None, leaves: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU()).to(getattr(torch, dtype))
+    found = traffic(rk.trace(model, rk.Input(32, 16, dtype=dtype), fixed=True, like=like))
+    size = 4 if dtype == "float32" else 2  # x 32·16 = 512, W 1024, b 64, y 2048 numbers
+    bias = 64 * size
+    product, hidden = (512 + 1024) * size, 2048 * size
+    assert [part[1:] for part in found] == [
+        (product + (0 if leaves else bias), hidden),
+        (hidden + (bias if leaves else 0), hidden),
+    ]
+
+
+def test_a_bias_stays_with_its_product_where_a_reader_is_no_pointwise_op() -> None:
+    model = nn.Sequential(nn.Linear(16, 64), nn.LayerNorm(64))
+    # x 512, W 1024, b 64 numbers of 4 bytes; the normalization reads 2048, gain and shift of 64
+    assert traffic(traced(model, rk.Input(32, 16))) == [
+        ("addmm", (512 + 1024 + 64) * 4, 8192),
+        ("native_layer_norm", 8192 + 512, 8192),
+    ]
+
+
+def test_what_an_op_takes_twice_in_fp32_is_stored_in_fp32_for_two_kernels() -> None:
+    class Gated(nn.Module):
+        """A squeeze without weights: the mean over pixels of an activation scales it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.norm = nn.Conv2d(64, 64, 1, bias=False), nn.BatchNorm2d(64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = nn.functional.silu(self.norm(self.convolution(x)))
+            return y * y.mean((2, 3), keepdim=True)
+
+    found = traffic(traced(Gated().half().eval(), rk.Input(8, 64, 32, 32, dtype="float16")))
+    n = 8 * 64 * 32 * 32  # numbers of an image
+    # torch 2.13 (benchmarks/coverage/inductor.py writes out such kernels): the norm reads 2n bytes and 4 vectors of 64
+    # halves, and stores 4n; silu is computed from these twice: for the sums, split in two kernels as 512 results are
+    # fewer than 64 an SM, and for the result
+    assert [part[1:] for part in found if "silu" in part[0] or "batch_norm" in part[0]] == [
+        (2 * n + 4 * 64 * 2, 4 * n),
+        (4 * n, 8 * 64 * 2),
+        (0, 0),
+        (4 * n + 8 * 64 * 2, 2 * n),
     ]
 
 
