@@ -92,7 +92,7 @@ PER_TOKEN = {
 MEMORY_LEVEL = record(dict.fromkeys(("bytes", "low_bytes", "high_bytes"), BYTES))
 VERDICT = record({
     **dict.fromkeys(("allocated", "reserved", "process"), MEMORY_LEVEL),
-    "least_bytes": BYTES, "usable_bytes": BYTES, "probability": NUMBER,
+    "beside": named(BYTES), "least_bytes": BYTES, "usable_bytes": BYTES, "probability": NUMBER,
 })  # fmt: skip
 _HELD = record({"measured_bytes": COUNT, "predicted_bytes": COUNT})
 _PLACES = many(record({"where": TEXT, "count": {**COUNT, "minimum": 1}, "bytes": {**COUNT, "minimum": 1}}))
@@ -151,7 +151,7 @@ SHARED = record({
     "communication_s": SECONDS, "exposed_s": SECONDS, "hidden_s": SECONDS, "collectives_s": named(SECONDS),
     "throughput": of("samples/s"), "one_gpu_s": perhaps(SECONDS), "speedup": perhaps(NUMBER),
     "efficiency": perhaps(NUMBER), "mfu": NUMBER, "hfu": NUMBER, "fits": FLAG, "energy": perhaps(TEAM_ENERGY),
-    "fullest": many(COUNT, 1), "fullest_name": TEXT,
+    "fullest": many(COUNT, 1), "fullest_name": TEXT, "verdict": VERDICT,
     "devices": many(record({
         "device": TEXT, "numbers": many(COUNT, 1), "batch": COUNT, "total_s": SECONDS, "terms": record(TERMS),
         **dict.fromkeys(("peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "reserved_bytes"), BYTES),
@@ -226,7 +226,7 @@ TRAINING = record({
     "recompute": TEXT, "offload_layers": COUNT, "batch": COUNT, "seq": COUNT, "micro_batches": COUNT, "total_s": SECONDS,
     "interval_s": {**many(SECONDS, 2), "maxItems": 2}, "terms": named(CHANGE), "tokens_per_s": of("token/s"),
     "mfu": NUMBER, "hfu": NUMBER, "energy": perhaps(TEAM_ENERGY),
-    "memory": ACCOUNTS,
+    "memory": ACCOUNTS, "verdict": VERDICT,
     "fullest": record({"stage": COUNT, "first_gpu": COUNT, "last_gpu": COUNT}),
     "stages": many(record({
         "first_gpu": COUNT, "last_gpu": COUNT,
@@ -327,7 +327,9 @@ SCHEMAS: dict[str, Schema] = {
     }),
     "fit-into": record({
         "best": perhaps(SHARED),
-        "tried": many(record({"combination": TEXT, "total_s": perhaps(SECONDS), "fits": FLAG}), 1),
+        "tried": many(record({
+            "combination": TEXT, "total_s": perhaps(SECONDS), "fits": FLAG, "probability": NUMBER,
+        }), 1),
     }),
     "doctor": record({"findings": many(record({"what": TEXT, "found": TEXT, "to_do": TEXT}), 1)}),
     "guard": record({

@@ -29,7 +29,7 @@ def judged(data: Path, share: float) -> pd.DataFrame:
     rows = []
     for step, graph, tried, place in made_smaller(data, share):
         device, execution = rk.load_device(step.gpu), step.options["execution"]
-        rooms = {mib: room_of(device.dram.capacity, mib * _MIB) for mib in _TRIED}
+        rooms = {mib: room_of(device.dram.capacity, {"context": mib * _MIB}) for mib in _TRIED}
         for batch, ran in ((tried[place], True), (tried[place - 1], False)):
             at = graph.at(batch=batch)
             blocks = blocks_of(at, issues_for(at, device, execution), device, fused=execution.fused)

@@ -21,8 +21,7 @@ import rooflinekit as rk
 from benchmarks.networks.accuracy import traced
 from benchmarks.sources.command import asked
 from benchmarks.sources.networks import Step, timm_steps
-from rooflinekit.step.entry import issues_for
-from rooflinekit.step.memory import memory_of
+from rooflinekit.step.capacity import memory_on
 
 #: ATen's cuda/ReflectionPad.cu: "input tensor must fit into 32-bit index math".
 _SHORT_INDEX, _INDEXED = ("aten.reflection_pad1d", "aten.reflection_pad2d"), 2**31
@@ -98,8 +97,7 @@ def _decayed(steps: list[Step], starts: dict[tuple[str, str], int], share: float
 
 def _fits(graph: rk.Graph, step: Step, batch: int) -> bool:
     device, execution = rk.load_device(step.gpu), step.options["execution"]
-    at = graph.at(batch=batch)
-    return memory_of(at, issues_for(at, device, execution), device, fused=execution.fused).fits
+    return memory_on(graph.at(batch=batch), device, execution).fits
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.records import Recipe
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.libraries import capability_of
-from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, product_workspace
-from rooflinekit.step.verdict import CONTEXT_SPREAD
+from rooflinekit.step.memory import product_workspace
+from rooflinekit.step.verdict import Verdict
 
 #: Of cuBLAS where CUBLAS_WORKSPACE_CONFIG=:4096:8 is set, as deterministic steps ask for on every GPU.
 _DETERMINISTIC = 8 * 4 * 2**20
@@ -45,6 +44,7 @@ class Accounts:
     activations: float  # kept from forward to backward, of all micro-batches under way
     working: float  # of what computes at the peak, beside what is kept
     buffers: float  # of collectives, and of cuBLAS
+    beside: Mapping[str, int]  # bytes of the process that no segment holds, see `step.memory.beside_segments`
     capacity: float
     host: float = 0.0  # of the host's page-locked memory, for this GPU
     moment: str = "backward begins"
@@ -65,25 +65,26 @@ class Accounts:
         return self.allocated * _RESERVED
 
     @property
-    def context(self) -> float:
+    def context(self) -> int:
         """Of CUDA and its libraries."""
-        return float(CONTEXT_BYTES)
+        return sum(self.beside.values())
 
-    @property
-    def least(self) -> float:
-        """Of the process in the least room in which it runs: near the end of memory the allocator keeps nothing."""
-        return self.allocated * _LEAST + self.context
-
-    @property
-    def fits(self) -> bool:
-        """Whether a GPU has the least room."""
-        return self.least <= self.capacity * USABLE_SHARE
+    def verdict(self, level: float = 0.9) -> Verdict:
+        """Bytes allocated, reserved and of the process, and how likely it is that they fit: see `Verdict.of`."""
+        return Verdict.of(
+            allocated=self.allocated, reserved=self.reserved, least=self.allocated * _LEAST, beside=self.beside,
+            capacity=self.capacity, level=level, spread=_SPREAD,
+        )  # fmt: skip
 
     @property
     def probability(self) -> float:
-        """That it fits, by the spreads of what is allocated and of the context."""
-        spread = math.hypot(_SPREAD * self.allocated * _LEAST, CONTEXT_SPREAD * self.context)
-        return NormalDist(self.least, spread).cdf(self.capacity * USABLE_SHARE)
+        """That it fits."""
+        return self.verdict().probability
+
+    @property
+    def fits(self) -> bool:
+        """Whether a GPU has the least room in which it runs."""
+        return self.probability >= 0.5
 
     def to_dict(self) -> dict[str, float | bool]:
         """Every account, and the sums."""

@@ -23,6 +23,7 @@ from rooflinekit.ir.op import Phase
 from rooflinekit.model.energy import PARTS
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.energy import Energy, Member, energy_together
+from rooflinekit.step.memory import beside_segments
 from rooflinekit.units import format_bytes, format_quantity
 
 #: Megatron's buckets hold max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
@@ -45,6 +46,7 @@ class Planner:
     pieces: Pieces = field(init=False)
     count: int = field(init=False)  # micro-batches of a copy
     offload: Offload = field(init=False)
+    beside: Mapping[str, int] = field(init=False)  # see `Accounts`
     known: dict[tuple[str, Phase, bool], Scheduled] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,9 @@ class Planner:
         self.groups = place.groups(lay)
         held = self.decoder.layers // lay.pipeline
         self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
+        copies = ("node", "across") if lay.sharding == "hybrid" else ("data",)
+        names = (*self.pieces.groups, *copies, *["expert data"] * bool(self.decoder.experts), "pipe")
+        self.beside = beside_segments(place.machines[0].device, nccl_bytes=self.groups.nccl_bytes(names))
 
     # --- what a micro-batch waits for in its groups -----------------------------------------------------------
 
@@ -308,7 +313,7 @@ class Planner:
         found = Accounts(
             moment="update", weights=weights, gradients=gradients, optimizer=state * own, activations=0.0,
             working=wide * own if recipe.optimizer == "foreach" else 0.0, host=host_bytes,
-            buffers=buffers + workspace_of(device, recipe), capacity=device.dram.capacity,
+            buffers=buffers + workspace_of(device, recipe), capacity=device.dram.capacity, beside=self.beside,
         )  # fmt: skip
         return found, passing
 
@@ -369,7 +374,8 @@ class LayoutSearch:
 
 def _line(step: TrainingStep) -> str:
     time, memory = format_quantity(step.total_s, "s"), format_bytes(step.memory.allocated)
-    return f"{time:>9}  {memory:>9}  MFU {step.mfu:5.1%}  {step.layout}, recompute {step.recipe.recompute}"
+    likely = f"; fits{doubt}" if (doubt := step.memory_verdict().doubt) else ""
+    return f"{time:>9}  {memory:>9}  MFU {step.mfu:5.1%}  {step.layout}, recompute {step.recipe.recompute}{likely}"
 
 
 def search_layouts(

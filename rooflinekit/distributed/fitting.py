@@ -123,7 +123,7 @@ class Fitting(FirstLine):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a combination, the fastest first: name, total_s, peak_bytes, fits, throughput.
+        """One row a combination, the fastest first: name, total_s, peak_bytes, fits and its probability, throughput.
 
         And where it was asked for, largest_SIZE: the largest value of this size at which the combination fits.
         """
@@ -135,6 +135,7 @@ class Fitting(FirstLine):
                 "total_s": trial.prediction.total_s,
                 "peak_bytes": trial.peak_bytes,
                 "fits": trial.prediction.fits,
+                "probability": trial.prediction.memory_verdict().probability,
                 "throughput": trial.prediction.throughput,
                 **{f"largest_{name}": value for name, value in trial.largest.items()},
             }
@@ -148,10 +149,12 @@ class Fitting(FirstLine):
         return {"best": best, "tried": self.table.to_dict("records")}
 
     def __str__(self) -> str:
-        width = max((len(word) for _, _, _, _, *largest in self._rows() for word in largest), default=0)
+        found = self._rows()
+        width = max((len(word) for _, _, _, _, *largest in found for word in largest), default=0)
+        wide = max(len(row[3]) for row in found)
         rows = [
-            "  ".join([f"{time:>9}", f"{size:>9}", f"{fits:<12}", *(f"{word:<{width}}" for word in largest), name])
-            for name, time, size, fits, *largest in self._rows()
+            "  ".join([f"{time:>9}", f"{size:>9}", f"{fits:<{wide}}", *(f"{word:<{width}}" for word in largest), name])
+            for name, time, size, fits, *largest in found
         ]
         return "\n".join([self._verdict(), *rows])
 
@@ -176,7 +179,7 @@ class Fitting(FirstLine):
         return [
             [
                 one.name, format_quantity(one.prediction.total_s, "s"), format_bytes(one.peak_bytes),
-                "fits" if one.prediction.fits else "does not fit",
+                f"{'fits' if one.prediction.fits else 'does not fit'}{one.prediction.memory_verdict().doubt}",
                 *(f"{name} ≤ {value}" for name, value in one.largest.items()),
             ]
             for one in self._ranked

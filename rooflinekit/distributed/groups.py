@@ -19,6 +19,7 @@ from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.collectives import CollectiveTiming, LinkConstants, Route, route_of, time_collective
 from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import buffers_of
 from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -47,9 +48,9 @@ class Setting:
         """The device of this number."""
         return self.machines[number % self.cluster.per_node]
 
-    def predict(self, graph: Graph, machine: Machine) -> Prediction:
-        """The step alone on a device."""
-        return predict_graph(graph, machine, self.host, self.execution)
+    def predict(self, graph: Graph, machine: Machine, nccl_bytes: int = 0) -> Prediction:
+        """The step alone on a device, beside so many bytes of NCCL's buffers."""
+        return predict_graph(graph, machine, self.host, self.execution, nccl_bytes)
 
     def at(self, gpus: int) -> Setting:
         """The first so many of the cluster's devices."""
@@ -154,6 +155,10 @@ class Groups:
         if key not in self._known:
             self._known[key] = time_collective(what, size_bytes, self.route(group), self.setting.links)
         return self._known[key]
+
+    def nccl_bytes(self, names: Iterable[str]) -> int:
+        """Of NCCL's buffers on a device that sends to the groups of these names."""
+        return buffers_of(self.route(name) for name in dict.fromkeys(names) if len(self.members[name]) > 1)
 
     @property
     def spread(self) -> float:

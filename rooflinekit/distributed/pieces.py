@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, chain, groupby
@@ -148,6 +148,7 @@ class Pieces:
 
     items: Mapping[tuple[str, Phase], Sequence[Work | Op]]  # kernels of "embedding", "layer", "head", backward with
     # what is computed again, and what groups send between them
+    groups: Set[str]  # that send something between them
     weights: Mapping[str, int]  # elements of each part on a GPU; "experts" of a layer apart
     saved_bytes: Mapping[str, int]  # what forward keeps for backward, by part
     working_bytes: Mapping[str, int]  # the most that is there beside it while backward goes through a part
@@ -205,7 +206,8 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         fused=execution.fused,
     )  # fmt: skip
     return Pieces(
-        items=items, weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
+        items=items, groups={op.attrs["group"] for op in graph.ops if is_ours(op) and "collective" in op.attrs},
+        weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
         terms=terms, tied=part.decoder.tied,
         drawn_j=None if None in drawn.values() else {name: joules for name, joules in drawn.items() if joules},
         deviation=float(estimate_of_timings(kernels["layer"], machine, OF_THE_DAY).deviation),

@@ -17,6 +17,7 @@ from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
 from rooflinekit.distributed.queues import DeviceRun, Message, copied_s, program_of, run_devices, waits_of
 from rooflinekit.distributed.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
 from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, sharded, with_threads
+from rooflinekit.distributed.rewriting import is_ours
 from rooflinekit.distributed.saving import check_savers, host_bytes, saving
 from rooflinekit.distributed.staged import Chunk, Plan, crossing_bytes, run_stages, stage_of_blocks, stages_of, tasks_of
 from rooflinekit.distributed.tensor import cut, cut_by_tokens
@@ -24,8 +25,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph, resized
 from rooflinekit.ir.sizes import whole
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.memory_system import buffers_of
-from rooflinekit.step.capacity import fits_on
+from rooflinekit.step.capacity import memory_on
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import as_run, input_pipeline_of
 from rooflinekit.step.prediction import Prediction, launched_by
@@ -67,12 +67,9 @@ def plan(
     check_savers(savers, setting.execution)
     batch, alone = batch_of(graph), _Alone(graph=graph, setting=setting)
     stretch = 1.0 if measured is None else _stretch(graph, setting, strategy, *measured)
-    if isinstance(strategy, Mesh):
-        parts = _even_copies(batch, setting, strategy, savers)
-    elif proportional:
+    parts = _even_parts(batch, setting, strategy, savers)
+    if proportional and not isinstance(strategy, Mesh):
         parts = split_by_rate(batch, [1 / alone.each[setting.machine(n).name].total_s for n in setting.numbers])
-    else:
-        parts = split_evenly(batch, setting.gpus)
     mesh, _ = _groups_and_way(strategy)
     if mesh.pipeline > 1:
         shares, messages, busy_s = run_stages(_in_stages(graph, setting, mesh, savers, parts[0]))
@@ -80,8 +77,6 @@ def plan(
         steps = _steps(graph, setting, strategy, parts, savers)
         threads = setting.gpus if isinstance(strategy, DataParallel) else 1
         shares, messages, busy_s = _together(steps, setting.groups(mesh), setting, threads, stretch)
-    nccl_bytes = buffers_of(message.timing for message in messages)
-    shares = tuple(replace(share, nccl_bytes=nccl_bytes) for share in shares)
     step = shares[0].prediction.graph
     assumptions = strategy.assumptions if isinstance(strategy, Mesh) else ()
     return ParallelPrediction(
@@ -108,9 +103,11 @@ class _Alone:
         return min(self.each.values(), key=lambda p: p.total_s)
 
 
-def _even_copies(batch: int, setting: Setting, mesh: Mesh, savers: Savers) -> list[int]:
+def _even_parts(batch: int, setting: Setting, strategy: Strategy, savers: Savers) -> list[int]:
     """Samples of the copy that each device belongs to. Raises InputError for a batch that cannot be cut so."""
-    copies, pieces = mesh.copies(setting.gpus), mesh.pieces * savers.accumulate
+    if not isinstance(strategy, Mesh):
+        return split_evenly(batch, setting.gpus)
+    copies, pieces = strategy.copies(setting.gpus), strategy.pieces * savers.accumulate
     if batch % (copies * pieces):
         raise InputError(f"batch={batch} cannot be cut into {copies} copies × {pieces} microbatches")
     return [batch // copies] * setting.gpus
@@ -132,10 +129,20 @@ def _together(
     kinds: Iterable[_Kind], groups: Groups, setting: Setting, threads: int, stretch: float
 ) -> tuple[tuple[Share, ...], tuple[Message, ...], float]:
     """Devices beside each other, each kind predicted once: their shares, what is sent, how long the links are busy."""
-    predicted = [(numbers, samples, setting.predict(step, machine)) for numbers, samples, machine, step in kinds]
+    predicted = [
+        (numbers, samples, setting.predict(step, machine, _nccl_bytes(step, groups)))
+        for numbers, samples, machine, step in kinds
+    ]
     run = run_devices([program_of(p, groups, threads, stretch) for _, _, p in predicted])
     shares = (share_of(*kind, device, threads, stretch) for kind, device in zip(predicted, run.devices, strict=True))
     return tuple(shares), run.messages, run.communication_s
+
+
+def _nccl_bytes(graph: Graph, groups: Groups, *others: str) -> int:
+    """Of NCCL's buffers, for what a device's step sends by it, and to other groups."""
+    sent = (op.attrs for op in graph.ops if is_ours(op) and "collective" in op.attrs)
+    on_nccl = (facts["group"] for facts in sent if not (facts.get("staged") or facts.get("by_engine")))
+    return groups.nccl_bytes((*on_nccl, *others))
 
 
 def share_of(
@@ -157,13 +164,14 @@ def share_of(
 
 
 def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> bool:
-    """Whether each device has room for its whole model and its even part of the batch; nothing is timed.
+    """Whether each device has room for its part of the step, which is no pipeline's; nothing is timed.
 
     Raises InputError for a batch that cannot be cut so, and what `resized` raises.
     """
-    parts = split_evenly(batch_of(graph), setting.gpus)
+    parts = _even_parts(batch_of(graph), setting, strategy, savers)
+    groups = setting.groups(_groups_and_way(strategy)[0])
     return all(
-        fits_on(step, machine.device, as_run(step, setting.execution))
+        memory_on(step, machine.device, as_run(step, setting.execution), _nccl_bytes(step, groups)).fits
         for _, _, machine, step in _steps(graph, setting, strategy, parts, savers)
     )
 
@@ -268,7 +276,8 @@ def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, sampl
     def chunk(k: int, machine: Machine) -> Chunk:
         """A stage on a device: a step of two pieces, where there are more than one."""
         own, pieces = Spread(graph=graphs[k], gradients=frozenset()), min(2, mesh.pieces)
-        p = setting.predict(_agreeing(own, setting, machine, mesh, replace(savers, accumulate=pieces)), machine)
+        step = _agreeing(own, setting, machine, mesh, replace(savers, accumulate=pieces))
+        p = setting.predict(step, machine, _nccl_bytes(step, groups, "pipe"))
         return Chunk(
             prediction=p, parts=pieces, piece=saving(graphs[k], savers, machine.device, setting.host),
             tasks=tasks_of(p, groups, first=k == 0, last=k == parts - 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
 from rooflinekit.step.energy import Draws, Energy, Member, energy_together
 from rooflinekit.step.labels import MEANING
-from rooflinekit.step.memory import MemoryUse
+from rooflinekit.step.memory import MemoryUse, too_large
 from rooflinekit.step.memory_course import Moment
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
@@ -53,7 +53,6 @@ class Share:
     memory: MemoryUse
     further: tuple[Prediction, ...] = ()  # of a device's other virtual stages
     kept: held.Kept | None = None  # of a pipeline's stage
-    nccl_bytes: int = 0  # that it holds beside the allocator's segments and CUDA's context, as the verdict counts it
     kernels_j: Mapping[str, float] | None = None  # joules by part, beside idling; None where no power is stated
 
     @property
@@ -82,10 +81,10 @@ class Share:
         `Prediction.memory_verdict`. What a stage of a pipeline holds of its pieces is followed by their sums, so the
         least room in which it runs is what it reserves. Raises ValueError for a level outside (0, 1).
         """
-        p, memory = self.prediction, replace(self.memory, context_bytes=self.memory.context_bytes + self.nccl_bytes)
+        p = self.prediction
         if self.kept is None:
-            return verdict_of(memory, p.graph, p.machine.device, p.execution, deviations(level))
-        return verdict_in(memory, memory.reserved_bytes, deviations(level), gpu=p.machine.device.kind == "gpu")
+            return verdict_of(self.memory, p.graph, p.machine.device, p.execution, level)
+        return verdict_in(self.memory, self.memory.reserved_bytes, level, gpu=p.machine.device.kind == "gpu")
 
     @property
     def memory_text(self) -> str:
@@ -95,9 +94,9 @@ class Share:
         return f"{held.told(_named(self.numbers), moments, course, self.total_s)}\n  {self.memory_verdict()}"
 
     def __str__(self) -> str:
-        memory, fits = format_bytes(self.memory.peak_bytes), self.memory.fits
+        memory, fits = format_bytes(self.memory.peak_bytes), "fit" if self.memory.fits else "do not fit"
         who = f"{len(self.numbers)} × {self.prediction.machine.name}"
-        return f"{who}: {self.batch} samples, {_s(self.total_s)}, {memory} {'' if fits else 'do not '}fit"
+        return f"{who}: {self.batch} samples, {_s(self.total_s)}, {memory} {fits}{self.memory_verdict().doubt}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
@@ -243,6 +242,10 @@ class ParallelPrediction(Draws):
         """The devices that need most of their memory, by which the step is judged to fit."""
         return max(self.shares, key=lambda one: one.memory.needed_share)
 
+    def memory_verdict(self, level: float = 0.9) -> Verdict:
+        """That of the fullest devices, see `Share.memory_verdict`."""
+        return self.fullest.memory_verdict(level)
+
     @property
     def peak_bytes(self) -> int:
         """What the device allocates that needs most."""
@@ -352,8 +355,8 @@ class ParallelPrediction(Draws):
         found = []
         if len(self.shares) > 1:
             memory, last = self.fullest.memory, self.shares[-1]
-            text = f"fullest: {_named(self.fullest.numbers)}, {memory.needed_share:.0%} of its memory"
-            text += f"; {format_bytes(memory.peak_bytes)} allocated"
+            text = f"fullest: {_named(self.fullest.numbers)}, {self.memory_verdict().probability:.0%} that it fits; "
+            text += f"{memory.needed_share:.0%} of its memory, {format_bytes(memory.peak_bytes)} allocated"
             if last is not self.fullest:
                 text += f", {_named(last.numbers)}: {format_bytes(last.memory.peak_bytes)}"
             found.append(text)
@@ -394,7 +397,7 @@ def common_document(step: ParallelPrediction | TrainingStep, terms: Mapping[str,
     """What all such steps tell, ready for JSON."""
     return {
         **{name: getattr(step, name) for name in ("gpus", "batch", "total_s", "mfu", "hfu")},
-        "cluster": step.cluster.name, "terms": dict(terms),
+        "cluster": step.cluster.name, "terms": dict(terms), "verdict": step.memory_verdict().to_dict(),
         "energy": None if step.energy is None else step.energy.to_dict(step.interval()),
     }  # fmt: skip
 
@@ -487,6 +490,13 @@ class TrainingStep(Draws):
     def memory(self) -> Accounts:
         """Of the GPU that needs most."""
         return self.stages[self.fullest]
+
+    def memory_verdict(self, level: float = 0.9) -> Verdict:
+        """Of that GPU: bytes allocated, reserved and of the process, with bounds, and how likely it is that they fit.
+
+        Raises ValueError for a level outside (0, 1).
+        """
+        return self.memory.verdict(level)
 
     @property
     def fullest(self) -> int:
@@ -583,9 +593,9 @@ class TrainingStep(Draws):
         layout = f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}"
         layout += f", {self.recipe.offload} layers' activations on the CPU" if self.recipe.offload else ""
         if not memory.fits:
-            need = f"{byte(memory.reserved)}, and {byte(memory.context)} for CUDA, of {byte(memory.capacity)} a GPU"
+            need = too_large(memory.reserved, memory.beside, memory.capacity)
             advice = "split or recompute more, take more GPUs, or search the layouts that fit (--search)"
-            return "\n".join([f"{what}: does not fit: needs {need}", layout, used, self._verdict(), f"to do: {advice}"])
+            return "\n".join([f"{what}: does not fit: {need} a GPU", layout, used, self._verdict(), f"to do: {advice}"])
         return "\n".join([
             f"{what}: {took(self)}, {self.tokens_per_s:,.0f} tokens/s",
             layout,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.collectives import CollectiveTiming
+from rooflinekit.model.collectives import CollectiveTiming, Route
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine
@@ -225,8 +225,11 @@ def channels_of(timing: CollectiveTiming) -> int:
     """How many SMs the collective holds on each device; 0 on a CPU, and for one device."""
     if timing.ranks == 1:
         return 0
-    known = [CHANNELS.get(link.technology, 0) for link in timing.route.links]
-    return CHANNELS["nvls"] if timing.algorithm == "nvls" else max(known)
+    return CHANNELS["nvls"] if timing.algorithm == "nvls" else _channels(timing.route)
+
+
+def _channels(route: Route) -> int:
+    return max(CHANNELS.get(link.technology, 0) for link in route.links)
 
 
 #: Of NCCL's buffers for a connection of a channel, those of its protocols simple, LL and LL128 by default (src/init.cc,
@@ -235,14 +238,10 @@ _CONNECTION_BYTES = 2**22 + 512 * 8 * 8 * 16 + 640 * 120 * 8 * 8
 _CONNECTIONS = NUMBERS["nccl connections"].value
 
 
-def buffers_of(timings: Iterable[CollectiveTiming]) -> int:
-    """Bytes that NCCL allocates past PyTorch's allocator for these collectives: each group is a communicator."""
-    channels: dict[int, int] = {}
-    for timing in timings:
-        group = id(timing.route)
-        if all(device.vendor == "NVIDIA" for device in timing.route.devices):
-            channels[group] = max(channels.get(group, 0), channels_of(timing))
-    return round(sum(channels.values()) * _CONNECTIONS * _CONNECTION_BYTES)
+def buffers_of(routes: Iterable[Route]) -> int:
+    """Bytes that NCCL allocates past PyTorch's allocator for these groups of several devices, a communicator each."""
+    on_nccl = (route for route in routes if all(device.vendor == "NVIDIA" for device in route.devices))
+    return round(sum(map(_channels, on_nccl)) * _CONNECTIONS * _CONNECTION_BYTES)
 
 
 def slowdown_of(timing: CollectiveTiming, device: Device) -> Slowdown:

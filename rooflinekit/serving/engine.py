@@ -18,7 +18,7 @@ from rooflinekit.serving.settings import Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk, StepSums, StepTimes, part_of
 from rooflinekit.serving.traffic import Played, Request, Stream, Traffic
 from rooflinekit.step.energy import kernels_j_of
-from rooflinekit.step.memory import CONTEXT_BYTES, memory_of, room_of
+from rooflinekit.step.memory import beside_segments, memory_of, room_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +174,7 @@ def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemor
     thin = times.graph("prefill", whole=False).at(batch=max(1, engine.step_tokens // seq), seq=seq)
     device = times.machine.device
     used = memory_of(thin, issues_of(thin, formats_channels_last(device)), device)
+    beside = beside_segments(device)
     standing = sum({spec.memory: int(spec.bytes) for spec in (*thin.weights, *thin.inputs)}.values())
     workspace = max(0, used.peak_bytes - standing)
     weight_bytes = weight_bytes_of(times.graph("prefill"))
@@ -183,13 +184,13 @@ def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemor
         weight_bytes += weight_bytes_of(proposing.graph("prefill"))
         kv_bytes += draft.kv_bytes_per_token(times.kv)
     if engine.memory_share is None:
-        room = room_of(device.dram.capacity, CONTEXT_BYTES) - engine.left_bytes(times.tp)
+        room = room_of(device.dram.capacity, beside) - engine.left_bytes(times.tp)
     else:
-        room = room_of(engine.memory_share * device.dram.capacity, CONTEXT_BYTES) - workspace
+        room = room_of(engine.memory_share * device.dram.capacity, beside) - workspace
     return ServingMemory(
         weight_bytes=weight_bytes,
         workspace_bytes=workspace,
-        context_bytes=CONTEXT_BYTES,
+        context_bytes=sum(beside.values()),
         cache_bytes=int(room - weight_bytes),
         kv_bytes_per_token=kv_bytes,
         capacity=device.dram.capacity,

@@ -21,14 +21,9 @@ if TYPE_CHECKING:
 MOST = 2**30
 
 
-def fits_on(graph: Graph, device: Device, execution: Execution) -> bool:
-    """Whether a step, run so, fits the device's memory; no kernel is timed."""
-    return _memory(graph, device, execution).fits
-
-
-def _memory(graph: Graph, device: Device, execution: Execution) -> MemoryUse:
-    issues = issues_for(graph, device, execution)
-    return memory_of(graph, issues, device, fused=execution.fused, captured=execution.as_graph)
+def memory_on(graph: Graph, device: Device, execution: Execution, nccl_bytes: int = 0) -> MemoryUse:
+    """What a step, run so, needs of the device's memory; no kernel is timed."""
+    return memory_of(graph, issues_for(graph, device, execution), device, execution, nccl_bytes)
 
 
 def largest_size(p: Prediction, size: str) -> int:
@@ -42,7 +37,7 @@ def largest_size(p: Prediction, size: str) -> int:
 
     @cache
     def memory(value: int) -> MemoryUse:
-        return _memory(whole.at(**others, **{size: value}), device, execution)
+        return memory_on(whole.at(**others, **{size: value}), device, execution)
 
     value = p.sizes[size]
     guess = min(guessed(p.memory, value), MOST)

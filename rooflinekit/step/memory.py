@@ -22,6 +22,7 @@ from rooflinekit.model.kernels import MADE_CONTIGUOUS, TIMES_RESULT
 from rooflinekit.model.libraries import exists
 from rooflinekit.model.miopen import NAIVE, UNFOLDED
 from rooflinekit.step.allocator import DEFAULT, Settings, reserved_at, reserved_bytes, rounded, segments_of
+from rooflinekit.step.execution import Execution
 from rooflinekit.units import format_bytes
 
 #: What a process takes of a GPU's memory before its first tensor: the driver's context, and the kernels of PyTorch's
@@ -42,6 +43,7 @@ USABLE_SHARE = 24217 / 24576
 #: Verdicts on timm's batches (benchmarks/memory/context.py) are the same with ten.
 STEPS = 2
 
+_EAGER = Execution()
 _MOST_BYTES = 2**62  # that columns hold
 _UNKNOWN = -1
 
@@ -64,7 +66,7 @@ class MemoryUse:
     peak_bytes: int  # of blocks in use at the fullest moment: torch.cuda.max_memory_allocated()
     peak_op: str  # the op at which that is
     reserved_bytes: int  # of segments that hold these blocks: torch.cuda.max_memory_reserved()
-    context_bytes: int  # that CUDA and PyTorch take before the first tensor
+    beside: Mapping[str, int]  # bytes of the process that no segment holds, see `beside_segments`
     capacity: float  # the device's
     fits: bool  # whether the allocator finds room for every block
     workspaces_fit: bool = True  # also for those that convolutions can do without, as slower algorithms
@@ -75,9 +77,14 @@ class MemoryUse:
         return self.weight_bytes + self.gradient_bytes + self.state_bytes
 
     @property
+    def context_bytes(self) -> int:
+        """Of the process, what no segment holds."""
+        return sum(self.beside.values())
+
+    @property
     def room(self) -> float:
         """Bytes that the allocator may take."""
-        return room_of(self.capacity, self.context_bytes)
+        return room_of(self.capacity, self.beside)
 
     @property
     def needed_share(self) -> float:
@@ -90,9 +97,17 @@ class MemoryUse:
             return ""
         if self.fits:
             return f"{name}: fits with smaller workspaces of convolutions: by slower algorithms than are timed here"
-        sizes = (self.reserved_bytes, self.context_bytes, self.capacity)
-        need, context, have = (format_bytes(size) for size in sizes)
-        return f"{name}: needs {need}, and {context} for CUDA, of {have}: does not fit"
+        return f"{name}: {too_large(self.reserved_bytes, self.beside, self.capacity)}: does not fit"
+
+
+def too_large(reserved: float, beside: Mapping[str, int], capacity: float) -> str:
+    """What a step that has no room needs, and of how much."""
+    return f"needs {format_bytes(reserved)}, and {listed(beside)}, of {format_bytes(capacity)}"
+
+
+def listed(beside: Mapping[str, int]) -> str:
+    """What no segment holds, in words."""
+    return " and ".join(f"{format_bytes(size)} for {name}" for name, size in beside.items()) or "nothing else"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,14 +135,15 @@ class Alive:
 
 
 def memory_of(
-    graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False, captured: bool = False
+    graph: Graph, issues: Sequence[Issue], device: Device, execution: Execution = _EAGER, nccl_bytes: int = 0
 ) -> MemoryUse:
     """Follows each tensor from the op that makes it to the last one that uses it, and a block for it.
 
     Weights, inputs and the optimizer's state live throughout; outputs and gradients from when they are made on. Unless
     torch.compile has `fused` the kernels, a tensor also lives as long as forward's own variables and calls hold it, and
-    autocast's copies of weights until the region ends. captured: as a CUDA graph, see `Blocks.pools`.
+    autocast's copies of weights until the region ends. nccl_bytes: of NCCL's buffers.
     """
+    fused, captured = execution.fused, execution.as_graph
     on_gpu = device.kind == "gpu"
     # Kernels that are remembered are the same object on the next device; they are kept, so that its id stays theirs.
     key = "memory", id(issues), on_gpu, product_workspace(device), fused, captured
@@ -137,8 +153,8 @@ def memory_of(
     kept: tuple[Sequence[Issue], Blocks, MemoryUse] = graph.memo[key]
     _, blocks, found = kept
     reserved: int | None = found.reserved_bytes
-    context = context_of(device, convolves=blocks.convolves)
-    limit, whole = room_of(device.dram.capacity, context), True
+    beside = beside_segments(device, convolves=blocks.convolves, nccl_bytes=nccl_bytes)
+    limit, whole = room_of(device.dram.capacity, beside), True
     if on_gpu and found.reserved_bytes > limit:  # there the allocator gives back what it keeps, and tries again
         reserved = blocks.reserved(limit, STEPS)
         whole = reserved is not None
@@ -147,7 +163,7 @@ def memory_of(
     return replace(
         found,
         reserved_bytes=found.peak_bytes if reserved is None else reserved,
-        context_bytes=context,
+        beside=beside,
         capacity=device.dram.capacity,
         fits=reserved is not None if on_gpu else found.peak_bytes <= device.dram.capacity,
         workspaces_fit=whole,
@@ -170,7 +186,7 @@ def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device
         peak_bytes=peak,
         peak_op=issues[where].op.name if issues else "",
         reserved_bytes=peak if reserved is None else reserved,
-        context_bytes=0,
+        beside={},
         capacity=math.inf,
         fits=True,
     )
@@ -192,15 +208,16 @@ def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: 
             alive["gradients" if life.memory in gradients else "activations"] -= rounded(life.size)
 
 
-def context_of(device: Device, *, convolves: bool) -> int:
-    """Bytes that a process takes beside the allocator's segments; none on a CPU."""
-    cudnn = convolves and device.vendor == "NVIDIA"
-    return CONTEXT_BYTES + cudnn * CUDNN_BYTES if device.kind == "gpu" else 0
+def beside_segments(device: Device, *, convolves: bool = False, nccl_bytes: int = 0) -> Mapping[str, int]:
+    """Bytes that a process takes beside the allocator's segments, by what they are for; none on a CPU."""
+    cudnn = CUDNN_BYTES if convolves and device.vendor == "NVIDIA" else 0
+    found = {"CUDA's context": CONTEXT_BYTES, "cuDNN's kernels": cudnn, "NCCL's buffers": nccl_bytes}
+    return {name: size for name, size in found.items() if size and device.kind == "gpu"}
 
 
-def room_of(capacity: float, context_bytes: float) -> float:
+def room_of(capacity: float, beside: Mapping[str, int]) -> float:
     """Bytes that the allocator may take of a GPU's memory."""
-    return capacity * USABLE_SHARE - context_bytes
+    return capacity * USABLE_SHARE - sum(beside.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +332,7 @@ class PointMemory:
         """
         if device.kind != "gpu":
             return np.asarray(self.peak_bytes <= device.dram.capacity)
-        limit = room_of(device.dram.capacity, context_of(device, convolves=self._convolves))
+        limit = room_of(device.dram.capacity, beside_segments(device, convolves=self._convolves))
         found: NDArray[np.bool_] = self._most <= limit
         unclear = np.flatnonzero(~found & (self._least <= limit) & self._points.alike)
         unknown = unclear[self._reserved[unclear] == _UNKNOWN]

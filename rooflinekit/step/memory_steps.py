@@ -12,7 +12,7 @@ from rooflinekit.ir.graph import opened
 from rooflinekit.ir.op import memories
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, Settings, allocator_of
 from rooflinekit.step.entry import issues_for
-from rooflinekit.step.memory import Blocks, blocks_of, context_of, room_of
+from rooflinekit.step.memory import Blocks, blocks_of
 
 if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
@@ -44,9 +44,7 @@ def memory_over(
         return blocks_of(graph, issues_for(graph, device, p.execution), device, fused=p.execution.fused)
 
     first = blocks(values[0])
-    context = context_of(device, convolves=first.convolves)
-    limit = room_of(device.dram.capacity, context) if device.kind == "gpu" else float("inf")
-    allocator = allocator_of(limit, settings)
+    allocator = allocator_of(p.memory.room if device.kind == "gpu" else float("inf"), settings)
     given = memories(whole.inputs)
     found: list[StepMemory] = []
     left: list[Block | None] = []

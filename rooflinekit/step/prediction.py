@@ -289,7 +289,7 @@ class Prediction(Draws):
         outside (0, 1), InputError for other settings.
         """
         settings = Settings.parse(allocator)
-        return verdict_of(self.memory, self.graph, self.machine.device, self.execution, deviations(level), settings)
+        return verdict_of(self.memory, self.graph, self.machine.device, self.execution, level, settings)
 
     def memory_over(
         self, size: str, values: Sequence[int], emptied: int | None = None, allocator: str = ""
@@ -326,8 +326,10 @@ class Prediction(Draws):
         return notebook_table(self)
 
 
-def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Execution) -> Prediction:
-    """The prediction for a graph whose sizes are all numbers.
+def predict_graph(
+    graph: Graph, machine: Machine, host: Host, execution: Execution, nccl_bytes: int = 0
+) -> Prediction:  # fmt: skip
+    """The prediction for a graph whose sizes are all numbers; nccl_bytes: see `memory_of`.
 
     Raises SizeError while a size is open, FormatError for arithmetic that the device does not have, InputError for a
     CUDA graph of a step in which the CPU reads a number.
@@ -350,7 +352,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
         flop=int(graph.summed(lambda cost: cost.flop)),
         bytes=sum(int(timing.kernel.bytes) for timing in timings),
         timeline=timeline_of(graph, issues, timings, machine.device, host, execution),
-        memory=memory_of(graph, issues, machine.device, fused=execution.fused, captured=execution.as_graph),
+        memory=memory_of(graph, issues, machine.device, execution, nccl_bytes),
         assumptions=(*unrecorded(graph, asked), *(assumptions_of(graph, machine.device) if execution.fused else ())),
     )
 

@@ -227,7 +227,7 @@ def _of_energy(p: Prediction, name: str, unit: str) -> str:
 
 def _memory(prediction: Prediction) -> str:
     need = format_bytes(prediction.memory.peak_bytes)
-    return f"{need} {'fits' if prediction.memory.fits else 'does not fit'}"
+    return f"{need} {'fits' if prediction.memory.fits else 'does not fit'}{prediction.memory_verdict().doubt}"
 
 
 def remedies(predictions: Sequence[Prediction]) -> list[str]:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
+from rooflinekit.model.estimate import deviations
 from rooflinekit.step.allocator import DEFAULT, Settings
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.memory import STEPS, USABLE_SHARE, Blocks, MemoryUse, blocks_of
+from rooflinekit.step.memory import STEPS, Blocks, MemoryUse, blocks_of, listed, room_of
 from rooflinekit.units import format_bytes
 
 #: Stated standard deviations, as shares: of blocks (peaks of single GPUs are within 3.4 % of measured ones in
 #: benchmarks/memory/sam.py, closer in benchmarks/memory/liger.py), of segments, whose order of blocks other steps and
 #: releases change, and of the context, for which 300 to 800 MiB are commonly seen: 90 % of them in 500 ± 250.
-_ALLOCATED, _RESERVED, CONTEXT_SPREAD = 0.02, 0.03, 0.3
-_SURE = 5.0  # deviations from the end of memory at which the allocator's ways near it do not matter
+_ALLOCATED, _RESERVED, _CONTEXT = 0.02, 0.03, 0.3
+_UNSURE = 3e-7  # probability, of 5 deviations, beyond which the allocator's ways near the end of memory do not matter
+_HARDLY = 0.01  # probability of being wrong that is not told beside "fits" and "does not fit"
 _NEAR = 2 * 2**20  # bytes to which the least room is searched
 
 
@@ -47,17 +50,42 @@ class Verdict:
 
     allocated: Level  # tensors, torch.cuda.max_memory_allocated()
     reserved: Level  # segments that the caching allocator holds, torch.cuda.max_memory_reserved()
-    process: Level  # and CUDA's context with the kernels of libraries: the process in nvidia-smi
+    process: Level  # and what no segment holds: the process in nvidia-smi
+    beside: Mapping[str, int]  # bytes of that, by what they are for
     least_bytes: int  # of room at which the allocator still finds a place for every block
     usable_bytes: int  # of the device's memory, for this process
     probability: float  # that it fits
 
+    @classmethod
+    def of(
+        cls, *, allocated: float, reserved: float, least: float, beside: Mapping[str, int], capacity: float,
+        level: float = 0.9, spread: float = _ALLOCATED, gpu: bool = True,
+    ) -> Verdict:  # fmt: skip
+        """The verdict on so many bytes, with bounds that hold each with this probability.
+
+        least: of room at which the step still runs; spread: the standard deviation of what is allocated, as a share.
+        Raises ValueError for a level outside (0, 1).
+        """
+        usable, context, wide = room_of(capacity, {}) if gpu else capacity, sum(beside.values()), deviations(level)
+        held = max(spread, _RESERVED) if gpu else spread
+        return cls(
+            allocated=Level.of(allocated, spread * allocated, wide),
+            reserved=Level.of(reserved, held * reserved, wide),
+            process=Level.of(reserved + context, _spread(reserved, held, context), wide),
+            beside=beside, least_bytes=round(least), usable_bytes=round(usable),
+            probability=NormalDist().cdf((usable - context - least) / _spread(least, spread, context)),
+        )  # fmt: skip
+
+    @property
+    def doubt(self) -> str:
+        """How likely it is that it fits, as what follows "fits" or "does not fit"; "" where that is hardly in doubt."""
+        return f", {self.probability:.0%} that it fits" if _HARDLY < self.probability < 1 - _HARDLY else ""
+
     def __str__(self) -> str:
-        context = format_bytes(self.process.bytes - self.reserved.bytes)
         return (
             f"allocated {self.allocated}, reserved {self.reserved}, in nvidia-smi {self.process}: the allocator's "
-            f"segments and {context} for CUDA's context and libraries; of {format_bytes(self.usable_bytes)}, "
-            f"{self.probability:.0%} that it fits"
+            f"segments and {listed(self.beside)}; of {format_bytes(self.usable_bytes)}, {self.probability:.0%} that "
+            "it fits"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,9 +94,9 @@ class Verdict:
 
 
 def verdict_of(
-    m: MemoryUse, graph: Graph, device: Device, execution: Execution, deviations: float, settings: Settings = DEFAULT
+    m: MemoryUse, graph: Graph, device: Device, execution: Execution, level: float = 0.9, settings: Settings = DEFAULT
 ) -> Verdict:
-    """The verdict on a step with this memory; bounds are so many standard deviations to either side.
+    """The verdict on a step with this memory, see `Verdict.of`.
 
     settings: of the allocator, where they are not what `m` is of. Near the end of memory the allocator gives back what
     it keeps, so a step may fit whose segments would otherwise be too large, and convolutions do with smaller
@@ -77,14 +105,14 @@ def verdict_of(
     gpu = device.kind == "gpu"
     if settings != DEFAULT:
         m = _set(m, _blocks(graph, device, execution), settings)
-    found = verdict_in(m, m.reserved_bytes if gpu else m.peak_bytes, deviations, gpu=gpu)
-    if not gpu or _deviations_left(m, found.least_bytes, found.usable_bytes) > _SURE:
+    found = verdict_in(m, m.reserved_bytes if gpu else m.peak_bytes, level, gpu=gpu)
+    if not gpu or found.probability > 1 - _UNSURE:
         return found
     blocks = _blocks(graph, device, execution)
     least = max(blocks.levels(least=True))
-    if _deviations_left(m, least, found.usable_bytes) > -_SURE:
+    if verdict_in(m, least, level).probability > _UNSURE:
         least = _least_room(blocks, least, settings)
-    return verdict_in(m, least, deviations)
+    return verdict_in(m, least, level)
 
 
 def _blocks(graph: Graph, device: Device, execution: Execution) -> Blocks:
@@ -92,25 +120,16 @@ def _blocks(graph: Graph, device: Device, execution: Execution) -> Blocks:
     return blocks_of(graph, issues, device, fused=execution.fused, captured=execution.as_graph)
 
 
-def verdict_in(m: MemoryUse, least: int, deviations: float, *, gpu: bool = True) -> Verdict:
+def verdict_in(m: MemoryUse, least: int, level: float = 0.9, *, gpu: bool = True) -> Verdict:
     """The verdict on a step that needs so many bytes of room at least."""
-    usable, context = m.capacity * (USABLE_SHARE if gpu else 1.0), float(m.context_bytes)
-    return Verdict(
-        allocated=Level.of(m.peak_bytes, _ALLOCATED * m.peak_bytes, deviations),
-        reserved=Level.of(m.reserved_bytes, (_RESERVED if gpu else _ALLOCATED) * m.reserved_bytes, deviations),
-        process=Level.of(m.reserved_bytes + context, _spread(m.reserved_bytes, _RESERVED, context), deviations),
-        least_bytes=least,
-        usable_bytes=round(usable),
-        probability=NormalDist().cdf(_deviations_left(m, least, usable)),
-    )
-
-
-def _deviations_left(m: MemoryUse, least: float, usable: float) -> float:
-    return (usable - m.context_bytes - least) / _spread(least, _ALLOCATED, m.context_bytes)
+    return Verdict.of(
+        allocated=m.peak_bytes, reserved=m.reserved_bytes, least=least, beside=m.beside, capacity=m.capacity,
+        level=level, gpu=gpu,
+    )  # fmt: skip
 
 
 def _spread(size: float, share: float, context: float) -> float:
-    return math.hypot(share * size, CONTEXT_SPREAD * context) or 1.0
+    return math.hypot(share * size, _CONTEXT * context) or 1.0
 
 
 def _set(m: MemoryUse, blocks: Blocks, settings: Settings) -> MemoryUse:

@@ -27,6 +27,15 @@ def test_the_best_fits_and_is_as_fast_as_any(tight: object) -> None:
     assert table["total_s"].is_monotonic_increasing
 
 
+def test_every_trial_has_the_verdict_of_its_step(tight: object) -> None:
+    table = tight.table.set_index("combination")
+    for trial in tight.trials:
+        found = trial.prediction.memory_verdict()
+        assert table.loc[trial.name, "probability"] == found.probability
+        if abs(found.probability - 0.5) > 0.02:  # the least room is known to 2 MiB
+            assert trial.prediction.fits == (found.probability > 0.5)
+
+
 def test_every_row_is_a_prediction(tight: object, blocks: rk.Graph) -> None:
     names = [trial.name for trial in tight.trials]
     assert len(set(names)) == len(names)

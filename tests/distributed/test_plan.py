@@ -105,9 +105,8 @@ def test_each_stage_has_its_moments() -> None:
 
 def test_the_probability_is_a_half_at_the_end_of_memory() -> None:
     memory = step().memory
-    ends = {
-        share: replace(memory, capacity=share * memory.least / USABLE_SHARE).probability for share in (0.5, 1.0, 2.0)
-    }
+    least = memory.verdict().least_bytes + memory.context
+    ends = {share: replace(memory, capacity=share * least / USABLE_SHARE).probability for share in (0.5, 1.0, 2.0)}
     assert ends[1.0] == pytest.approx(0.5)
     assert ends[0.5] < 1e-6 < 1 - 1e-6 < ends[2.0]
 

@@ -28,7 +28,7 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.explanation import seconds, signed
-from rooflinekit.units import format_bytes, format_quantity
+from rooflinekit.units import format_quantity
 
 _BACKENDS: dict[Backend, str] = {
     "compiled": "torch.compile",
@@ -152,11 +152,8 @@ def advise(
             if isinstance(predict, str):
                 raise ComparisonError(predict)
             after = predict() if corrected is None else corrected(predict())
-            memory = after.memory
-            if not memory.fits:
-                need = format_bytes(memory.reserved_bytes + memory.context_bytes)
-                has = format_bytes(memory.capacity)
-                raise ComparisonError(f"needs {need} of {has}: does not fit")
+            if not after.memory.fits:
+                raise ComparisonError(after.memory.note(after.machine.name))
         except RooflinekitError as error:
             left_out.append((what, str(error)))
             continue

@@ -89,8 +89,10 @@ def test_a_batch_that_does_not_fit_is_not_advised() -> None:
     # As in tests/step/test_capacity.py: 11858 rows of 1 MiB are the most that fit, so 10000 do and 20000 do not.
     p = rk.predict(nn.ReLU(), rk.Input("batch", 2**18), gpu="nvidia-l4", batch=10000)
     left_out = dict(rk.advise(p).left_out)
-    # 2 · 20000 MiB, and 500 MiB for CUDA: 40500 MiB = 39.55 GiB
-    assert left_out["batch 20000 instead of 10000"] == "needs 39.6 GiB of 24.0 GiB: does not fit"
+    # 2 · 20000 MiB = 39.06 GiB, and 500 MiB for CUDA
+    assert left_out["batch 20000 instead of 10000"] == (
+        "nvidia-l4: needs 39.1 GiB, and 500 MiB for CUDA's context, of 24.0 GiB: does not fit"
+    )
 
 
 def test_a_graph_without_its_model_has_what_needs_no_trace() -> None:
