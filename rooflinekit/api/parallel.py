@@ -22,6 +22,7 @@ from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of
 from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.sizes import finite
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.execution import Backend, Execution, execution_of
 
@@ -95,6 +96,7 @@ def fit_into(
     execution: Execution | Backend = "eager",
     progress: Callable[[str], None] | None = None,
     largest: str | Sequence[str] = (),
+    memory_limit: str | float | None = None,
     dtype: Format | None = None,
     autocast: Format | None = None,
     optimizer: OptimizerFactory | str | None = None,
@@ -115,6 +117,7 @@ def fit_into(
     progress: called with each combination.
     largest: names of sizes, such as "batch" or that of a sequence's length. `table` then has the largest value of each
     at which a combination fits, found by bisection, the other sizes and the combination as they are.
+    memory_limit: of each device, below its own, as text ("24 GB") or in bytes.
 
     Raises what `parallel` raises, and SizeError for a size in `largest` that the step does not have, or with which its
     memory does not grow.
@@ -132,6 +135,9 @@ def fit_into(
         setting = setting_of(cluster, gpus, host, execution, None)
     else:
         raise InputError("fit_into: expected gpu=… or cluster=…")
+    if (limit := in_base(memory_limit, "byte")) is not None:
+        expect(finite(limit) and limit > 0, "memory_limit", "bytes above 0", memory_limit)
+        setting = setting.with_memory(limit)
     graph = graph_of(workload, inputs, given, sizes_open=True, mode="training")
     return try_all(graph, setting, progress, names)
 

@@ -161,6 +161,9 @@ def fit_into(
         "--largest SIZE",
         "also find the largest batch, or other size, that fits with each way; repeatable",
     ] = None,
+    memory_limit: Annotated[
+        str | None, "--memory-limit BYTES", "memory of each GPU, where it is to have less than its own, such as 24GB"
+    ] = None,
 ) -> Answer:
     """Find the fastest way to make a training step fit into memory.
 
@@ -175,7 +178,8 @@ def fit_into(
     place: dict[str, Any] = {"gpu": workload.gpus[0]} if cluster is None else {"cluster": cluster, "gpus": gpus}
     with progress_line("trying") as say:
         found = rk.fit_into(
-            graph, **place, host=workload.named_host, execution=workload.way, progress=say, largest=largest or ()
+            graph, **place, host=workload.named_host, execution=workload.way, progress=say, largest=largest or (),
+            memory_limit=memory_limit,
         )
     if policy is not None:
         from rooflinekit.files import write_text

@@ -48,6 +48,16 @@ class Setting:
         """The device of this number."""
         return self.machines[number % self.cluster.per_node]
 
+    def with_memory(self, capacity: float) -> Setting:
+        """The same devices with no more memory than so many bytes each."""
+
+        def sized(machine: Machine) -> Machine:
+            dram = machine.device.dram
+            less = dram.model_copy(update={"capacity": min(capacity, dram.capacity)})
+            return replace(machine, device=machine.device.model_copy(update={"dram": less}))
+
+        return replace(self, machines=tuple(map(sized, self.machines)), known={})
+
     def predict(self, graph: Graph, machine: Machine, nccl_bytes: int = 0) -> Prediction:
         """The step alone on a device, beside so many bytes of NCCL's buffers."""
         return predict_graph(graph, machine, self.host, self.execution, nccl_bytes)

@@ -27,6 +27,13 @@ def test_the_best_fits_and_is_as_fast_as_any(tight: object) -> None:
     assert table["total_s"].is_monotonic_increasing
 
 
+def test_a_limit_of_memory_is_a_smaller_gpu(tight: object, blocks: rk.Graph) -> None:
+    found = rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=262144, memory_limit="1.25 GiB")
+    assert str(found) == str(tight)
+    with pytest.raises(InputError, match="memory_limit: expected bytes above 0; got -1"):
+        rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=64, memory_limit=-1)
+
+
 def test_every_trial_has_the_verdict_of_its_step(tight: object) -> None:
     table = tight.table.set_index("combination")
     for trial in tight.trials:
