@@ -4,7 +4,8 @@
 
 Each row that had to be made smaller says twice whether a batch fits: the one that ran, and the larger one that did not
 (benchmarks/memory/largest_batch.py). Printed is how many of these verdicts are right for a context of so many MiB: of
-all rows, of families in the two halves by a hash of their names, of each GPU. The constant is chosen on one half.
+all rows, of families in the two halves by a hash of their names, of each GPU and each of PyTorch's releases. The
+constant is chosen on one half.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def judged(data: Path, share: float) -> pd.DataFrame:
                 mib: (reserved_bytes(program, sizes, room, spared) is not None) is ran for mib, room in rooms.items()
             }
             half = "first half" if in_first_half(step.columns["family"]) else "second half"
-            rows.append({"gpu": step.gpu, "half": half, "all": "all", **right})
+            rows.append({"gpu": step.gpu, "set": step.table, "half": half, "all": "all", **right})
     return pd.DataFrame(rows)
 
 
@@ -46,7 +47,7 @@ def main() -> None:
     """Prints the table."""
     options = asked_share(__doc__, 0.05)
     rows = judged(options.data, options.share)
-    for column in ("all", "half", "gpu"):
+    for column in ("all", "half", "gpu", "set"):
         parts = rows.groupby(column)[[*_TRIED]]
         print(parts.sum().assign(n=parts.size()).to_string())
 
