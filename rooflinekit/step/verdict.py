@@ -106,12 +106,12 @@ def verdict_of(
     if settings != DEFAULT:
         m = _set(m, _blocks(graph, device, execution), settings)
     found = verdict_in(m, m.reserved_bytes if gpu else m.peak_bytes, level, gpu=gpu)
-    if not gpu or found.probability > 1 - _UNSURE:
+    if not gpu or (m.fits and found.probability > 1 - _UNSURE):
         return found
     blocks = _blocks(graph, device, execution)
     least = max(blocks.levels(least=True))
     if verdict_in(m, least, level).probability > _UNSURE:
-        least = _least_room(blocks, least, settings)
+        least = _least_room(m, blocks, least, settings)
     return verdict_in(m, least, level)
 
 
@@ -137,11 +137,14 @@ def _set(m: MemoryUse, blocks: Blocks, settings: Settings) -> MemoryUse:
     reserved = blocks.reserved(settings=settings)
     if reserved is not None and reserved > m.room:
         reserved = blocks.reserved(m.room, STEPS, blocks.optional, settings)
-    return replace(m, reserved_bytes=m.peak_bytes if reserved is None else reserved)
+    return replace(m, reserved_bytes=m.peak_bytes if reserved is None else reserved, fits=reserved is not None)
 
 
-def _least_room(blocks: Blocks, least: int, settings: Settings) -> int:
-    too_little, enough = least - 1, blocks.reserved(math.inf, STEPS, settings=settings) or 0
+def _least_room(m: MemoryUse, blocks: Blocks, least: int, settings: Settings) -> int:
+    """Of those near the device's own: a step that fits there may not where the cut into pieces falls otherwise."""
+    too_little, enough = least - 1, m.reserved_bytes
+    if not m.fits:
+        too_little, enough = max(too_little, int(m.room)), blocks.reserved(math.inf, STEPS, settings=settings) or 0
     while enough - too_little > _NEAR:
         middle = (enough + too_little) // 2
         found = blocks.reserved(middle, STEPS, blocks.optional, settings)
