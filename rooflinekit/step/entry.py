@@ -203,7 +203,7 @@ def unrecorded(graph: Graph, asked: Execution) -> Iterator[str]:
 
 #: Operators after which PyTorch waits for the GPU, to make a tensor or a number of what it has counted.
 _READING = {
-    "aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.masked_select", "aten._unique2", "aten._unique",
+    "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten._unique2", "aten._unique",
     "aten.unique_dim", "aten.unique_consecutive", "aten.unique_dim_consecutive", "aten.bincount", "torchvision.nms",
 }  # fmt: skip
 
@@ -212,6 +212,8 @@ def reads_a_number(op: Op) -> bool:
     """Whether the CPU waits for its result: `.item()`, a condition on a tensor, or a size that data decide."""
     if op.kind in _READING:
         return True
+    if op.kind == "aten.equal":  # which looks at no numbers where shapes differ
+        return op.inputs[0].shape == op.inputs[-1].shape
     if op.kind == "aten.repeat_interleave":
         return op.attrs.get("output_size", 0) is None
     masks = (DType.BOOL, DType.UINT8)

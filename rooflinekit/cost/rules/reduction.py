@@ -34,9 +34,7 @@ family(
 family(
     per_input,
     {
-        "nansum count_nonzero aminmax equal": (
-            2, "Is it a number, or not zero, and an addition; or two comparisons; or one, and whether all hold.",
-        ),
+        "nansum count_nonzero aminmax": (2, "Is it a number, or not zero, and an addition; or two comparisons."),
         "logcumsumexp": (3, 2, "At each place max + log1p(exp(-|a-b|)): subtract, maximum, add; exp, log."),
         "topk kthvalue median nanmedian": (1, "One comparison an element."),
     },
@@ -50,6 +48,16 @@ def variance(op: Op) -> Cost:
     """Mean, then difference, square and sum: 4 an input element, twice that of complex ones; a deviation is a root."""
     roots = op.outputs[0].numel if op.kind.startswith("aten.std") else 0
     return Cost(special_flop=roots) + per_input(op, 8 if is_complex(op) else 4)
+
+
+@rule("aten.equal", timed_as=Family.REDUCTION)
+def equal(op: Op) -> list[Cost]:
+    """Comparisons, and whether all hold, a kernel each; tensors of different shapes are not looked at."""
+    x, y = op.inputs[0], op.inputs[-1]
+    if x.shape != y.shape:
+        return []
+    compared = Cost(write_bytes=x.numel, label="comparison") + work(x.numel, 1) + reads(op.inputs)
+    return [compared, Cost(read_bytes=x.numel, write_bytes=1, label="all") + work(x.numel, 1)]
 
 
 @rule("aten.logsumexp", timed_as=Family.REDUCTION)

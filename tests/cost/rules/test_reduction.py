@@ -27,6 +27,16 @@ def _sum_of_squares(y):
 # --- reductions -----------------------------------------------------------------------------------------------
 
 
+def test_whether_tensors_are_equal_takes_two_kernels(tensor, costs):
+    compared, held = costs("equal", [tensor(2, 5), tensor(2, 5)], [])
+    assert (compared.flop, compared.bytes) == (10, 10 * (4 + 4 + 1))
+    assert (held.flop, held.bytes) == (10, 10 + 1)
+
+
+def test_tensors_of_other_shapes_are_known_to_differ(costs, tensor):
+    assert costs("equal", [tensor(2, 3), tensor(2, 5)], []) == ()
+
+
 def test_distances_of_many_points_are_a_product(tensor, costs):
     found = costs("_euclidean_dist", [tensor(30, 4), tensor(20, 4)], [tensor(30, 20)])
     assert sum(c.matrix_flop for c in found) == 7200  # 2 · 30·20·(4 + 2)
