@@ -23,10 +23,11 @@ import torch._subclasses.fake_tensor
 from torch import nn
 from torch._subclasses import FakeTensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nested._internal import nested_tensor
 from torch.nn import functional
 from torch.nn.modules import module as torch_modules
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack, _pop_mode
 
 _lock = [threading.RLock()]
 
@@ -115,6 +116,7 @@ def undisturbed() -> Iterator[None]:
 
     Anomaly mode looks at gradients' numbers, inference mode has tensors of its own kind, another fake mode takes the
     fakes for its own, and a default device elsewhere would place new tensors beside the fake ones.
+    What the first nested tensor of a process makes for all later ones is made before: it is no part of a model.
     """
     settings = [(read, write, read()) for read, write in _settings()]
     hooks = [(getattr(torch_modules, name), dict(getattr(torch_modules, name))) for name in _HOOKS]
@@ -127,6 +129,8 @@ def undisturbed() -> Iterator[None]:
             if any(isinstance(mode, DeviceContext) for mode in overrides._get_current_function_mode_stack()):
                 stack.enter_context(torch.device("cpu"))
             torch.autograd.set_detect_anomaly(False)
+            with _disable_current_modes():
+                getattr(nested_tensor, "_nt_view_dummy", object)()
             depth = _depth()
             try:
                 yield

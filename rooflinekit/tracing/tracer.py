@@ -139,6 +139,8 @@ def _trace(
             raise
         # nested tensors, and numbers that stand for themselves, take torch's symbols where nothing is open
         return _traced(step, roots, Symbols((), examples, always_open=True), dtype, progress)
+    if found.assumptions and further:  # a share of a small first dimension may be one element, unlike that of a large
+        further = list(likely_sizes(names, (), given, taken))
     return found if _holds_at_one_of(found, further) else _with_other_sizes(at, further) or found
 
 

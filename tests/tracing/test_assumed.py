@@ -108,6 +108,19 @@ def test_a_mixture_keeps_its_tokens_open(form: type[Mixture]) -> None:
         assert graph.at(n=tokens).matrix_flop == 2 * tokens * (16 * 4 + 2 * 16 * 64)
 
 
+def test_a_share_of_few_rows_does_not_bind_their_number() -> None:
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        mine = x.sum(1) > 0
+        y = torch.empty_like(x)
+        y[mine] = x[mine] * x[mine].sum(1, keepdim=True)
+        return y
+
+    graph = rk.trace(chosen, X, assume={"mask": 0.25})
+    assert graph.conditions == ()  # a quarter of few rows is one, which shapes treat as a constant
+    (product,) = [op for op in graph.at(n=64).ops if op.kind == "aten.mul"]
+    assert product.outputs[0].shape == (16, 8)
+
+
 def test_a_mixture_is_trained() -> None:
     graph = rk.trace(ByOneHot(), rk.Input(37, 16), mode="training", strict=True)
     # experts: once for the weights' gradients, for nothing asks for the input's; the gate likewise, by its weights

@@ -1,8 +1,12 @@
 """Nested tensors: the operators that they ask of the values inside."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
+from torch.nested._internal import nested_tensor
 from torch.nn import functional
 
 import rooflinekit as rk
@@ -28,6 +32,14 @@ def test_a_layer_over_nested_tensors_counts_its_words(words: str | int) -> None:
     at = graph.at(words=11) if graph.dims else graph
     assert at.matrix_flop == 1056  # 2 · 11·4·6 forward, and for the gradient of the weight
     assert at.gradients[0].shape == (6, 4)
+
+
+def test_the_first_nested_tensor_of_a_process_is_traced_as_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    nested: Any = nested_tensor
+    monkeypatch.setattr(nested, "_dummy_instance", None)
+    first, second = (rk.trace(Sentences(), rk.Input(11, 4), rk.Input(4, dtype="int64")) for _ in range(2))
+    assert [op.kind for op in first.ops] == [op.kind for op in second.ops]
+    assert not isinstance(nested._dummy_instance.values(), FakeTensor)  # nothing of the trace is left for real ones
 
 
 def test_a_list_of_tensors_is_put_together() -> None:
