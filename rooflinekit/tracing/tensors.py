@@ -227,6 +227,14 @@ def broadcast(*tensors: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
     return (contiguous(shape, dtype),)
 
 
+def _solve_triangular(a: torch.Tensor, b: torch.Tensor, **options: bool) -> tuple[Made, ...]:
+    """Solutions for the right sides `b`, column after column; torch's way forces every open size to its example."""
+    rank = max(a.dim(), b.dim())
+    lead = _common([(1,) * (rank - x.dim()) + tuple(x.shape[:-2]) for x in (a, b)])
+    *steps, row, column = contiguous((*lead, b.shape[-1], b.shape[-2]), b.dtype).stride
+    return (Made((*lead, *b.shape[-2:]), (*steps, column, row), b.dtype),)
+
+
 _COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
 _REAL = {of: real for real, of in _COMPLEX.items()}
 
@@ -355,6 +363,7 @@ OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
     _aten.addcmul.default: broadcast,
     _aten.addcdiv.default: broadcast,
     _aten.baddbmm.default: _baddbmm,
+    _aten.linalg_solve_triangular.default: _solve_triangular,
     _aten._thnn_fused_lstm_cell.default: _lstm_cell,
     _aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
     _aten._thnn_fused_gru_cell.default: _gru_cell,

@@ -64,6 +64,18 @@ def test_constant_padding(pad: tuple[int, ...]) -> None:
     check(lambda x: functional.pad(x, pad), 2, 3, 8, 12, dims=1)
 
 
+@pytest.mark.parametrize(
+    "solve",
+    [
+        lambda x: torch.linalg.solve_triangular(x, x, upper=False),
+        lambda x: torch.linalg.solve_triangular(x, x[..., :2, :], upper=True, left=False),
+        lambda x: torch.linalg.solve_triangular(x[0], x, upper=False, unitriangular=True),
+    ],
+)
+def test_solving_triangular_systems(solve) -> None:
+    check(solve, 3, 5, 4, 4, dims=2)
+
+
 @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"padding": 1, "dilation": 2}])
 def test_windows(options: dict[str, int]) -> None:
     check(lambda x: functional.unfold(x, (3, 2), **options), 2, 3, 8, 12, dims=1)
