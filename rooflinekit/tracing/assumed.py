@@ -195,15 +195,19 @@ _DRAWN = {_aten.rand.default, _aten.rand_like.default, _aten.uniform.default, _a
 _SHORT = {"_is_all_true": "all", "_is_any_true": "any"}
 
 
-def _usual(kind: str, tensor: torch.Tensor) -> bool | None:
-    """How a condition comes out where data are as they should be, or more often than not where chance decides."""
+def _usual(kind: str, tensor: torch.Tensor) -> bool | float | None:
+    """How a condition comes out where data are as they should be, or more often than not where chance decides; of
+    chance itself the middle.
+    """
     if kind in _USUAL and (tensor.dtype is torch.bool or kind == "equal"):
         return _USUAL[kind]
     node: Any = getattr(tensor, NODE, None)
-    compare = None if node is None else _COMPARED.get(node.target)
-    if compare is None or getattr(node.args[0], "target", None) not in _DRAWN or not isinstance(node.args[1], float):
+    target = getattr(node, "target", None)
+    if target in _DRAWN:
+        return 0.5
+    if target not in _COMPARED or getattr(node.args[0], "target", None) not in _DRAWN:
         return None
-    return bool(compare(0.5, node.args[1]))
+    return bool(_COMPARED[target](0.5, node.args[1])) if isinstance(node.args[1], float) else None
 
 
 def _source(tensor: torch.Tensor) -> str:

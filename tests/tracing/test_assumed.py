@@ -217,6 +217,17 @@ def test_a_number_as_a_size_is_asked_for(shape: tuple[object, ...]) -> None:
     assert graph.outputs[0].shape == (12, 4)
 
 
+def test_a_number_of_chance_is_taken_for_its_middle() -> None:
+    def sometimes(x: torch.Tensor) -> torch.Tensor:
+        return x if torch.rand(1).item() < 0.3 else x @ x.T
+
+    graph = rk.trace(sometimes, rk.Input(4, 8))
+    assert graph.matrix_flop == 2 * 4 * 8 * 4
+    (found,) = graph.assumptions
+    assert (found.name, found.value, found.ground) == ("rand", 0.5, "as usual")
+    assert rk.trace(sometimes, rk.Input(4, 8), assume={"rand": 0.1}).matrix_flop == 0
+
+
 def test_a_number_as_a_factor_is_no_matter() -> None:
     for shape in (("n", 8), (5, 8)):
         graph = rk.trace(lambda x: x * x.sum().item(), rk.Input(*shape), strict=True)
