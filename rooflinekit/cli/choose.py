@@ -85,7 +85,7 @@ def compare(
     found = compare_machines(graph, machines, host, execution, sort, corrected, bounds)
     if isinstance(bounds.price, rk.Pricing):
         say_notes(bounds.price, [p.machine.device for p in found.predictions])
-    return Tables("compare", found.to_dict, lambda: text.predictions.print_gpu_comparison(found))
+    return Tables("compare", found.to_dict, lambda: text.choices.print_gpu_comparison(found))
 
 
 @describes_workload(needs_gpu=False)
@@ -265,7 +265,7 @@ def sweep(
     return Tables(
         "sweep",
         lambda: {"rows": json.loads(found.to_json(orient="records"))},
-        lambda: text.predictions.print_rows(shown),
+        lambda: text.choices.print_rows(shown),
     )
 
 
@@ -331,7 +331,7 @@ def search(
     plan = where.plan(workload, target)
     correct = None if step is None else correction_in(plan, step)
     found = search_plan(plan, goal, asked, known, correct, currency)
-    return Tables("search", found.to_dict, lambda: text.predictions.print_found(found))
+    return Tables("search", found.to_dict, lambda: text.choices.print_found(found))
 
 
 def _devices(workload: Workload, clusters: Sequence[str]) -> Iterator[rk.Device]:
@@ -391,7 +391,7 @@ def power(
 
     def told() -> None:
         for one, held in zip(found, racks, strict=True):
-            text.predictions.print_limits(one, held)
+            text.choices.print_limits(one, held)
 
     return Answer(
         "power", lambda: {"studies": [one.to_dict(held) for one, held in zip(found, racks, strict=True)]}, told
@@ -433,4 +433,4 @@ def cost(
         at = workload.team(target, gpus=gpus, strategy=strategy)
         steps += [at(cluster=name) for name in cluster]
     found = rk.costs(steps, pricing, samples=samples, carbon=carbon, max_watts=watts, max_cost=limits.max_cost)
-    return Answer("cost", found.to_dict, lambda: text.predictions.print_costs(found))
+    return Answer("cost", found.to_dict, lambda: text.choices.print_costs(found))

@@ -282,9 +282,9 @@ def train(
     def told() -> None:
         _told(step, memory=memory)
         if costs is not None:
-            text.predictions.print_costs(costs)
+            text.choices.print_costs(costs)
         if limits is not None:
-            text.predictions.print_limits(limits, racks)
+            text.choices.print_limits(limits, racks)
 
     return Answer("train", fields, told)
 
