@@ -129,12 +129,12 @@ def fit_into(
 
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     names = (largest,) if isinstance(largest, str) else largest
-    if gpu is not None and cluster is None:
+    if gpu is not None and cluster is None and gpus in (None, 1):
         setting = _alone(gpu, host, execution)
     elif cluster is not None and gpu is None:
         setting = setting_of(cluster, gpus, host, execution, None)
     else:
-        raise InputError("fit_into: expected gpu=… or cluster=…")
+        raise InputError("fit_into: expected gpu=…, or cluster=… with gpus=…")
     if (limit := in_base(memory_limit, "byte")) is not None:
         expect(finite(limit) and limit > 0, "memory_limit", "bytes above 0", memory_limit)
         setting = setting.with_memory(limit)

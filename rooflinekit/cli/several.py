@@ -172,8 +172,8 @@ def fit_into(
     changes least.
     Example: rooflinekit fit-into timm:resnet18 --batch 512 --optimizer Adam --gpu rtx-3070
     """
-    if (cluster is None) == (not workload.gpus) or len(workload.gpus) > 1:
-        raise InputError("fit-into: expected one --gpu, or --cluster")
+    if (cluster is None) == (not workload.gpus) or len(workload.gpus) > 1 or (cluster is None and gpus is not None):
+        raise InputError("fit-into: expected one --gpu, or --cluster, with --gpus for how many")
     (graph,) = workload.trace(target, sizes_open=True)
     place: dict[str, Any] = {"gpu": workload.gpus[0]} if cluster is None else {"cluster": cluster, "gpus": gpus}
     with progress_line("trying") as say:

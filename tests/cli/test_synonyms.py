@@ -42,8 +42,8 @@ PREDICT = {
     "--batch-size": "--batch 32",
     "--bs": "--batch 32",
     "-b": "--batch 32",
-    "--seq-len": "--input batch,seq:int64; that names the size for --seq 512",
-    "--input-shape": "--input batch,3,224,224",
+    "--seq-len": "--input batch,seq:int64 --size seq=512",
+    "--input-shape": "--input batch,3,224,224, with --size batch=32",
     "--adamw": "--optimizer AdamW, with --mode training",
     "--criterion": "--loss cross_entropy, with --mode training",
     "--model": "the model as the first word after the command",
@@ -61,6 +61,17 @@ PREDICT = {
     "--pin-memory": "--copy pinned",
     "--ddp": "rooflinekit parallel … --cluster dgx-h100 --strategy ddp, or fsdp",
     "--gradient-checkpointing": "rooflinekit parallel … --checkpoint",
+    "--lr": "leave it out: the predicted time does not depend on it",
+    "--steps": "leave it out: the answer is of one step; rooflinekit cost … --samples 1e9 prices a run",
+    "--pretrained": "leave it out: neither data nor weights are read, only shapes",
+    "--num-layers": "a model with this size as the first word after the command, such as "
+    "transformers:path/to/config.json",
+    "--int8": "rooflinekit serve … --weights for language models; others run in 16 bits or more",
+    "--num-gpus": "rooflinekit parallel … --cluster dgx-h100 --gpus 8",
+    "--cluster": "rooflinekit parallel … --cluster dgx-h100 --gpus 8",
+    "--slo": "rooflinekit search … --minimize price --require 'time<20 ms'",
+    "--mfu": "--terms",
+    "--profile": "--trace FILE.json",
 }
 #: The same of other commands.
 OTHERS = [
@@ -76,9 +87,17 @@ OTHERS = [
     ("sweep", "--parquet", "--out FILE.parquet"),
     ("advise", "--csv", "--json; rooflinekit sweep … --out writes CSV"),
     ("explain", "--breakdown", "--details"),
-    ("train", "--bf16", "nothing: every --recipe computes in bf16"),
+    ("train", "--bf16", "leave it out: every --recipe computes in bf16"),
     ("serve", "--num-gpus", "--tp 8, with --cluster dgx-h100"),
     ("devices", "--csv", "--markdown, or --json"),
+    ("serve", "--training", "rooflinekit predict … --mode training, or rooflinekit train …"),
+    ("train", "--fp16", "leave it out: every --recipe computes in bf16"),
+    ("train", "--steps", "--tokens 1e12, of a whole run"),
+    ("train", "--optimizer", "leave it out: every --recipe trains with Adam"),
+    ("serve", "--seq-len", "--input 512, the tokens of a prompt"),
+    ("serve", "--cuda-graphs", "--graph-sizes 1,2,4,8,16"),
+    ("serve", "--gpu-memory-utilization", "--memory-share 0.9"),
+    ("compare", "--plot", "rooflinekit plot … --out FILE.pdf"),
 ]
 
 
@@ -88,7 +107,8 @@ OTHERS = [
 def test_a_word_that_everybody_knows_leads_to_the_option(command: str, typed: str, written: str) -> None:
     known = guide.option_names(COMMANDS[command])
     assert typed not in known
-    assert synonyms.option_hint(typed, [*known, "--batch"]) == f": write {written}"
+    verb = "" if written.startswith("leave it out") else "write "
+    assert synonyms.option_hint(typed, [*known, "--batch"]) == f": {verb}{written}"
 
 
 def test_a_number_that_was_typed_stands_in_the_answer() -> None:
@@ -125,6 +145,9 @@ def test_each_word_has_one_meaning() -> None:
         ),
         (("serve", "a.json", "--half"), "unknown option '--half': write --weights fp16"),
         (("devices", "--vendr"), "unknown option '--vendr'; did you mean '--vendor'?"),
+        (("predict", "net:Net", "--lora"), "unknown option or argument '--lora': write rooflinekit serve … --ad"),
+        # nothing is like it, and '--host', which begins with the same letter, is not meant
+        (("devices", "--hardly"), "unknown option '--hardly'\n"),
         (("gpus",), "unknown command 'gpus': write rooflinekit devices"),
         (("predit",), "unknown command 'predit'; did you mean 'predict'?"),
     ],

@@ -81,7 +81,7 @@ def test_a_graph_without_its_model_keeps_its_format(blocks: rk.Graph) -> None:
 
 
 def test_where_to_is_said_once(blocks: rk.Graph) -> None:
-    with pytest.raises(InputError, match=r"^fit_into: expected gpu=… or cluster=…$"):
+    with pytest.raises(InputError, match=r"^fit_into: expected gpu=…, or cluster=… with gpus=…$"):
         rk.fit_into(blocks, batch=8)
 
 
