@@ -169,7 +169,4 @@ def some_of(gpus: Sequence[str]) -> str:
 
 def price_hint(gpus: Sequence[str], currency: str | None) -> str:
     """What is missing of which GPUs, and what to give."""
-    return (
-        f"{price_word(currency)}: {some_of(gpus)}; to rank them too, give prices of an hour: --price "
-        f"{gpus[0]}=2.99, repeated, or --prices FILE"
-    )
+    return f"{price_word(currency)}: {some_of(gpus)}; to rank: --price {gpus[0]}=2.99 (an hour) or --prices"

@@ -55,9 +55,8 @@ def host_note(host: Host, whole: tuple[float, float], gpu: tuple[float, float]) 
     if not host.stands_for_any or not gpu[0] or whole[1] / whole[0] < 1.05 * gpu[1] / gpu[0]:
         return ""
     return (
-        f"no host is named, and CPUs differ by a factor of {np.exp(host.spread):.1f}, which widens the interval: name "
-        "one (--host NAME), time yours (`rooflinekit measure --host-only`), or use torch.compile, a CUDA graph or a "
-        "larger batch"
+        "no host is named, so the interval is wide: narrow it by --host, `rooflinekit measure --host-only` or a CUDA "
+        "graph"
     )
 
 

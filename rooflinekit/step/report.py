@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -148,7 +149,7 @@ def _on_hosts(p: Prediction) -> dict[str, str]:
     if not host_note(p.host, p.interval(_LEVEL), p.gpu_interval(_LEVEL)):
         return {}
     there = [predict_graph(p.graph, p.machine, load_host(name), p.execution) for name in _HOSTS]
-    return {f"  with --host {q.host.name}": _time(q.total_s) for q in there}
+    return {f"  --host {', '.join(_HOSTS)}": ", ".join(_time(q.total_s) for q in there)}
 
 
 def _answer(p: Prediction) -> dict[str, str]:
@@ -157,14 +158,15 @@ def _answer(p: Prediction) -> dict[str, str]:
     counted, samples = ("samples/s", p.sizes[BATCH]) if BATCH in p.sizes else ("steps/s", 1)
     terms = shown_terms(p)
     most = max(terms, key=terms.__getitem__)
+    largest, regime = terms[most] / p.total_s if p.total_s else 0.0, p.shares[p.regime]
+    part = "" if math.isclose(largest, regime) else f"; {MEANING[most]} {largest:.0%}"
     found = {
         "time of a step": _time(p.total_s),
         "  90 % interval": _between(p.interval(_LEVEL)),
         "  GPU busy": f"{_time(p.gpu_s)} ({_between(p.gpu_interval(_LEVEL))})",
         "  CPU issuing": f"{_time(p.cpu_s)} ({_between(p.cpu_interval(_LEVEL))})",
         **_on_hosts(p),
-        "regime": f"{p.regime} ({p.shares[p.regime]:.0%})",
-        "  largest term": f"{MEANING[most]} ({terms[most] / p.total_s:.0%})" if p.total_s else "–",
+        "regime": f"{p.regime} ({regime:.0%}{part})",
         counted: number(samples / p.total_s if p.total_s else None),
         "peak memory": _memory(p),
     }
@@ -177,8 +179,8 @@ _MFU = "MFU = matrix FLOP / (time · peak)"
 
 
 def _mfu(p: Prediction) -> str:
-    math, peak = main_peak(p.timings, p.machine.device)
-    return f"{p.mfu:.1%} of {format_quantity(peak, 'flop/s')} in {math}" if math else "–"
+    form, peak = main_peak(p.timings, p.machine.device)
+    return f"{p.mfu:.1%} of {format_quantity(peak, 'flop/s')} in {form}" if form else "–"
 
 
 def _between(bounds: tuple[float, float]) -> str:

@@ -72,10 +72,20 @@ def test_a_header_says_precision_and_what_a_training_step_has(run, net) -> None:
         return str(run("predict", f"{net}:Net", *COMMON, "--batch", 8, *options).out).splitlines()[0]
 
     training = ("--mode", "training")
-    assert head("--dtype", "bfloat16") == "Net, inference, batch 8, bfloat16, eager"
-    assert head("--autocast", "bf16") == "Net, inference, batch 8, float32 with autocast bfloat16, eager"
-    assert head(*training) == "Net, training (no loss named, no optimizer named), batch 8, float32, eager"
+    assert head("--dtype", "bfloat16") == "Net, inference, batch 8, bfloat16, eager, nvidia-l4"
+    assert head("--autocast", "bf16") == "Net, inference, batch 8, float32 with autocast bfloat16, eager, nvidia-l4"
+    assert head(*training) == "Net, training (no loss named, no optimizer named), batch 8, float32, eager, nvidia-l4"
     assert "training (no loss named, optimizer SGD), batch 8" in head(*training, "--optimizer", "sgd")
+
+
+@pytest.mark.parametrize("options", [(), ("--mode", "training")], ids=("inference", "training"))
+def test_the_answer_about_one_gpu_takes_fifteen_lines(run, net, options: tuple[str, ...]) -> None:
+    """Without a host, and on a GPU that was not measured, both of which take a line."""
+    printed = run("predict", f"{net}:Net", *COMMON[:-1], "nvidia-h200", "--batch", 8, *options).out.splitlines()
+    said = [line for line in printed if line.strip()]
+    assert len(said) <= 15
+    assert max(map(len, said)) <= 120
+    assert ", nvidia-h200" in said[0]
 
 
 def test_predict_json_is_only_json(run, net) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from rooflinekit.present.text.form import FORM
 from rooflinekit.present.text.tables import Cell, print_first, print_table, say, table, table_of
 from rooflinekit.step.accuracy import Accuracy
 from rooflinekit.step.bounds import unmeasured_note
@@ -30,12 +31,13 @@ def print_predictions(
 ) -> None:
     """Predictions of one workload: the answer, or with `terms` all of which it is made.
 
-    A column each; of several, without terms, a line each.
+    A column each; of several, without terms, a line each. Where it is one, the first line names the GPU.
     largest: the largest batch of each that fits, where it was asked for. allocator: settings with which it is told
     whether they fit.
     """
     first = predictions[0]
-    say(title(first), *(note for p in predictions if (note := p.memory.note(p.machine.name))))
+    on = "" if predictions[1:] else f", {first.machine.name}"
+    say(title(first) + on, *(note for p in predictions if (note := p.memory.note(p.machine.name))))
     print_table(_beside(predictions, largest, terms=terms), partial(_frame, predictions))
     if terms or first.coverage.default_kinds or first.coverage.assumptions:
         say(f"counts: {first.coverage}")
@@ -75,14 +77,16 @@ def _beside(predictions: Sequence[Prediction], largest: Sequence[int], *, terms:
     rows = [(label, *values) for label, values in (table_rows if terms else answer_rows)(predictions)]
     if largest:
         rows.append(("largest batch", *map(str, largest)))
-    return table(("", *(p.machine.name for p in predictions)), rows)
+    found = table(("", *(p.machine.name for p in predictions)), rows)
+    found.show_header = bool(predictions[1:]) or FORM.get() != "text"
+    return found
 
 
 def _notes(predictions: Sequence[Prediction], *, terms: bool) -> list[str]:
     """The notes of all, each once; what was measured of no device or of several in one."""
     fitting = [p for p in predictions if p.memory.fits]
     missing = [p for p in fitting if p.unmeasured]
-    apart = {unmeasured_note(p.unmeasured, p.machine) for p in missing} if missing[1:] else set()
+    apart = {unmeasured_note(p.unmeasured, p.machine) for p in missing if missing[1:] or not terms}
     found = [note for p in fitting for note in p.notes if note not in apart]
     if apart:
         of = ", ".join(f"{p.machine.name} ({_kinds(p, named=terms)})" for p in missing)

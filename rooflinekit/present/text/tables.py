@@ -110,7 +110,7 @@ def _parts(rows: Table, out: Console) -> Iterator[Table]:
     free = out.options.update(max_width=sum(_ENOUGH + _GAP for _ in rows.columns))
     while others:
         for number in range(len(others), 0, -1):
-            part = Table(box=rows.box, pad_edge=rows.pad_edge)
+            part = Table(box=rows.box, pad_edge=rows.pad_edge, show_header=rows.show_header)
             chosen = [names, *others[:number]]
             part.columns = [replace(column, _index=i, max_width=_ENOUGH) for i, column in enumerate(chosen)]
             part.rows = rows.rows
