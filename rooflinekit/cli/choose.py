@@ -108,7 +108,7 @@ def transfer(
     strategy: Annotated[str | None, f"with --cluster: {NAMED}"] = None,
     mark: Annotated[str | None, "with a trace: the record_function that marks a step"] = None,
     rank: Rank = None,
-) -> Answer:
+) -> Answer | Tables:
     """Predict a step on another GPU from its measured time on yours.
 
     --gpu (or --cluster) names the GPU to predict for, --measured-on the one that you have. All other options describe
@@ -143,10 +143,10 @@ def transfer(
     plain = {p.machine.device.name: p for p in predictions}
     corrected = correcting(step.evidence, plain[step.device.name])
     found = [corrected(other_way(plain[name], changes, host)) for name in names]
-    return Answer(
+    return Tables(
         "transfer",
         lambda: {"predictions": [p.to_dict() for p in found]},
-        lambda: text.predictions.print_predictions(found, []),
+        lambda: text.predictions.print_predictions(found),
     )
 
 
@@ -265,7 +265,7 @@ def sweep(
     return Tables(
         "sweep",
         lambda: {"rows": json.loads(found.to_json(orient="records"))},
-        lambda: text.choices.print_rows(shown),
+        lambda: text.choices.print_rows(shown, workload.heading(plan.cases[0].graph)),
     )
 
 
@@ -331,7 +331,8 @@ def search(
     plan = where.plan(workload, target)
     correct = None if step is None else correction_in(plan, step)
     found = search_plan(plan, goal, asked, known, correct, currency)
-    return Tables("search", found.to_dict, lambda: text.choices.print_found(found))
+    heading = workload.heading(plan.cases[0].graph)
+    return Tables("search", found.to_dict, lambda: text.choices.print_found(found, heading))
 
 
 def _devices(workload: Workload, clusters: Sequence[str]) -> Iterator[rk.Device]:
@@ -367,7 +368,7 @@ def power(
     ] = None,
     gpus: BesideCluster = None,
     strategy: StrategyName = "ddp",
-) -> Answer:
+) -> Tables:
     """Predict time and energy at every power limit, and find the best.
 
     Example: rooflinekit power timm:resnet50 --batch 64 --gpu nvidia-a40
@@ -393,7 +394,7 @@ def power(
         for one, held in zip(found, racks, strict=True):
             text.choices.print_limits(one, held)
 
-    return Answer(
+    return Tables(
         "power", lambda: {"studies": [one.to_dict(held) for one, held in zip(found, racks, strict=True)]}, told
     )
 
@@ -412,7 +413,7 @@ def cost(
     ] = None,
     gpus: BesideCluster = None,
     strategy: StrategyName = "ddp",
-) -> Answer:
+) -> Tables:
     """Price a step, a million samples or a run, cheapest first.
 
     It uses only the prices that you give. With --mode training it also prices steps on each --cluster.
@@ -433,4 +434,6 @@ def cost(
         at = workload.team(target, gpus=gpus, strategy=strategy)
         steps += [at(cluster=name) for name in cluster]
     found = rk.costs(steps, pricing, samples=samples, carbon=carbon, max_watts=watts, max_cost=limits.max_cost)
-    return Answer("cost", found.to_dict, lambda: text.choices.print_costs(found))
+    first = steps[0] if workload.gpus else steps[0].shares[0].prediction
+    heading = workload.heading(first.graph)
+    return Tables("cost", found.to_dict, lambda: text.choices.print_costs(found, heading))

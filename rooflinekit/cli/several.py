@@ -185,7 +185,7 @@ def fit_into(
         from rooflinekit.files import write_text
 
         write_text(found.policy, policy)
-    return Answer("fit-into", found.to_dict, lambda: print(found))
+    return Answer("fit-into", found.to_dict, lambda: print(workload.heading(graph), found, sep="\n"))
 
 
 class Laid(Options):

@@ -146,6 +146,12 @@ class Workload:
         words = self.execution["backend"].split(",")
         return [rk.Execution(**{**self.execution, "backend": word.strip()}) for word in words]
 
+    def heading(self, graph: rk.Graph) -> str:
+        """What is asked of the graph: the first line of an answer."""
+        from rooflinekit.step.report import heading
+
+        return heading(graph, self.sizes, self.ways)
+
     def devices(self, names: Sequence[str] | None = None) -> list[rk.Device]:
         """The GPUs, or others that are named."""
         listed = self.gpus if names is None else names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from rooflinekit.hardware.specs import load_host
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family
+from rooflinekit.ir.sizes import is_formula
 from rooflinekit.model.fusion import FUSED
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.attention import attention_seconds
@@ -28,6 +29,7 @@ from rooflinekit.units import format_bytes, format_quantity, number
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
 
 
@@ -91,20 +93,26 @@ def shown_terms(p: Prediction) -> dict[str, float]:
 
 
 def title(p: Prediction) -> str:
-    """What is predicted: the model, its step, sizes, precision and execution."""
-    graph = p.graph
+    """What is predicted, in a line."""
+    return heading(p.graph, p.sizes, [p.execution])
+
+
+def heading(graph: Graph, sizes: Mapping[str, int], ways: Sequence[Execution]) -> str:
+    """The model, its step, sizes, precision and execution; of several ways none."""
     trains = f" ({graph.trains_with})" if graph.trains_with else ""
-    sizes = [f"{name} {value}" for name, value in p.sizes.items()]
+    named = [f"{name} {value}" for name, value in sizes.items()]
     layout = ["channels last"] if graph.channels_last else []
     like = [f"as PyTorch {graph.like}"] if graph.like is not None else []
-    return ", ".join([graph.name, f"{p.mode}{trains}", *sizes, precision(graph), *layout, str(p.execution), *like])
+    way = [] if ways[1:] else [str(ways[0])]
+    return ", ".join([graph.name, f"{graph.mode}{trains}", *named, precision(graph), *layout, *way, *like])
 
 
 def precision(graph: Graph) -> str:
     """How most numbers of the weights, or else of the inputs, are stored, and what computes in another format."""
     tensors = graph.learned or graph.inputs
     floating = [tensor for tensor in tensors if tensor.dtype.is_floating or tensor.dtype.is_complex]
-    stored = str(max(floating or graph.inputs, key=lambda one: int(one.numel)).dtype) if tensors else "no tensors"
+    most = max(floating or graph.inputs, key=lambda one: 0 if is_formula(one.numel) else one.numel, default=None)
+    stored = "no tensors" if most is None else str(most.dtype)
     region = f" with autocast {graph.autocast}" if graph.autocast else ""
     return stored + region + {None: "", True: " with tf32", False: " without tf32"}[graph.tf32]
 

@@ -14,6 +14,8 @@ CALL = ("examples/googlenet_cifar.py:GoogLeNet", "--input", "batch,3,32,32", "--
 PREDICT = ("predict", *CALL, "--batch", "4")
 COMPARE = ("compare", *CALL, "--batch", "4")
 SWEEP = ("sweep", *CALL, "--batch", "1,4")
+COST = ("cost", *CALL, "--batch", "4", "--price", "l4=0.8", "--price", "t4=0.4", "--autocast", "bf16")
+POWER = ("power", *CALL[:5], "--batch", "4", "--autocast", "bf16", "--step", "20 W")
 
 
 def rows_of(text: str) -> list[dict[str, Any]]:
@@ -36,12 +38,19 @@ def test_a_sweep_as_csv_has_a_line_a_point(run: Run) -> None:
     ]
 
 
-@pytest.mark.parametrize("command", [PREDICT, COMPARE, SWEEP], ids=lambda c: c[0])
+@pytest.mark.parametrize("command", [PREDICT, COMPARE, SWEEP, COST, POWER], ids=lambda c: c[0])
 def test_markdown_has_as_many_cells_in_each_line(run: Run, command: tuple[str, ...]) -> None:
     lines = run(*command, "--markdown").out.splitlines()
     assert len(lines) >= 4
     assert len({line.count("|") for line in lines}) == 1
     assert set(lines[1]) <= set("|-: ")
+
+
+@pytest.mark.parametrize("command", [COST, POWER], ids=lambda c: c[0])
+def test_a_table_of_prices_or_limits_says_what_is_predicted(run: Run, command: tuple[str, ...]) -> None:
+    title = run(*command).out.splitlines()[0]
+    assert title.startswith("GoogLeNet, inference, batch 4, float32 with autocast bfloat16, eager")
+    assert all(float(row["total_s"]) > 0 for row in rows_of(run(*command, "--csv").out))
 
 
 def test_brief_is_the_table_alone(run: Run) -> None:

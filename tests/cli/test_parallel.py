@@ -74,7 +74,9 @@ def test_a_measured_step(run: Run, net: str) -> None:
 def test_what_fits(run: Run, net: str) -> None:
     result = run("fit-into", net, *SIZE, "--gpu", "nvidia-rtx-3070", "--optimizer", "Adam")
     assert (result.status, result.err) == (0, "")
-    assert result.out.startswith("chosen: as it is: ")  # the fastest gains too little to change anything for
+    heading, chosen, *_ = result.out.splitlines()
+    assert heading == "Net, training (no loss named, optimizer Adam), batch 64, float32, eager"
+    assert chosen.startswith("chosen: as it is: ")  # the fastest gains too little to change anything for
 
 
 @pytest.mark.parametrize(

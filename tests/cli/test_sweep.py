@@ -23,7 +23,9 @@ def test_lists_and_ranges(run: Run, net: str, tmp_path: Path) -> None:
     assert [(row["execution"], row["batch"]) for row in rows] == [
         (way, batch) for way in ("eager", "compiled") for batch in (1, 4, 6, 8)
     ]
-    alike, _, head, _, first, *_ = (" ".join(line.split()) for line in run("sweep", *options).out.strip().splitlines())
+    lines = (" ".join(line.split()) for line in run("sweep", *options).out.strip().splitlines())
+    heading, alike, _, head, _, first, *_ = lines
+    assert heading == "Net, inference, float32"  # in two ways of execution, which the table has
     assert alike.startswith("alike in all: ")
     assert head == "gpu execution batch step 90 % interval GPU busy CPU issuing power J/step samples/s"
     assert first.startswith("nvidia-l4 eager 1 ")
@@ -54,7 +56,9 @@ def test_a_search(run: Run, net: str) -> None:
     options = (net, *INPUT, "--batch", "1:64", "--gpu", "rtx-3090", "--minimize", "memory", "--require", "batch>=8")
     found = json.loads(run("search", *options, "--json").out)
     assert (found["best"]["batch"], found["predicted"], found["exhaustive"]) == (8, 64, True)
-    assert run("search", *options).out.startswith("least memory with batch>=8: all 64 configurations predicted")
+    heading, head, *_ = run("search", *options).out.splitlines()
+    assert heading == "Net, inference, float32, eager"
+    assert head.startswith("least memory with batch>=8: all 64 configurations predicted")
 
 
 def test_a_search_without_an_objective_is_for_throughput(run: Run, net: str) -> None:
@@ -63,7 +67,7 @@ def test_a_search_without_an_objective_is_for_throughput(run: Run, net: str) -> 
     found = json.loads(run("search", *options, "--json").out)
     assert (found["maximize"], found["minimize"], found["best"]["batch"]) == ("throughput", None, 4096)
     assert found["runners_up"] == []
-    words = run("search", *options).out
+    words = run("search", *options).out.splitlines()[1]
     assert words.startswith("most throughput: all 3 configurations predicted")
     assert json.loads(run("search", *options, "--minimize", "time", "--json").out)["best"]["batch"] == 1
 

@@ -50,7 +50,8 @@ def _print_some(sentences: Iterable[str]) -> None:
 def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> None:
     """A line a limit, and which take least; `rack`: what a rack does in a day under each."""
     model, mode, device = found.heading
-    sizes = ", ".join(f"{name}={value}" for name, value in found.sizes.items())
+    first, sizes = found.predictions[0], ", ".join(f"{name}={value}" for name, value in found.sizes.items())
+    of = title(first) if isinstance(first, Prediction) else f"{model} {mode}{f' ({sizes})' if sizes else ''}"
     columns: dict[str, Cell] = {
         "power limit": ("limit_w", "W"), "time of a step": ("total_s", "s"), "slower": ("slower", ".1%"),
         "mean power": lambda row: said(row["power_w"], "W") + (" above it" if row["above"] else ""),
@@ -62,13 +63,14 @@ def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> N
         rows = rows.assign(gpus=rack["gpus"], samples_a_day=rack["samples_a_day"])
         columns |= {"GPUs of a rack": ("gpus", ","), "in a day": ("samples_a_day", ",.4g")}
     on = f"{found.gpus} GPUs of {device}" if found.gpus > 1 else device
-    say(f"{model} {mode}{f' ({sizes})' if sizes else ''} on {on}")
-    console().print(table_of(columns, rows.to_dict("records")))
+    say(f"{of} on {on}")
+    print_table(table_of(columns, rows.to_dict("records")), lambda: rows.assign(device=device))
     say(*str(found).splitlines())
 
 
-def print_costs(found: Costs) -> None:
+def print_costs(found: Costs, heading: str | None = None) -> None:
     """A line a GPU, the cheapest first."""
+    say(*([] if heading is None else [heading]))
     money, rows = found.currency, found.table.to_dict("records")
     columns: dict[str, Cell] = {
         "GPU": ("gpu", ""), "time of a step": ("total_s", "s"), "mean power": ("power_w", "W"),
@@ -84,7 +86,7 @@ def print_costs(found: Costs) -> None:
         for head, cell in columns.items()
         if head not in needs or any(not math.isnan(row.get(needs[head], math.nan)) for row in rows)
     }
-    console().print(table_of(shown, rows))
+    print_table(table_of(shown, rows), lambda: found.table)
 
 
 def _hours(value: float) -> str:
@@ -95,16 +97,17 @@ _SHOWN = 100  # rows
 _FOUND = 5  # configurations that a search found
 
 
-def print_rows(frame: pd.DataFrame) -> None:
+def print_rows(frame: pd.DataFrame, heading: str) -> None:
     """The first rows of a sweep."""
+    say(heading)
     _print(frame if whole() else frame.head(_SHOWN))
     if len(frame) > _SHOWN:
         say(f"… {len(frame)} rows in all; --out writes them")
 
 
-def print_found(found: Found) -> None:
+def print_found(found: Found, heading: str) -> None:
     """What a search found: the best configuration of each GPU and way, or those that come closest."""
-    say(*found.head)
+    say(heading, *found.head)
     frame = found.table if found.best is not None else found.closest
     told = " ".join((found.goal, *found.requirements))
     drawn = [] if whole() or any(word in told for word in ("energy", "power", "joules")) else ["power_w", "joules"]
