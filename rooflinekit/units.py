@@ -132,6 +132,15 @@ def number(value: float | None, unit: float = 1.0, thousands: str = "") -> str:
     return f"{scaled:,.0f}".replace(",", thousands) if scaled >= 99.95 else f"{scaled:.3g}"
 
 
+def as_percent(share: float, digits: int = 0) -> str:
+    """A share in words for figures, where a space stands before the sign.
+
+    >>> as_percent(0.123), as_percent(0.123, 1)
+    ('12 %', '12.3 %')
+    """
+    return f"{share:.{digits}%}".replace("%", " %")
+
+
 def said(value: Any, unit: str = "") -> str:
     """A value with three digits and its unit, "–" for none and for NaN.
 

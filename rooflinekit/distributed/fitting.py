@@ -27,7 +27,7 @@ from rooflinekit.ir.sizes import check_names
 from rooflinekit.step.capacity import MOST, guessed, largest
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.units import format_bytes, format_quantity
+from rooflinekit.units import as_percent, format_bytes, format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,9 +166,9 @@ class Fitting(FirstLine):
             return f"fastest that fits: {self.best.name}"
         chosen, least = (format_quantity(t.prediction.total_s, "s") for t in (self.best, self.fastest))
         return (
-            f"chosen: {self.best.name}: {chosen} is within {_AS_FAST - 1:.0%} of the fastest that fits "
+            f"chosen: {self.best.name}: {chosen} is within {as_percent(_AS_FAST - 1)} of the fastest that fits "
             f"({self.fastest.name}: {least}), and it changes less"
-        ).replace("%", " %")
+        )
 
     def _repr_html_(self) -> str:
         head = ["combination", "time", "peak memory", "fits", *(f"largest {name}" for name in self.trials[0].largest)]

@@ -44,7 +44,7 @@ from rooflinekit.present.figures.style import (
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.crossover import AttentionRates, attention_rates
 from rooflinekit.study.compare.limits import PowerLimits
-from rooflinekit.units import format_quantity
+from rooflinekit.units import as_percent, format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,8 +212,9 @@ def errors(
             handles += [Line2D([], [], linestyle="none", markersize=4, label=name, **look)] if name else []
         plain_frame(page.ax, style, grid="both")
         error = np.abs(rows[:, 1] / rows[:, 0] - 1)
-        told = f"{len(rows)} pairs, {np.mean(error <= _BAND):.0%} within 20%, median error {np.median(error):.0%}"
-        page.ax.text(0.98, 0.03, told.replace("%", " %"), transform=page.ax.transAxes, ha="right", va="bottom",
+        within, median = as_percent(float(np.mean(error <= _BAND))), as_percent(float(np.median(error)))
+        told = f"{len(rows)} pairs, {within} within 20 %, median error {median}"
+        page.ax.text(0.98, 0.03, told, transform=page.ax.transAxes, ha="right", va="bottom",
                      fontsize=style.label_font, color=INK, zorder=4)  # fmt: skip
         page.settle([*handles, Patch(facecolor=FAINT, alpha=0.3, linewidth=0, label="within 20 %")])
     return page.ax
@@ -268,7 +269,7 @@ def energy_roofline(
         page.settle([*axes.get_lines()])
         marks = []
         for i, p in enumerate(figure.points):
-            text = f"{op_word(p.kind)} {p.joules / whole:.0%}".replace("%", " %") if i < names else ""
+            text = f"{op_word(p.kind)} {as_percent(p.joules / whole)}" if i < names else ""
             marks.append(((p.intensity, p.flop_per_joule), math.sqrt(_energy_area(p, whole, style)) / 2, text))
         name_marks(axes, style, marks, [(roof.intensity[::10], roof.flop_per_joule[::10]) for roof in figure.roofs])
     return axes

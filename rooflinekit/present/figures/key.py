@@ -29,6 +29,7 @@ from rooflinekit.present.figures.style import (
     marker_square,
     whole_page,
 )
+from rooflinekit.units import as_percent
 
 _CORNERS = 4
 _Place: TypeAlias = Literal[
@@ -47,7 +48,7 @@ def draw_key(frame: Frame, figure: Figure, named: Sequence[Point], *, hiding: bo
     if frame.style.on_screen:
         return False
     handles, title = _handles(frame.style, figure, named), _title(figure) or None
-    best: tuple[float, _Place, Box, bool] | None = None
+    best: tuple[float, _Place, Box, bool, bool] | None = None
     for i, place in enumerate(_PLACES):
         if i >= _CORNERS and best is not None and not best[3]:
             break
@@ -60,16 +61,17 @@ def draw_key(frame: Frame, figure: Figure, named: Sequence[Point], *, hiding: bo
         ridges = sum(box.overlaps(mark) for mark in frame.room.small)
         cost = 100.0 * (texts + ridges) + 10 * marks + under
         if best is None or cost < best[0]:
-            best = cost, place, box, texts > 0
+            best = cost, place, box, texts > 0, ridges > 0 or box.holds(frame.room.discs)
         legend.remove()
     assert best is not None, "a key has places to choose from"
-    if not hiding and (best[2].holds(frame.room.discs) or any(best[2].overlaps(mark) for mark in frame.room.small)):
+    _, place, box, on_text, on_marks = best
+    if on_marks and not hiding:
         return None
-    _legend(frame, handles, best[1], title)
-    if best[3]:
+    _legend(frame, handles, place, title)
+    if on_text:
         frame.clear()
-    frame.room.boxes.append(best[2])
-    return best[3]
+    frame.room.boxes.append(box)
+    return on_text
 
 
 def _legend(frame: Frame, handles: Sequence[Line2D], place: _Place, title: str | None) -> Legend:
@@ -132,12 +134,12 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
     if figure.above:
         found.append(_handle("above its roof", "o", "none", 40.0, VERMILLION))
     if points:
-        areas = {share: area_of(figure, style, share) for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)}
-        share = max((share for share, area in areas.items() if area <= 45), default=0.01)
-        found.append(_handle(f"{share:.0%} of GPU time".replace("%", " %"), "o", "none", areas[share], INK))
+        areas = {part: area_of(figure, style, part) for part in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)}
+        part = max((part for part, area in areas.items() if area <= 45), default=0.01)
+        found.append(_handle(f"{as_percent(part)} of GPU time", "o", "none", areas[part], INK))
     if not several and len(points) > len(named):
         rest = sum(point.share for point in points) - sum(point.share for point in named)
-        found.append(_handle(f"{len(points) - len(named)} unnamed: {rest:.1%}".replace("%", " %"), "o", "none", 0.0))
+        found.append(_handle(f"{len(points) - len(named)} unnamed: {as_percent(rest, 1)}", "o", "none", 0.0))
     if figure.rail:
         found.append(_handle("no FLOP: bandwidth", "s", RAIL_GREY, 45.0))
     if crossings(figure):

@@ -29,7 +29,7 @@ from rooflinekit.present.figures.style import (
     marker_radius,
     marker_square,
 )
-from rooflinekit.units import format_quantity
+from rooflinekit.units import as_percent, format_quantity
 
 _ROUNDING = 1e-9  # of a place through its logarithm and back
 _RING = 2.5  # points between a mark above its roof and the ring around it
@@ -152,7 +152,7 @@ def draw_rail_scale(frame: Frame, *, normalized: bool = False) -> None:
         return
     font = frame.style.label_font - 1
     for decade, spot in frame.limits.rail_ticks():
-        share = f"{10.0**decade:.0%} of bandwidth".replace("%", " %")
+        share = f"{as_percent(10.0**decade)} of bandwidth"
         text = share if normalized else f"moves {format_quantity(10.0**decade, 'byte/s', digits=1)}"
         width, height = frame.ruler.size(text, font)
         x, y = frame.place(*spot)

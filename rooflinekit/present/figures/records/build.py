@@ -24,6 +24,7 @@ from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.scaling import told_apart
 from rooflinekit.study.profile.matching import OpTime, Validation, kind_of, op_name
 from rooflinekit.study.profile.profile import ProfileComparison
+from rooflinekit.units import as_percent
 
 Group = tuple[Timing, ...]
 Measured: TypeAlias = ProfileComparison | Validation
@@ -445,7 +446,7 @@ def unmatched_note(part: Prediction | Measured) -> str:
     total = sum(op.measured_s for op in part.ops)
     if not total:
         return "the ops of the step were not measured one by one"
-    share = f"{alone / total:.1%}".replace("%", " %")
+    share = as_percent(alone / total, 1)
     return f"not shown: {share} of the measured time of ops is in calls that nothing predicts" if alone else ""
 
 

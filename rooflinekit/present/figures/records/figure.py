@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.yaml_file import one_line
-from rooflinekit.units import format_quantity
+from rooflinekit.units import as_percent, format_quantity
 
 SCHEMA_VERSION = 1
 
@@ -47,7 +47,7 @@ class Roof:
     def rate(self) -> str:
         """The value with its unit, three digits and no zeros after them: "2.04 TB/s", "1 TB/s"."""
         if self.unit == "share":
-            return f"{self.value:.0%}".replace("%", " %")
+            return as_percent(self.value)
         number, _, unit = format_quantity(self.value, self.unit).partition(" ")
         text = f"{float(number):g} {unit}"
         return text.replace("FLOP/s", "OP/s") if self.name.startswith("int") else text
@@ -55,7 +55,7 @@ class Roof:
     @property
     def origin(self) -> str:
         """Where the value comes from, with the share of the datasheet's: "default share 80 %"."""
-        return f"{self.provenance} {self.share:.0%}".replace("%", " %") if self.share != 1 else self.provenance
+        return f"{self.provenance} {as_percent(self.share)}" if self.share != 1 else self.provenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
