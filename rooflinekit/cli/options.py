@@ -18,6 +18,7 @@ from rooflinekit.present.text.progress import bar
 
 if TYPE_CHECKING:
     from rooflinekit.api.measured import MeasuredStep
+    from rooflinekit.hardware.prices import PriceTable
     from rooflinekit.study.compare.cost import Bounds
 
 
@@ -112,7 +113,9 @@ def changes_of(option: str, given: Sequence[str]) -> dict[str, Any]:
 Carbon = Annotated[float | None, "--carbon KG", "kg of CO2 for each kWh, to print emissions"]
 
 
-class _Named(Options):
+class Named(Options):
+    """What an hour of a GPU costs, by its name."""
+
     price: Annotated[
         list[str] | None, "--price GPU=DOLLARS", "dollars for one hour of a GPU, such as h100=2.99; repeatable"
     ] = None
@@ -138,8 +141,6 @@ class Hourly(Options):
 
     def pricing(self) -> rk.Pricing:
         """What the options say. Raises InputError where they name no price, and SpecError for a table that is none."""
-        from rooflinekit.hardware.prices import price_table
-
         given = {"price": None, "purchase_price": None, "kwh_price": None, **vars(self)}
         hour, purchase, kwh = (
             None if given[name] is None else money_of(f"--{name.replace('_', '-')}", given[name])
@@ -149,12 +150,12 @@ class Hourly(Options):
             raise InputError("--price, --prices: give one of the two")
         table = None if self.prices is None else rk.load_prices(self.prices)
         if given["price"]:
-            table = price_table(map(_priced, given["price"]), "--price", date.today())
+            table = table_of(given["price"])
         shares = {name: given[name] for name in ("years", "utilization", "pue") if name in given}
         return rk.Pricing(hour=hour, purchase=purchase, kwh=kwh, table=table, **shares)
 
 
-class Prices(Hourly, _Named):
+class Prices(Hourly, Named):
     """The same, also by the names of GPUs."""
 
 
@@ -204,6 +205,13 @@ def _priced(text: str) -> tuple[str, float]:
     if not (name and 0 < hour < float("inf")):
         raise InputError(f"--price {text!r}: expected a GPU and the dollars of an hour, such as h100=2.99")
     return name.strip(), hour
+
+
+def table_of(prices: Sequence[str]) -> PriceTable:
+    """The prices that --price gives."""
+    from rooflinekit.hardware.prices import price_table
+
+    return price_table(map(_priced, prices), "--price", date.today())
 
 
 def say_notes(pricing: rk.Pricing, devices: Sequence[rk.Device]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import rooflinekit as rk
 from rooflinekit.cli.command import Answer, Options
-from rooflinekit.cli.options import NONE_OR_MORE, ONE_OR_MORE, Model
+from rooflinekit.cli.options import NONE_OR_MORE, ONE_OR_MORE, Model, Named, say_notes, table_of
 from rooflinekit.errors import CapacityError, FormatError, InputError, UnitError
 from rooflinekit.present import text
 from rooflinekit.units import parse_quantity
@@ -177,8 +177,8 @@ class Apart(Options):
         )
 
 
-class Rates(Options):
-    """Requests at a rate, and what is asked of them."""
+class Rates(Named):
+    """Requests at a rate, what is asked of them, and what GPUs cost."""
 
     rate: Annotated[str | None, "requests arrive at this rate: 4/s or 120/min; a list is 1,2,4/s"] = None
     requests: Annotated[
@@ -207,6 +207,19 @@ class Rates(Options):
     def asked(self) -> bool:
         """Whether requests come at a rate, or as a log says."""
         return self.rate is not None or self.slo is not None or not self.requests.isdigit()
+
+    def hours(self, listed: Sequence[Place]) -> dict[str, float] | None:
+        """Dollars for an hour of each GPU of these places; None where no price is given."""
+        devices = [device for place in listed for device in _devices(place)]
+        if self.price is None and self.price_per_hour is not None:
+            return {device.name: self.price_per_hour for device in devices}
+        if self.price is None:
+            return None
+        if self.price_per_hour is not None:
+            raise InputError("--price, --price-per-hour: give one of the two")
+        pricing = rk.Pricing(table=table_of(self.price))
+        say_notes(pricing, devices)
+        return {device.name: pricing.of(device).hour or 0.0 for device in devices}
 
     @property
     def loaded(self) -> float | None:
@@ -260,7 +273,7 @@ def serve(
     if not rates.asked:
         if engines_apart is not None:
             raise InputError("--prefill-engines: needs requests at a rate: give --rate, --requests FILE or --slo")
-        return _closed(decoder, listed, places, rates.price_per_hour)
+        return _closed(decoder, _priced(listed, rates), places)
     listed = [{**place, "disaggregation": engines_apart} for place in listed]
     inputs = numbers("--input", places.input_tokens)
     if len(inputs) > 1:
@@ -269,7 +282,7 @@ def serve(
     if rates.search:
         return _search(decoder, listed, rates, traffic)
     if rates.slo is not None:
-        return _capacities(decoder, listed, rates, traffic)
+        return _capacities(decoder, _priced(listed, rates), rates, traffic)
     for option, value in (("--load", rates.load), ("--figure", rates.figure)):
         if value is not None:
             raise InputError(f"{option}: needs a service level, such as --slo ttft=500ms,tpot=40ms")
@@ -284,11 +297,24 @@ def serve(
     )
 
 
-def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places, price: float | None) -> Answer:
+def _devices(place: Place) -> Sequence[rk.Device]:
+    from rooflinekit.hardware.specs import members_of
+
+    cluster = place["cluster"]
+    return [rk.load_device(place["gpu"])] if cluster is None else members_of(rk.load_cluster(cluster))
+
+
+def _priced(listed: Sequence[Place], rates: Rates) -> list[Place]:
+    """The places, with what an hour of one of their GPUs costs."""
+    hours = rates.hours(listed) or {}
+    return [{**place, "price_usd_per_hour": hours.get(_devices(place)[0].name)} for place in listed]
+
+
+def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places) -> Answer:
     """Clients that ask one request after the other."""
     inputs, batches = numbers("--input", asked.input_tokens), numbers("--batch", asked.batch)
     places = [
-        {**place, "batch": clients, "input": tokens, "output": asked.output, "price_usd_per_hour": price}
+        {**place, "batch": clients, "input": tokens, "output": asked.output}
         for place, tokens, clients in product(listed, inputs, batches)
     ]
     found, refused = _each(places, lambda options: rk.serve(decoder, **options))
@@ -307,7 +333,7 @@ def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places, price: floa
 
 def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Answer:
     level, load = level_of(rates.slo or "", rates.keep), rates.loaded
-    more = {"traffic": traffic, "level": level, "price_usd_per_hour": rates.price_per_hour}
+    more = {"traffic": traffic, "level": level}
     found, refused = _each([{**place, **more} for place in listed], lambda options: rk.highest_rate(decoder, **options))
     if rates.figure is not None:
         if len(found) > 1:
@@ -329,7 +355,7 @@ def _search(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.
         raise InputError("--search: needs --slo, such as ttft=500ms,tpot=40ms, and --load, such as 100/s; no --figure")
     found = search_places(
         decoder, listed, load=rates.loaded, level=level_of(rates.slo, rates.keep), traffic=traffic,
-        price_usd_per_hour=rates.price_per_hour,
+        price_usd_per_hour=rates.hours(listed),
     )  # fmt: skip
     return Answer("serve-capacity", found.to_dict, lambda: text.serving.print_fleets(found))
 

@@ -27,6 +27,16 @@ def test_a_table_and_a_document(run: Run) -> None:
     assert [(one["input"], one["batch"]) for one in document["servings"]] == [(64, 1), (64, 4), (128, 1), (128, 4)]
 
 
+def test_each_gpu_has_its_own_price(run: Run) -> None:
+    """A million tokens take 1e6 / (tokens a second) seconds, each of which costs a 3600th of an hour."""
+    args = ("serve", CONFIG, "--gpu", "l40s", "--gpu", "h100-sxm5-80gb", "--batch", 1, "-i", 64, "--output", 8)
+    priced = (*args, "--price", "l40s=0.9", "--price", "h100=$3/h")
+    for one, hour in zip(json.loads(run(*priced, "--json").out)["servings"], (0.9, 3.0), strict=True):
+        assert one["usd_per_million_tokens"] == pytest.approx(hour / 3600 / one["tokens_per_s"] * 1e6)
+    assert "h100-sxm5-80gb: no price is given" in run(*args, "--price", "l40s=0.9").err
+    assert "--price, --price-per-hour: give one of the two" in run(*priced, "--price-per-hour", 2).err
+
+
 def test_a_gpu_that_it_does_not_fit_is_a_row(run: Run) -> None:
     # 8 G weights of 2 bytes are more than the 16 GB of a T4.
     args = ("serve", CONFIG, "--gpu", "t4", "--gpu", "l40s", "--batch", 1, "-i", 64, "--output", 8)
