@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -286,7 +287,9 @@ def crossover(
         for found in (rk.compute_bound_from(p, along, module=module, op=op), rk.gpu_bound_from(p, along))
     ]
     bandwidths = [rk.bandwidth_to_match(p, other) for p in predictions for other in others if other != p.machine.device]
-    lines = [f"intensity of {formula}", *([formula.latex] if latex else []), *sizes, *bandwidths]
+    told = {name: size for name, size in workload.sizes.items() if other_gpu or name != along}
+    heading = replace(workload, sizes=told).heading(predictions[0].graph)
+    lines = [heading, f"intensity of {formula}", *([formula.latex] if latex else []), *sizes, *bandwidths]
     return Answer(
         "crossover",
         lambda: {

@@ -98,12 +98,12 @@ def title(p: Prediction) -> str:
 
 
 def heading(graph: Graph, sizes: Mapping[str, int], ways: Sequence[Execution]) -> str:
-    """The model, its step, sizes, precision and execution; of several ways none."""
+    """The model, its step, sizes, precision and execution, where that is one."""
     trains = f" ({graph.trains_with})" if graph.trains_with else ""
     named = [f"{name} {value}" for name, value in sizes.items()]
     layout = ["channels last"] if graph.channels_last else []
     like = [f"as PyTorch {graph.like}"] if graph.like is not None else []
-    way = [] if ways[1:] else [str(ways[0])]
+    way = [str(one) for one in ways] if len(ways) == 1 else []
     return ", ".join([graph.name, f"{graph.mode}{trains}", *named, precision(graph), *layout, *way, *like])
 
 

@@ -13,7 +13,7 @@ from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.step.report import title
+from rooflinekit.step.report import heading, title
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -132,10 +132,8 @@ class SummaryText:
 def summary_text(graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame) -> SummaryText:
     """found: what `summary` gave for the graph, or for the predictions of it."""
     gpus = [p.machine.name for p in predictions]
-    sizes = ", ".join(f"{name} {number}" for name, number in graph.sizes.items())
-    plain = ", ".join(filter(None, (graph.name, graph.mode, sizes)))
     return SummaryText(
-        heading=title(predictions[0]) if predictions else plain,
+        heading=title(predictions[0]) if predictions else heading(graph, graph.sizes, ()),
         heads=("output", "parameters", "FLOP", "traffic", "activations", *(["share"] if gpus else []), *gpus),
         rows=tuple(_rows(graph, gpus, found)),
         notes=tuple(_notes(predictions, found)),

@@ -14,7 +14,7 @@ SIZE = ("-i", "batch,3,224,224", "--batch", 16)
 def test_advice(run: Run, net: str) -> None:
     result = run("advise", net, *SIZE, "--gpu", "l4", "--other-gpu", "l40s")
     assert (result.status, result.err) == (0, "")
-    assert result.out.startswith("Net takes ")
+    assert result.out.startswith("Net, inference, batch 16, float32, eager, nvidia-l4: ")
     assert "nvidia-l40s: saves " in result.out
     document = json.loads(run("advise", net, *SIZE, "--gpu", "l4", "--other-gpu", "l40s", "--json").out)
     (direct,) = json.loads(run("predict", net, *SIZE, "--gpu", "l40s", "--json").out)["predictions"]

@@ -15,7 +15,9 @@ def test_crossovers(run: Run, net: str) -> None:
     # the formula is derived in tests/study/test_intensity.py
     result = run("crossover", net, *SIZE, "--gpu", "t4", "--other-gpu", "l4", "--latex")
     assert (result.status, result.err) == (0, "")
-    lines = result.out.splitlines()
+    heading, *lines = result.out.splitlines()
+    assert heading.startswith("Net, inference, batch ")  # bandwidths are of a step of one size
+    assert heading.endswith(", float32, eager")
     assert lines[:2] == [
         "intensity of Net: 64*batch/(3*batch + 128) FLOP/byte",
         r"\frac{64 \mathrm{batch}}{3 \mathrm{batch} + 128}",
@@ -31,6 +33,7 @@ def test_the_size_that_is_looked_for_need_not_be_given(run: Run, net: str) -> No
     given, sought = (run("crossover", net, "-i", "batch,64", "--gpu", "t4", *size) for size in (("--batch", 3), ()))
     assert (given.status, sought.status) == (0, 0)
     assert given.out == sought.out
+    assert given.out.startswith("Net, inference, float32, eager\n")
     refused = run("crossover", net, "-i", "batch,64", "--gpu", "t4", "--other-gpu", "l4")
     assert refused.err == "rooflinekit: --other-gpu compares one step: give its size, such as --batch 32\n"
 

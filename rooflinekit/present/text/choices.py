@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.present.text.tables import Cell, console, print_table, say, table, table_of, whole
+from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of, whole
+from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import title
 from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, price_sentences, surprise_sentences
 from rooflinekit.study.compare.gpus import table_of as gpu_table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of
-from rooflinekit.step.report import table_rows
+from rooflinekit.step.report import table_rows, title
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 
 _ROWS = 25  # of groups of kernels; the rest is one line
@@ -11,6 +11,7 @@ _ROWS = 25  # of groups of kernels; the rest is one line
 
 def print_explanation(explanation: Explanation, *, details: bool = False) -> None:
     """The sentences, then both steps side by side; with `details` what is behind them, too."""
+    say(*(f"{title(p)}, {p.machine.name}" for p in (explanation.a, explanation.b)))
     say(*sentences(explanation))
     rows = ((label, *values) for label, values in table_rows((explanation.a, explanation.b)))
     print_table(table(("", *explanation.labels), rows))

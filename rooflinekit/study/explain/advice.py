@@ -25,6 +25,7 @@ from rooflinekit.step.entry import attending
 from rooflinekit.step.execution import Backend
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.report import title
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.explanation import seconds, signed
@@ -275,7 +276,7 @@ _TOLD, _WORTH = 5, 0.01  # suggestions with a sentence of their own, and the sha
 def sentences(advice: Advice) -> Iterator[str]:
     """What it takes now, what saves time, what does not, and what was left out."""
     p = advice.base
-    yield f"{p.graph_name} takes {seconds(p.total_s)} a step on {p.machine.name}, {p.regime}-bound."
+    yield f"{title(p)}, {p.machine.name}: {seconds(p.total_s)} a step, {p.regime}-bound"
     yield from chain_sentences(p)
     saving = [suggestion for suggestion in advice.suggestions if suggestion.saved_s > 0]
     told = [suggestion for suggestion in saving[:_TOLD] if suggestion.saved_s >= _WORTH * p.total_s] or saving[:1]
