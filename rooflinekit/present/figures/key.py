@@ -99,6 +99,23 @@ def key_outside(ax: Axes, figure: Figure, style: Style, named: Sequence[Point]) 
     page.subplots_adjust(bottom=sides.bottom * height / higher, top=sides.top * height / higher)
 
 
+def tell_unnamed(ax: Axes, figure: Figure, named: Sequence[Point]) -> None:
+    """Corrects how many marks the key calls unnamed, now that the names have their places and some found none."""
+    for legend in (artist for artist in ax.get_children() if isinstance(artist, Legend)):
+        for text in legend.get_texts():
+            if _UNNAMED in text.get_text():
+                text.set_text(_unnamed(figure, named))
+
+
+_UNNAMED = " unnamed: "
+
+
+def _unnamed(figure: Figure, named: Sequence[Point]) -> str:
+    points = (*figure.points, *figure.rail)
+    rest = sum(point.share for point in points) - sum(point.share for point in named)
+    return f"{len(points) - len(named)}{_UNNAMED}{as_percent(rest, 1)}"
+
+
 def _title(figure: Figure) -> str:
     """The device, where there is one alone."""
     return figure.devices[0].display_name if len(figure.devices) == 1 else ""
@@ -138,8 +155,7 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
         part = max((part for part, area in areas.items() if area <= 45), default=0.01)
         found.append(_handle(f"{as_percent(part)} of GPU time", "o", "none", areas[part], INK))
     if not several and len(points) > len(named):
-        rest = sum(point.share for point in points) - sum(point.share for point in named)
-        found.append(_handle(f"{len(points) - len(named)} unnamed: {as_percent(rest, 1)}", "o", "none", 0.0))
+        found.append(_handle(_unnamed(figure, named), "o", "none", 0.0))
     if figure.rail:
         found.append(_handle("no FLOP: bandwidth", "s", RAIL_GREY, 45.0))
     if crossings(figure):

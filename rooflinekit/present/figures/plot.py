@@ -22,7 +22,7 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.curves import attention, energy_roofline, errors, layouts, sweep, time_energy
 from rooflinekit.present.figures.files import save
 from rooflinekit.present.figures.frame import Frame
-from rooflinekit.present.figures.key import draw_key, key_outside
+from rooflinekit.present.figures.key import draw_key, key_outside, tell_unnamed
 from rooflinekit.present.figures.marks import (
     draw_crossings,
     draw_floors,
@@ -127,7 +127,7 @@ def _drawn(page: Sheet, figure: Figure, named: Sequence[Point], *, launch: bool,
         label_floors(frame, figure)
     label_crossings(frame, figure)
     name_paths(frame, figure)
-    name_points(frame, figure, named)
+    tell_unnamed(frame.ax, figure, name_points(frame, figure, named))
     return frame
 
 

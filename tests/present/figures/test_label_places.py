@@ -6,10 +6,12 @@ from functools import cache
 from typing import Any
 
 import pytest
+from matplotlib.legend import Legend
 from overlaps import on_ridges, overlaps, struck
 
 import rooflinekit as rk
 from rooflinekit.present.figures import plot
+from rooflinekit.present.figures.records.build import roofline_figure
 from rooflinekit.tracing.targets import load_target
 
 A100, H100, L4, T4 = "nvidia-a100-sxm4-80gb", "nvidia-h100-sxm5-80gb", "nvidia-l4", "nvidia-t4"
@@ -73,6 +75,16 @@ def test_roofs_of_devices_alone_are_told_apart_by_the_key() -> None:
     ax = plot.roofline([rk.load_device(gpu) for gpu in (H100, "amd-mi300x")])
     keys = [child for child in ax.get_children() if hasattr(child, "get_texts")]
     assert {"H100 SXM5 80 GB", "AMD Instinct MI300X"} <= {text.get_text() for key in keys for text in key.get_texts()}
+
+
+def test_the_key_counts_the_marks_whose_names_found_no_room() -> None:
+    ax, figure = plot.roofline(step("amd-mi60")), roofline_figure(step("amd-mi60"))
+    names = [text for text in ax.texts if str(text.get_gid()).startswith("of-") and text.get_text()]
+    marks = [*figure.points, *figure.rail]
+    assert 0 < len(names) < len(plot.named_points(figure, 9)) <= len(marks)  # crowded: not all that are chosen
+    told = [text.get_text() for child in ax.get_children() if isinstance(child, Legend) for text in child.get_texts()]
+    (unnamed,) = [text for text in told if "unnamed" in text]
+    assert unnamed.startswith(f"{len(marks) - len(names)} unnamed: ")
 
 
 def test_captions_say_the_names_of_products() -> None:
