@@ -100,7 +100,7 @@ gpu | --cluster dgx-h100
 num-gpus n-gpus ngpus ngpu gpu-count num-devices world-size nproc nproc-per-node nodes node n-nodes nnodes gpus devices
     | --gpus {8}
     | --tp {8}, with --cluster dgx-h100
-    | rooflinekit parallel … --cluster dgx-h100 --gpus {8}
+    | rooflinekit parallel … --cluster dgx-h100 --gpus {8} | --gpu l4 --gpu h100
 ddp fsdp zero zero3 zero-stage stage deepspeed parallel strategy data-parallel distributed
     | --strategy ddp, or --strategy fsdp | --sharding
     | rooflinekit parallel … --cluster dgx-h100 --strategy ddp, or fsdp
@@ -183,7 +183,10 @@ def option_hint(typed: str, known: Collection[str], value: str = "") -> str:
     >>> option_hint("--bs", ["--batch"], value="64")
     ': write --batch 64'
     """
-    for answer in _OPTION.get(typed.lstrip("-").replace("_", "-").lower(), ()):
+    answers = _OPTION.get(typed.lstrip("-").replace("_", "-").lower(), [])
+    if value and not value.isdecimal():  # it is no number, so what has no number comes first
+        answers = sorted(answers, key=lambda answer: bool(_EXAMPLE.search(answer)))
+    for answer in answers:
         if set(_NAMES.findall(_ELSEWHERE.split(answer)[0])) <= set(known):
             written = _EXAMPLE.sub(value if value.isdecimal() else r"\1", answer)
             return f": {written}" if written.startswith("leave it out") else f": write {written}"

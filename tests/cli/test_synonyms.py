@@ -115,6 +115,9 @@ def test_a_number_that_was_typed_stands_in_the_answer() -> None:
     known = ["--gpus", "--loader-rate"]
     assert synonyms.option_hint("--devices", known, value="4") == ": write --gpus 4"
     assert synonyms.option_hint("--devices", known, value="all") == ": write --gpus 8"
+    predict = ["--gpu", "--batch"]
+    assert synonyms.option_hint("--gpus", predict, value="4").endswith("--gpus 4")
+    assert synonyms.option_hint("--gpus", predict, value="l4,h100") == ": write --gpu l4 --gpu h100"
     # as many workers are no rate of samples
     assert synonyms.option_hint("--num-workers", known, value="4") == ": write --loader-rate 2000, in samples a second"
 
