@@ -97,7 +97,9 @@ class MemoryUse:
             return ""
         if self.fits:
             return f"{name}: fits with smaller workspaces of convolutions: by slower algorithms than are timed here"
-        return f"{name}: {too_large(self.reserved_bytes, self.beside, self.capacity)}: does not fit"
+        torn = ", for what is free lies in pieces; --allocator expandable_segments:True joins them"
+        why = torn if self.reserved_bytes <= self.room else ""
+        return f"{name}: {too_large(self.reserved_bytes, self.beside, self.capacity)}: does not fit{why}"
 
 
 def too_large(reserved: float, beside: Mapping[str, int], capacity: float) -> str:

@@ -3,6 +3,7 @@
 import json
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -195,6 +196,9 @@ def test_what_does_not_fit_is_said() -> None:
     found = rk.predict(nn.Linear(100_000, 50_000, device="meta"), rk.Input(4, 100_000), gpu="nvidia-rtx-2080-ti")
     assert not found.memory.fits
     assert any("does not fit" in note for note in found.notes)
+    # 20 GB of weights are more than 11 GB; of fewer bytes than the memory has only the pieces can be the reason
+    assert "in pieces" not in found.memory.note("gpu")
+    assert "lies in pieces" in replace(found.memory, reserved_bytes=10**9).note("gpu")
 
 
 def test_emulated_formats_are_said() -> None:
