@@ -178,7 +178,12 @@ def fit_into(
     place: dict[str, Any] = {"gpu": workload.gpus[0]} if cluster is None else {"cluster": cluster, "gpus": gpus}
     with progress_line("trying") as say:
         found = rk.fit_into(
-            graph, **place, host=workload.named_host, execution=workload.way, progress=say, largest=largest or (),
+            graph,
+            **place,
+            host=workload.named_host,
+            execution=workload.way,
+            progress=say,
+            largest=largest or (),
             memory_limit=memory_limit,
         )
     if policy is not None:

@@ -21,7 +21,7 @@ from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import ADDED, DType, Family, Phase, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.layout import Layouts
-from rooflinekit.model.loops import LABEL, Access, Loop, Part, Walk, extern
+from rooflinekit.model.loops import LABEL, Access, Loop, Part, extern
 from rooflinekit.model.lowering import BIAS, is_biased_product, parts_of, takes_twice
 
 
@@ -171,14 +171,14 @@ class Buffer:
 def buffers_of(graph: Graph, layouts: Layouts) -> tuple[list[Buffer], Dataflow]:
     """The buffers of a graph in the order of execution, and the values that they read and write."""
     flow = _dataflow(graph, layouts)
-    return _Inlining(flow, layouts, graph.like).run(), flow
+    return _Inlining(flow, graph.like).run(), flow
 
 
 class _Inlining:
     """One pass over the loops, in the order of execution."""
 
-    def __init__(self, flow: Dataflow, layouts: Layouts, like: Release | None) -> None:
-        self._flow, self._layouts, self._like = flow, layouts, like
+    def __init__(self, flow: Dataflow, like: Release | None) -> None:
+        self._flow, self._like = flow, like
         self._made: dict[str, Buffer] = {}  # by the values in memory
         self._pending: dict[str, tuple[Expression, TensorSpec]] = {}
         self._wide: set[str] = set()  # values of 16 bits that are stored in fp32
@@ -256,18 +256,7 @@ class _Inlining:
                 found.reads[key] = Read(value=value, spec=spec, bytes=access.bytes * (2 if wide else 1), whole=whole)
         found.operations += len(found.reads)
         found.labels.append(part.label)
-        if part.loop is Loop.REDUCTION and part.walk is Walk.ROWS and self._goes_across(found, numel):
-            found.part = replace(part, walk=Walk.COLUMNS)
         return found
-
-    def _goes_across(self, expression: Expression, numel: int) -> bool:
-        """Whether rows lie across the order of memory in half or more of the tensors that are read in whole."""
-        whole = [r.spec for r in expression.reads.values() if r.whole and self._flow.numel[r.value] == numel]
-        across = [
-            spec for spec in whole
-            if spec.stride and integer(spec.stride[-1]) > 1 and spec.memory not in self._layouts.last
-        ]  # fmt: skip
-        return bool(across) and 2 * len(across) >= len(whole)
 
     def _inline(self, into: Expression, value: str, access: Access, numel: int) -> None:
         inner, _ = self._pending[value]

@@ -164,7 +164,10 @@ def test_uncut_kernels_are_those_of_one_device(blocks: rk.Graph) -> None:
     assert len(copies) == 40
     assert sum(t.total_s for t in others) == pytest.approx(one.gpu_s, rel=0.01)
     eager = run(blocks, rk.DDP(), "eager").shares[0].prediction
-    assert own.gpu_s <= eager.gpu_s
+    assert own.bytes < eager.bytes
+    # a sum of few columns is two kernels, each with a start of its own, and in eager mode one
+    stages = sum("second stage" in timing.kernel.name for timing in own.timings)
+    assert own.gpu_s <= eager.gpu_s + stages * one.machine.values["kernel_ramp_cycles"] / one.machine.clock
 
 
 def test_nothing_fuses_across_a_cut(blocks: rk.Graph) -> None:
