@@ -181,6 +181,7 @@ class Release(_Parts):
     foreach_optimizers = _since(2, 0)  # optimizers on CUDA take all tensors at once by default (`foreach`)
     drops_gradients = _since(2, 0)  # zero_grad() sets gradients to None by default (`set_to_none`)
     compiles = _since(2, 0)  # there is torch.compile
+    sums_softmax_at_once = _since(2, 7)  # inductor finds a long row's maximum and sum in one pass; before, in two
     reorders_loops = _since(2, 10)  # inductor turns loops over so that more kernels fuse (before, it can, switched off)
     compiles_dilated_pooling = _since(2, 8)  # inductor makes a maximum over a dilated window; before, the library
     keeps_half_biases = _since(2, 12)  # inductor leaves a bias of 16 bits with its product

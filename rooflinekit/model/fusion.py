@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from rooflinekit.cost.rules.elementwise import SOFTMAXES
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
@@ -42,7 +43,7 @@ from rooflinekit.model.layout import (
 from rooflinekit.model.loops import LABEL, Loop, Walk
 from rooflinekit.model.lowering import BIAS, BIAS_GRADIENT
 from rooflinekit.model.recurrence import RECURRENT
-from rooflinekit.model.rows import NO_ROWS, Rows
+from rooflinekit.model.rows import NO_REPEATS, NO_ROWS, SOFTMAX_PASSES, Rows, repeats_of
 from rooflinekit.model.templates import fuse_into_templates, may_fuse, with_template
 
 FUSED = "inductor"  # the namespace of fused kernels' kinds
@@ -55,6 +56,7 @@ PERSISTENT_ROW = 1024
 # Elements of a longer row for each thread, and threads (torch/_inductor/runtime/triton_heuristics.py): 16 warps of 32,
 # or 8 of 64.
 _OF_A_THREAD, _MOST_THREADS = 4, 512
+_SOFTMAX = frozenset(SOFTMAXES)
 
 
 def compiled_issues(
@@ -202,8 +204,9 @@ class _Making:
             phase=op.phase,
             math=Math.FP64 if double else Math.FP32,
             cost=cost,
-            rows=_rows(group, written),
+            rows=self._rows(group, written),
             streamed=self._streamed(group, read, written),
+            repeats=repeats_of(read, written) if group.loop is Loop.POINTWISE else NO_REPEATS,
         )
         kernels = [reusing(kernel, op, self.traffic)]
         if group.split:  # the sums of sums, too few to count
@@ -250,6 +253,20 @@ class _Making:
                     size = buffer.outer * spec.dtype.itemsize if buffer.partial else integer(spec.bytes)
                     found[value] = (spec, size + (found[value][1] if value in found else 0))
         return list(found.values())
+
+    def _rows(self, group: Group, written: list[tuple[TensorSpec, int]]) -> Rows:
+        """Long rows that are read again for a result of each element: from L1, as far as they fit."""
+        again = any(buffer.numel > group.outer for buffer in group.buffers if buffer.part.loop is Loop.POINTWISE)
+        long = group.loop is Loop.REDUCTION and not group.split and group.inner > PERSISTENT_ROW
+        if not (long and again and group.walks == {Walk.ROWS}):
+            return NO_ROWS
+        size = max((spec.dtype.itemsize for spec, _ in written), default=4)
+        kinds = {buffer.part.op.kind for buffer in group.buffers}
+        once = (self.graph.like or PRESENT).sums_softmax_at_once or not kinds & _SOFTMAX
+        return Rows(
+            count=group.outer, length=group.inner, passes=2 if once else SOFTMAX_PASSES,
+            held_bytes=size * group.inner, threads=min(_MOST_THREADS, group.inner // _OF_A_THREAD),
+        )  # fmt: skip
 
 
 def _in_place(group: Group, written: list[TensorSpec]) -> dict[str, tuple[str, ...]]:
@@ -307,16 +324,3 @@ def _family(group: Group, cost: Cost) -> Family:
     if group.loop is Loop.LIST:
         return Family.OPTIMIZER
     return Family.ELEMENTWISE if cost.flop else Family.MOVEMENT
-
-
-def _rows(group: Group, written: list[tuple[TensorSpec, int]]) -> Rows:
-    """Long rows that are read twice for a result of each element: the second time from L1, as far as they fit."""
-    again = any(buffer.numel > group.outer for buffer in group.buffers if buffer.part.loop is Loop.POINTWISE)
-    long = group.loop is Loop.REDUCTION and not group.split and group.inner > PERSISTENT_ROW
-    if not (long and again and group.walks == {Walk.ROWS}):
-        return NO_ROWS
-    size = max((spec.dtype.itemsize for spec, _ in written), default=4)
-    return Rows(
-        count=group.outer, length=group.inner, passes=2, held_bytes=size * group.inner,
-        threads=min(_MOST_THREADS, group.inner // _OF_A_THREAD),
-    )  # fmt: skip

@@ -10,7 +10,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Math, Op, Phase, TensorSpec
 from rooflinekit.ir.points import Number, anywhere_below, integer
 from rooflinekit.model.algorithms import PRODUCT, Algorithm
-from rooflinekit.model.rows import NO_BLOCKS, NO_ROWS, Blocks, Rows
+from rooflinekit.model.rows import NO_BLOCKS, NO_REPEATS, NO_ROWS, Blocks, Repeats, Rows
 
 # What a kernel finds in the cache: tensors that the kernels before it have touched, and the traffic since then.
 
@@ -91,6 +91,7 @@ class Kernel:
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows
     rows: Rows = NO_ROWS
     reread_bytes: int = 0  # of what it reads twice: first for statistics over the whole tensor
+    repeats: Repeats = NO_REPEATS
     column: int = 0  # bytes that each thread reads again, where it is not the whole tensor
     blocks: Blocks = NO_BLOCKS
     accesses: int = 0  # loads of single elements where a thread does not take several at once
@@ -150,6 +151,7 @@ def passing(kernel: Kernel, label: str, read: int, written: int) -> Kernel:
         alternatives=(),
         rows=NO_ROWS,
         reread_bytes=0,
+        repeats=NO_REPEATS,
     )
 
 

@@ -132,6 +132,8 @@ class KernelBatch:
     threads: Floats  # of such a block; 0 where it has so many warps of whatever size
     warps: Floats
     reread_bytes: Floats  # of tensors that are read once more after the kernel has been through them
+    repeated_bytes: Floats  # of tensors that a pointwise loop reads over and over, beyond the first time
+    repeated_span: Floats  # bytes that pass between two times
     column: Floats  # bytes that a thread has been through before it reads them once more; 0 for the whole tensor
     blocks: Floats  # that sum a part of a tensor each
     loads: Floats  # of such a block's thread, one after the other
@@ -197,7 +199,8 @@ TOLD = {
     for name, place in {
         "rows": "rows.count", "passes": "rows.passes", "row_bytes": "rows.held_bytes", "threads": "rows.threads",
         "warps": "rows.warps",
-        "reread_bytes": "reread_bytes", "column": "column", "blocks": "blocks.count", "loads": "blocks.loads",
+        "reread_bytes": "reread_bytes", "repeated_bytes": "repeats.bytes", "repeated_span": "repeats.span",
+        "column": "column", "blocks": "blocks.count", "loads": "blocks.loads",
         "block_bytes": "blocks.bytes", "accesses": "accesses", "alone": "alone", "streamed": "streamed",
     }.items()
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rooflinekit.cost.table import price_all
@@ -20,8 +20,10 @@ from rooflinekit.model.convolution import convolution_kernels, is_convolution, w
 from rooflinekit.model.kernel import Issue, Kernel, Traffic, passing
 from rooflinekit.model.recurrence import RECURRENT, cell_kernel, is_cell, recurrent_kernel
 from rooflinekit.model.rows import (
+    NO_REPEATS,
     blocks_of,
     columns_length,
+    repeats_of,
     reread_bytes,
     rows_of,
     softmax_accesses,
@@ -102,6 +104,10 @@ def reusing(kernel: Kernel, op: Op, traffic: Traffic) -> Kernel:
     return replace(kernel, recent=recent, alternatives=alternatives)
 
 
+def _moved(tensors: Sequence[TensorSpec]) -> list[tuple[TensorSpec, int]]:
+    return [(spec, integer(spec.bytes)) for spec in tensors]
+
+
 def plain_kernels(
     priced: PricedOp, tf32: bool | None, device: Device | None = None, like: Release | None = None
 ) -> tuple[Kernel, ...]:
@@ -131,6 +137,7 @@ def _kernels(
             cost=cost,
             rows=rows,
             reread_bytes=reread_bytes(op, cost),
+            repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
             column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
             blocks=blocks_of(op, cost),
             accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),

@@ -60,7 +60,7 @@ def _passed_and_waited_s(work: KernelBatch, machine: Machine) -> tuple[Floats, F
     """
     cached = cached_bytes(work, machine)
     moved = work.read_bytes + _again_bytes(work, machine) + work.reread_bytes + work.write_bytes
-    beyond = moved - cached
+    beyond = moved - cached + work.repeated_bytes * (1 - _kept(work.repeated_span, 0.0, machine))
     if machine.code_bytes:  # in what is written of the traffic that the cache does not hold
         beyond = beyond * (1 + machine.code_bytes * work.write_bytes / np.maximum(moved, 1.0))
     passed_s = beyond / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)

@@ -9,7 +9,9 @@ times.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 from typing import Any
 
 import numpy as np
@@ -29,8 +31,9 @@ from rooflinekit.cost.rules.reduction import (
 )
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.inputs import PRESENT, Release
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Op, TensorSpec
 from rooflinekit.ir.points import integer
+from rooflinekit.ir.sizes import Size
 from rooflinekit.model.stated import NUMBERS
 
 _SOFTMAXES = frozenset((*SOFTMAXES, *SOFTMAX_GRADIENTS))
@@ -146,6 +149,38 @@ def reread_bytes(op: Op, cost: Cost) -> int:
     if not _over_all(op, cost):
         return 0
     return sum(integer(tensor.bytes) for tensor in op.inputs[: 2 if op.kind in _ALL_GRADIENTS else 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """What a pointwise loop reads over and over: tensors as large as the last dimensions of its result."""
+
+    bytes: int = 0  # that it reads beyond the first time
+    span: int = 0  # bytes that pass from one time to the next
+
+
+NO_REPEATS = Repeats()
+_LEAST_REPEATED = 2**18  # bytes of a tensor; smaller ones stay in any cache
+
+
+def repeats_of(read: Iterable[tuple[TensorSpec, int]], written: Sequence[tuple[TensorSpec, int]]) -> Repeats:
+    """Of a loop over the elements of what it writes; tensors come with the bytes that it moves of them."""
+    if not written:
+        return NO_REPEATS
+    given, shape = list(read), written[0][0].shape
+    small = [(spec, size) for spec, size in given if size >= _LEAST_REPEATED and _is_repeated(spec.shape, shape)]
+    if not small:
+        return NO_REPEATS
+    largest = max(integer(spec.numel) for spec, _ in small)
+    passed = sum(size * largest // max(largest, integer(spec.numel)) for spec, size in (*given, *written))
+    times = integer(written[0][0].numel) // largest
+    return Repeats(bytes=(times - 1) * sum(size for spec, size in small if integer(spec.numel) == largest), span=passed)
+
+
+def _is_repeated(part: Sequence[Size], whole: Sequence[Size]) -> bool:
+    """Whether a tensor has the last dimensions of another, and not all of them."""
+    inner = tuple(dropwhile(lambda size: bool(size == 1), part))
+    return 0 < len(inner) < len(whole) and inner == tuple(whole[-len(inner) :]) and bool(whole[-len(inner) - 1] != 1)
 
 
 def columns_length(op: Op) -> int:

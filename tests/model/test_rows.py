@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
+from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Op, TensorSpec
@@ -159,3 +160,17 @@ def test_channels_next_to_each_other_are_summed_by_many_blocks() -> None:
     assert blocks_of(op, Cost()) == Blocks(count=8, loads=32, bytes=4 * 8 * 64 * 64 * 4)
     assert blocks_of(replace(op, inputs=(replace(x, stride=(32768, 1, 512, 8)),)), Cost()) == NO_BLOCKS
     assert blocks_of(replace(op, attrs={"training": False}), Cost()) == NO_BLOCKS
+
+
+def test_a_gain_as_large_as_a_row_is_read_for_each_row_where_the_cache_does_not_hold_it() -> None:
+    """16 rows of 2²² numbers in fp32 times one: 16 MiB of the gain, of what is read and of the result pass a row."""
+    graph = rk.trace(lambda x, gain: x * gain, rk.Input("batch", 2**22), rk.Input(2**22))
+    a100 = load_device("nvidia-a100-sxm4-80gb")
+    short, long = (
+        [rk.predict(graph, a100.replace(l2_capacity=size * 2**20), batch=batch).timings[0] for batch in (1, 16)]
+        for size in (96, 8)
+    )
+    held = (2 * 16 + 1) / 3  # 16 MiB each: x and the result 16 times, the gain once; of one row 3
+    again = (3 * 16) / 3  # the gain 16 times, too
+    passed = [(rows[1].total_s - rows[1].launch_s) / (rows[0].total_s - rows[0].launch_s) for rows in (short, long)]
+    assert passed == pytest.approx([held, again], rel=0.02)
