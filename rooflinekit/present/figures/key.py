@@ -155,7 +155,8 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
         part = max((part for part, area in areas.items() if area <= 45), default=0.01)
         found.append(_handle(f"{as_percent(part)} of GPU time", "o", "none", areas[part], INK))
     if not several and len(points) > len(named):
-        found.append(_handle(_unnamed(figure, named), "o", "none", 0.0))
+        # as wide as it may get once names have found their places or not: see `tell_unnamed`
+        found.append(_handle(f"{len(points)}{_UNNAMED}{as_percent(0.888, 1)}", "o", "none", 0.0))
     if figure.rail:
         found.append(_handle("no FLOP: bandwidth", "s", RAIL_GREY, 45.0))
     if crossings(figure):
