@@ -49,7 +49,8 @@ def converts_to_channels_last(graph: Graph, device: Device | None = None) -> boo
 def _nodes(graph: Graph) -> int:
     """Nodes of the graph that inductor gets: weights and inputs, and ops, some of them written out."""
     given = len(graph.weights) + len(graph.inputs)
-    return given + sum(_NODES_OF_AN_OP if takes_twice(op) else 1 for op in graph.ops)
+    out = (op.kind in BATCH_NORMS or takes_twice(op) for op in graph.ops)
+    return given + sum(_NODES_OF_AN_OP if written else 1 for written in out)
 
 
 def with_channels_last(priced: PricedOp) -> PricedOp:

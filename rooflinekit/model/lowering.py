@@ -149,7 +149,14 @@ _TWICE = frozenset(aten("silu gelu mish hardswish leaky_relu elu softplus log_si
 def takes_twice(op: Op) -> bool:
     """Whether the op is written out as several in fp32, of which more than one reads its input."""
     kind = op.kind.removesuffix("_")
-    return kind in _TWICE or kind in (*SOFTMAXES, *BATCH_NORMS, LAYER_NORM, GROUP_NORM, RMS_NORM)
+    if kind in BATCH_NORMS:
+        return _by_batch(op)
+    return kind in _TWICE or kind in (*SOFTMAXES, LAYER_NORM, GROUP_NORM, RMS_NORM)
+
+
+def _by_batch(op: Op) -> bool:
+    """Whether a batch norm takes the statistics of what it is given."""
+    return bool(op.attrs.get("training", op.attrs.get("train", op.kind not in (NO_TRAINING, NO_UPDATE))))
 
 
 def _reduction(priced: PricedOp) -> Iterator[Part]:
@@ -220,7 +227,7 @@ def _batch_norm(priced: PricedOp) -> Iterator[Part]:
     """In training statistics over all but the channels; else pointwise."""
     op = priced.op
     x, y = op.inputs[0], op.outputs[0]
-    if not op.attrs.get("training", op.attrs.get("train", op.kind not in (NO_TRAINING, NO_UPDATE))):
+    if not _by_batch(op):
         yield replace(pointwise(priced), writes=(y,))
         return
     channels = integer(x.shape[1])
