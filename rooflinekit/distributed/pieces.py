@@ -15,7 +15,7 @@ from rooflinekit.distributed.layers import Layers
 from rooflinekit.distributed.products import GradientTape, Part
 from rooflinekit.distributed.queues import Work, is_arithmetic
 from rooflinekit.distributed.records import Layout, Recipe, recipe_of
-from rooflinekit.distributed.rewriting import is_ours, kept_for_backward
+from rooflinekit.distributed.rewriting import is_ours, kept_for_backward, sent_in
 from rooflinekit.distributed.saving import checkpointed
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
@@ -206,7 +206,7 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         fused=execution.fused,
     )  # fmt: skip
     return Pieces(
-        items=items, groups={op.attrs["group"] for op in graph.ops if is_ours(op) and "collective" in op.attrs},
+        items=items, groups={facts["group"] for facts in sent_in(graph)},
         weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
         terms=terms, tied=part.decoder.tied,
         drawn_j=None if None in drawn.values() else {name: joules for name, joules in drawn.items() if joules},

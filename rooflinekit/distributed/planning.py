@@ -17,7 +17,7 @@ from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
 from rooflinekit.distributed.queues import DeviceRun, Message, copied_s, program_of, run_devices, waits_of
 from rooflinekit.distributed.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
 from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, sharded, with_threads
-from rooflinekit.distributed.rewriting import is_ours
+from rooflinekit.distributed.rewriting import sent_in
 from rooflinekit.distributed.saving import check_savers, host_bytes, saving
 from rooflinekit.distributed.staged import Chunk, Plan, crossing_bytes, run_stages, stage_of_blocks, stages_of, tasks_of
 from rooflinekit.distributed.tensor import cut, cut_by_tokens
@@ -140,8 +140,7 @@ def _together(
 
 def _nccl_bytes(graph: Graph, groups: Groups, *others: str) -> int:
     """Of NCCL's buffers, for what a device's step sends by it, and to other groups."""
-    sent = (op.attrs for op in graph.ops if is_ours(op) and "collective" in op.attrs)
-    on_nccl = (facts["group"] for facts in sent if not (facts.get("staged") or facts.get("by_engine")))
+    on_nccl = (facts["group"] for facts in sent_in(graph) if not (facts.get("staged") or facts.get("by_engine")))
     return groups.nccl_bytes((*on_nccl, *others))
 
 

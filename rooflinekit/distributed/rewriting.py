@@ -33,6 +33,11 @@ def is_ours(op: Op) -> bool:
     return op.kind.startswith(ADDED)
 
 
+def sent_in(graph: Graph) -> Iterator[Mapping[str, Any]]:
+    """What a step sends: the `attrs` of its collectives, in their order."""
+    return (op.attrs for op in graph.ops if is_ours(op) and "collective" in op.attrs)
+
+
 def collective(
     key: str, what: str, size_bytes: int | None = None, *, phase: Phase, group: str = "data", blocking: bool = False,
     inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), module: str = "", **attrs: Any,

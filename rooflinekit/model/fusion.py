@@ -56,7 +56,6 @@ PERSISTENT_ROW = 1024
 # Elements of a longer row for each thread, and threads (torch/_inductor/runtime/triton_heuristics.py): 16 warps of 32,
 # or 8 of 64.
 _OF_A_THREAD, _MOST_THREADS = 4, 512
-_SOFTMAX = frozenset(SOFTMAXES)
 
 
 def compiled_issues(
@@ -262,7 +261,7 @@ class _Making:
             return NO_ROWS
         size = max((spec.dtype.itemsize for spec, _ in written), default=4)
         kinds = {buffer.part.op.kind for buffer in group.buffers}
-        once = (self.graph.like or PRESENT).sums_softmax_at_once or not kinds & _SOFTMAX
+        once = (self.graph.like or PRESENT).sums_softmax_at_once or kinds.isdisjoint(SOFTMAXES)
         return Rows(
             count=group.outer, length=group.inner, passes=2 if once else SOFTMAX_PASSES,
             held_bytes=size * group.inner, threads=min(_MOST_THREADS, group.inner // _OF_A_THREAD),

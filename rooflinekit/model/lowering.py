@@ -16,10 +16,9 @@ from rooflinekit.cost.rules.reduction import (
     GROUP_NORM_GRADIENT,
     LAYER_NORM,
     LAYER_NORM_GRADIENT,
-    NO_TRAINING,
-    NO_UPDATE,
     RMS_NORM,
     RMS_NORM_GRADIENT,
+    by_batch,
 )
 from rooflinekit.cost.table import aten, price_all
 from rooflinekit.ir.inputs import PRESENT, Release
@@ -150,13 +149,8 @@ def takes_twice(op: Op) -> bool:
     """Whether the op is written out as several in fp32, of which more than one reads its input."""
     kind = op.kind.removesuffix("_")
     if kind in BATCH_NORMS:
-        return _by_batch(op)
+        return by_batch(op)
     return kind in _TWICE or kind in (*SOFTMAXES, LAYER_NORM, GROUP_NORM, RMS_NORM)
-
-
-def _by_batch(op: Op) -> bool:
-    """Whether a batch norm takes the statistics of what it is given."""
-    return bool(op.attrs.get("training", op.attrs.get("train", op.kind not in (NO_TRAINING, NO_UPDATE))))
 
 
 def _reduction(priced: PricedOp) -> Iterator[Part]:
@@ -227,7 +221,7 @@ def _batch_norm(priced: PricedOp) -> Iterator[Part]:
     """In training statistics over all but the channels; else pointwise."""
     op = priced.op
     x, y = op.inputs[0], op.outputs[0]
-    if not _by_batch(op):
+    if not by_batch(op):
         yield replace(pointwise(priced), writes=(y,))
         return
     channels = integer(x.shape[1])

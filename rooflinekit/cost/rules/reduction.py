@@ -276,11 +276,16 @@ def layer_norm(op: Op) -> Cost:
     return work(y.numel, _MOMENTS + _SCALE + _affine(op)) + work(mean.numel, 0, 1) + traffic(op)
 
 
+def by_batch(op: Op) -> bool:
+    """Whether a batch norm takes the statistics of what it is given, as in training."""
+    return bool(op.attrs.get("training", op.attrs.get("train", op.kind not in (NO_TRAINING, NO_UPDATE))))
+
+
 @rule(*BATCH_NORMS, timed_as=Family.NORMALIZATION)
 def batch_norm(op: Op) -> Cost:
     """In training as layer norm, and the running statistics are written too; else difference, scale, gain, shift."""
     y = op.outputs[0]
-    training = bool(op.attrs.get("training", op.attrs.get("train", op.kind not in (NO_TRAINING, NO_UPDATE))))
+    training = by_batch(op)
     flop = (_MOMENTS if training else 1) + _SCALE + _affine(op)
     done = work(y.numel, flop) + work(op.inputs[0].shape[1], 0, 1) + reads(op.inputs)
     if not training:
