@@ -283,7 +283,11 @@ def serve(
         return _search(decoder, listed, rates, traffic)
     if rates.slo is not None:
         return _capacities(decoder, _priced(listed, rates), rates, traffic)
-    for option, value in (("--load", rates.load), ("--figure", rates.figure)):
+    needing = {
+        "--load": rates.load, "--figure": rates.figure,
+        "--price": rates.price, "--price-per-hour": rates.price_per_hour,
+    }  # fmt: skip
+    for option, value in needing.items():
         if value is not None:
             raise InputError(f"{option}: needs a service level, such as --slo ttft=500ms,tpot=40ms")
     found, refused = _each(

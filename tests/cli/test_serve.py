@@ -123,6 +123,10 @@ def test_a_service_level(run: Run, tmp_path: Path) -> None:
         (("--rate", "1/s", "--arrivals", "x"), "--arrivals 'x': expected poisson, even, or gamma:CV"),
         (("--slo", "ttft=5"), "--slo 'ttft=5': expected one or more of ttft, tpot, e2e with seconds"),
         (("--rate", "1/s", "--load", "9/s"), "--load: needs a service level, such as --slo ttft=500ms,tpot=40ms\n"),
+        (
+            ("--rate", "1/s", "--price", "l40s=1"),
+            "--price: needs a service level, such as --slo ttft=500ms,tpot=40ms\n",
+        ),
         (("--rate", "1/s", "-i", "64,128"), "--input '64,128': with --rate, --requests FILE or --slo, expected one"),
     ],
 )
