@@ -86,25 +86,31 @@ _FLEX, _FLEX_GRADIENT = "higher_order.flex_attention", "higher_order.flex_attent
 GRADIENTS = (*_SCALED_GRADIENTS, *_HEADS_LAST_GRADIENTS, _FLEX_GRADIENT)
 
 
-@rule(*_SCALED, timed_as=Family.ATTENTION)
+@rule(*_SCALED, _FLEX, timed_as=Family.ATTENTION)
 def attention(op: Op) -> Cost:
-    """Two products, 2·b·h·p·(d + e), p pairs of query and key: s·t, or those that causality leaves.
+    """Two products, 2·b·h·p·(d + e), p pairs of query and key: s·t, or those that a mask leaves.
 
     A score costs scale, maximum, subtraction, sum and one exp, an output one division. A mask is added to each score.
     """
-    query, key, value = op.inputs[:3]
-    return forward_work(op, *_products(query, key, value, bool(op.attrs["is_causal"]))) + traffic(op)
+    return forward_work(op, *_of_heads(op, 0)) + traffic(op)
 
 
-@rule(*_SCALED_GRADIENTS, timed_as=Family.ATTENTION)
+@rule(*_SCALED_GRADIENTS, _FLEX_GRADIENT, timed_as=Family.ATTENTION)
 def attention_backward(op: Op) -> Cost:
     """Five products, 2·b·h·p·(3d + 2e): the scores again, then the gradients of value, weights, query and key.
 
     A score costs scale, mask where there is one, subtraction, one exp, and three operations for its gradient; an
     output two for the sum of gradient times output.
     """
-    grad, query, key, value = op.inputs[:4]
-    return _gradient(op, *_products(query, key, value, bool(op.attrs["is_causal"])), grad)
+    # of flexible attention it comes after query, key, value, output and its scores' logarithm
+    query, grad = (0, 5) if op.kind == _FLEX_GRADIENT else (1, 0)
+    return _gradient(op, *_of_heads(op, query), op.inputs[grad])
+
+
+def _of_heads(op: Op, place: int) -> tuple[Gemm, Gemm, Size]:
+    """The products of query, key and value, the first of which is the input at this place."""
+    query, key, value = op.inputs[place : place + 3]
+    return _products(query, key, value, bool(op.attrs.get("is_causal")), op.attrs.get("pairs"))
 
 
 def _gradient(op: Op, scores: Gemm, weighted: Gemm, pairs: Size, grad: TensorSpec) -> Cost:
@@ -181,22 +187,3 @@ def _pairs(op: Op, queries: Size, s: Size, t: Size) -> Size:
     return floor_div(product((queries, total((t, t, product((-1, s)), 1)))), 2)
 
 
-@rule(_FLEX, timed_as=Family.ATTENTION)
-def flex_attention(op: Op) -> Cost:
-    """As attention, 2·b·h·p·(d + e), p pairs of query and key: those that the mask's function keeps.
-
-    Of the arguments query, key and value are read; further tensors are those of the mask.
-    """
-    return forward_work(op, *_flexible(op)) + traffic(op)
-
-
-@rule(_FLEX_GRADIENT, timed_as=Family.ATTENTION)
-def flex_attention_backward(op: Op) -> Cost:
-    """As attention's gradient, 2·b·h·p·(3d + 2e), p pairs of query and key: those that the mask's function keeps."""
-    grad = op.inputs[5]  # after query, key, value, output and its scores' logarithm
-    return _gradient(op, *_flexible(op), grad)
-
-
-def _flexible(op: Op) -> tuple[Gemm, Gemm, Size]:
-    query, key, value = op.inputs[:3]
-    return _products(query, key, value, bool(op.attrs.get("is_causal")), op.attrs.get("pairs"))

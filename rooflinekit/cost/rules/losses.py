@@ -8,7 +8,7 @@ them count.
 from __future__ import annotations
 
 from rooflinekit.cost.rules.elementwise import register
-from rooflinekit.cost.table import dense_bytes, family, reads, rule, sweep, traffic, work, writes
+from rooflinekit.cost.table import dense_bytes, family, per_output, reads, rule, sweep, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, floor_div, product, quotient, smaller, total
@@ -176,46 +176,48 @@ def _rows(x: tuple[Size, ...]) -> tuple[Size, Size]:
     return (x[0] if len(x) == 2 else 1), x[-1]
 
 
-@rule("aten.multi_margin_loss", timed_as=Family.REDUCTION)
-def multi_margin_loss(op: Op) -> Cost:
-    """max(0, margin - x_target + x)^p for each other class: add, subtract, compare, sum, and a square for p = 2.
+def _pairs(op: Op, x: TensorSpec, labels: int, each: int) -> Cost:
+    """`each` for every pair of a target and another class, a square for p = 2 and a product with the class weight.
 
-    A product with the class weight; a row is divided by its classes (a multiplication), and added to the sum.
+    Data decide how many labels a row has: at most ⌊c²/4⌋ pairs of c classes.
     """
-    rows, classes = _rows(op.inputs[0].shape)
-    others = product((rows, total((classes, -1))))
-    operations = 4 + (op.attrs.get("p", 1) == 2) + _weighted(op)
-    return work(others, operations) + work(rows, 1 + (_reduction(op) != 0)) + traffic(op)
+    rows, classes = _rows(x.shape)
+    pairs = floor_div(product((classes, classes)), 4) if labels else total((classes, -1))
+    return work(product((rows, pairs)), each + (op.attrs.get("p", 1) == 2) + _weighted(op))
 
 
-@rule("aten.multi_margin_loss_backward", timed_as=Family.REDUCTION)
-def multi_margin_loss_backward(op: Op) -> Cost:
-    """For each other class: the margin 2, compare, times g, and subtracted from the gradient of the target.
-
-    A product with 2·margin for p = 2, and with the class weight.
-    """
-    rows, classes = _rows(op.inputs[1].shape)
-    operations = 5 + (op.attrs.get("p", 1) == 2) + _weighted(op)
-    return work(product((rows, total((classes, -1)))), operations) + traffic(op)
+def _margin_loss(op: Op, labels: int) -> Cost:
+    """A row is divided by its classes (a multiplication), and added to the sum."""
+    x = op.inputs[0]
+    return _pairs(op, x, labels, 4) + work(_rows(x.shape)[0], 1 + (_reduction(op) != 0)) + traffic(op)
 
 
-def _label_pairs(shape: tuple[Size, ...]) -> Size:
-    """Pairs of a label and another class: data decide how many labels a row has; at most ⌊c²/4⌋ pairs of c classes."""
-    rows, classes = _rows(shape)
-    return product((rows, floor_div(product((classes, classes)), 4)))
-
-
-@rule("aten.multilabel_margin_loss_forward", timed_as=Family.REDUCTION)
-def multilabel_margin_loss(op: Op) -> Cost:
-    """max(0, 1 - x_label + x) for each pair: subtract, add, compare, sum. Rows as in `multi_margin_loss`."""
-    rows, _ = _rows(op.inputs[0].shape)
-    return work(_label_pairs(op.inputs[0].shape), 4) + work(rows, 1 + (_reduction(op) != 0)) + traffic(op)
-
-
-@rule("aten.multilabel_margin_loss_backward", timed_as=Family.REDUCTION)
-def multilabel_margin_loss_backward(op: Op) -> Cost:
-    """For each pair the margin 2, compare, and an addition to both gradients; each then times g."""
-    return work(_label_pairs(op.inputs[1].shape), 5) + work(op.outputs[0].numel, 1) + traffic(op)
+#: Names, whether a row has several labels.
+family(
+    _margin_loss,
+    {
+        "multi_margin_loss": (
+            0, "max(0, margin - x_target + x)^p for each other class: add, subtract, compare, sum, and a square for "
+            "p = 2.",
+        ),
+        "multilabel_margin_loss_forward": (
+            1, "max(0, 1 - x_label + x) for each pair: subtract, add, compare, sum. Rows as in `multi_margin_loss`.",
+        ),
+    },
+    timed_as=Family.REDUCTION,
+)  # fmt: skip
+family(
+    lambda op, labels: _pairs(op, op.inputs[1], labels, 5) + per_output(op, labels),
+    {
+        "multi_margin_loss_backward": (
+            0, "For each other class: the margin 2, compare, times g, and subtracted from the gradient of the target.",
+        ),
+        "multilabel_margin_loss_backward": (
+            1, "For each pair the margin 2, compare, and an addition to both gradients; each then times g.",
+        ),
+    },
+    timed_as=Family.REDUCTION,
+)  # fmt: skip
 
 
 # --- sequences ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rooflinekit.cost.table import family, free, per_input, reads, rule, traffic, work, writes
+from rooflinekit.cost.table import family, free, per_input, per_output, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
@@ -74,20 +74,24 @@ def addmm_activation(op: Op) -> Cost:
     return _matrix_product(op) + work(op.outputs[0].numel, *activated)
 
 
-@rule("aten._grouped_mm")
-def grouped_mm(op: Op) -> Cost:
-    """2·m·k·n of all groups together: offsets split the rows, the columns or the contraction of one product.
-
-    [rows, k] × [g, k, n], [g, m, k] × [k, columns], [m, k] × [k, n] in g parts of k; [g, m, k] × [g, k, n] is a batch.
-    """
-    return _grouped(op, _biased(op))
-
-
-def _grouped(op: Op, vector: int) -> Cost:
+def _scaled(op: Op, scales: int) -> Cost:
     a, b = op.inputs[:2]
     batch = a.shape[0] if len(a.shape) == len(b.shape) == 3 else 1
     gemm = gemm_of(a, batch=batch, m=a.shape[-2], n=b.shape[-1], k=a.shape[-1])
-    return Cost(gemms=(gemm,)) + work(op.outputs[0].numel, vector) + traffic(op)
+    return Cost(gemms=(gemm,)) + per_output(op, scales + _biased(op))
+
+
+# Groups: [rows, k] × [g, k, n], [g, m, k] × [k, columns], [m, k] × [k, n] in g parts of k; [g, m, k] × [g, k, n] is a
+# batch.
+_GROUPS = "2·m·k·n of all groups together"
+family(
+    _scaled,
+    {
+        "_grouped_mm": (0, f"{_GROUPS}: offsets split the rows, the columns or the contraction of one product."),
+        "_scaled_grouped_mm": (1, f"{_GROUPS}, as in `_grouped_mm`; a scale 1 an output element."),
+        "_scaled_mm": (1, "[m, k] × [k, n] of 8-bit numbers: 2·m·k·n; scales 1 an output element, a bias 1."),
+    },
+)
 
 
 @rule("aten._trilinear")
@@ -138,61 +142,51 @@ def _dimensions(tensor: TensorSpec, expanded: tuple[int, ...]) -> dict[int, Size
 _QUANTIZE, _DEQUANTIZE = 5, 2
 
 
-@rule("aten._scaled_mm")
-def scaled_mm(op: Op) -> Cost:
-    """[m, k] × [k, n] of 8-bit numbers: 2·m·k·n; scales 1 an output element, a bias 1."""
-    a, b = op.inputs[:2]
-    m, k = a.shape
-    return Cost(gemms=(Gemm(m=m, n=b.shape[1], k=k),)) + work(op.outputs[0].numel, 1 + _biased(op)) + traffic(op)
-
-
-@rule("aten._scaled_grouped_mm")
-def scaled_grouped_mm(op: Op) -> Cost:
-    """2·m·k·n of all groups together, as in `_grouped_mm`; a scale 1 an output element."""
-    return _grouped(op, 1)
-
-
-def activation(op: Op) -> tuple[int, int]:
+def _activation(op: Op) -> tuple[int, int]:
     """Vector FLOP and special functions an element of the activation in a product: ReLU 1, x·sigmoid(x) 3 and 2."""
     return {"relu": (1, 0), "silu": (3, 2)}.get(op.attrs.get("activation") or "none", (0, 0))
 
 
-def _linear(x: TensorSpec, y: TensorSpec) -> Gemm:
+def _linear(op: Op) -> Gemm:
     """[rows, k] × [k, n], by input and output: a packed weight does not show its shape."""
+    y = op.outputs[0]
     n = y.shape[-1]
-    return Gemm(m=floor_div(y.numel, n), n=n, k=x.shape[-1])
+    return Gemm(m=floor_div(y.numel, n), n=n, k=op.inputs[0].shape[-1])
 
 
-@rule("aten._weight_int8pack_mm", "aten._mixed_dtypes_linear")
-def scaled_after_the_product(op: Op) -> Cost:
-    """[m, k] × a weight of integers [n, k]: 2·m·k·n; scale 1 an output element, bias 1, activation."""
-    (y,) = op.outputs
-    vector, special = activation(op)
-    return Cost(gemms=(_linear(op.inputs[0], y),)) + work(y.numel, 1 + _biased(op) + vector, special) + traffic(op)
+def _scaled_after(op: Op, scales: int) -> Cost:
+    vector, special = _activation(op)
+    return Cost(gemms=(_linear(op),)) + per_output(op, scales + _biased(op) + vector, special)
+
+
+_OF_EIGHT_BITS = (
+    "[m, k] × a weight of 8-bit integers [n, k]: 2·m·k·n; where rows and columns are scaled 2 an output, bias 1."
+)
+family(
+    _scaled_after,
+    {
+        "_weight_int8pack_mm _mixed_dtypes_linear": (
+            1, "[m, k] × a weight of integers [n, k]: 2·m·k·n; scale 1 an output element, bias 1, activation.",
+        ),
+        "bitsandbytes.int8_scaled_mm": (2, _OF_EIGHT_BITS),
+        "bitsandbytes.int8_linear_matmul": (0, _OF_EIGHT_BITS),
+    },
+)  # fmt: skip
 
 
 @rule("aten._weight_int4pack_mm", "aten._weight_int4pack_mm_for_cpu")
 def scaled_before_the_product(op: Op) -> Cost:
     """[m, k] × a weight of 4 bits [n, k]: 2·m·k·n; scale and zero point of its group 2 for each weight."""
-    gemm = _linear(op.inputs[0], op.outputs[0])
+    gemm = _linear(op)
     return Cost(gemms=(gemm,)) + work(product((gemm.n, gemm.k)), _DEQUANTIZE) + traffic(op)
-
-
-@rule("bitsandbytes.int8_scaled_mm", "bitsandbytes.int8_linear_matmul")
-def int8_product(op: Op) -> Cost:
-    """[m, k] × a weight of 8-bit integers [n, k]: 2·m·k·n; where rows and columns are scaled 2 an output, bias 1."""
-    (y,) = op.outputs[:1]
-    operations = 0 if op.kind.endswith("matmul") else 2 + _biased(op)
-    return Cost(gemms=(_linear(op.inputs[0], y),)) + work(y.numel, operations) + traffic(op)
 
 
 @rule("quantized.linear_dynamic")
 def dynamic_linear(op: Op) -> Cost:
     """2·m·k·n; the range of the input 2 an element and its 8-bit form 5; back and the bias 3 an output element."""
-    (x,), (y,) = op.inputs, op.outputs
-    gemm = _linear(x, y)
+    gemm = _linear(op)
     weight = Cost(gemms=(gemm,), read_bytes=product((gemm.n, gemm.k)))
-    return weight + work(x.numel, 2 + _QUANTIZE) + work(y.numel, _DEQUANTIZE + 1) + traffic(op)
+    return weight + work(op.inputs[0].numel, 2 + _QUANTIZE) + per_output(op, _DEQUANTIZE + 1)
 
 
 _SCALES = ("per_tensor", "per_channel", "per_channel_group", "per_token")
@@ -291,28 +285,23 @@ def two_of_four(op: Op) -> Cost:
     """[m, k/2] packed × [k, n]: half the multiply-adds of the dense product. A matrix is added, times its factors."""
     added = op.kind.endswith("addmm")
     packed, _, b = op.inputs[added:]
-    (y,) = op.outputs
     factors = sum(op.attrs.get(name, 1) != 1 for name in ("alpha", "beta"))
     gemm = Gemm(m=packed.shape[0], n=b.shape[1], k=packed.shape[1])
-    return Cost(gemms=(gemm,)) + work(y.numel, 1 + factors if added else 0) + traffic(op)
+    return Cost(gemms=(gemm,)) + per_output(op, 1 + factors if added else 0)
 
 
 @rule("aten._sparse_semi_structured_linear")
 def two_of_four_linear(op: Op) -> Cost:
     """[rows, k] × weight [n, k/2] packed, and a bias; an activation is a comparison, or a sigmoid 3 and 2."""
-    packed = op.inputs[1]
-    (y,) = op.outputs
-    n, half = packed.shape
-    vector, special = activation(op)
-    gemm = Gemm(m=floor_div(y.numel, n), n=n, k=half)
-    return Cost(gemms=(gemm,)) + work(y.numel, vector + _biased(op), special) + traffic(op)
+    n, half = op.inputs[1].shape
+    vector, special = _activation(op)
+    gemm = Gemm(m=floor_div(op.outputs[0].numel, n), n=n, k=half)
+    return Cost(gemms=(gemm,)) + per_output(op, vector + _biased(op), special)
 
 
 @rule("aten._cslt_sparse_mm")
 def two_of_four_by_cusparselt(op: Op) -> Cost:
     """A packed [m, k] × [k, n], its result possibly transposed: half of the k products an element, and a bias."""
-    b = op.inputs[1]
-    (y,) = op.outputs
-    rows, columns = y.shape
-    gemm = Gemm(m=rows, n=columns, k=floor_div(b.shape[0], 2))
-    return Cost(gemms=(gemm,)) + work(y.numel, _biased(op)) + traffic(op)
+    rows, columns = op.outputs[0].shape
+    gemm = Gemm(m=rows, n=columns, k=floor_div(op.inputs[1].shape[0], 2))
+    return Cost(gemms=(gemm,)) + per_output(op, _biased(op))
