@@ -6,12 +6,13 @@ is imported here: the caller hands over torch's device properties and the NVML m
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.checks import ARCHITECTURES, Architecture, halve
@@ -20,6 +21,7 @@ from rooflinekit.hardware.fields import write_quantity
 from rooflinekit.units import format_quantity
 
 _AMD_LANES = 64
+T = TypeVar("T")
 
 UNKNOWN = "not reported; see the datasheet"
 _TO_DO = "delete draft and draft_reason when every number is filled in and agrees with the datasheet"
@@ -105,24 +107,33 @@ def read_nvml(nvml: Any, index: int, bus_id: str | None) -> dict[str, float]:
 
     bus_id: "00000000:1b:00.0"; without one, `index` counts all GPUs of the machine, hidden ones too.
     """
-    found: dict[str, float] = {}
     try:
         nvml.nvmlInit()
-        by_bus = bus_id is not None
-        handle = nvml.nvmlDeviceGetHandleByPciBusId(bus_id) if by_bus else nvml.nvmlDeviceGetHandleByIndex(index)
+        handle = nvml_handle(nvml, index, bus_id)
     except nvml.NVMLError:
-        return found
-    questions: dict[str, tuple[Callable[[], float], float]] = {
-        "clock": (lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM), 1e6),
-        "power": (lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle), 1e-3),
-        "generation": (lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), 1),
-        "lanes": (lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), 1),
-    }
-    for name, (question, scale) in questions.items():
-        try:
-            found[name] = question() * scale
-        except nvml.NVMLError:
-            continue
+        return {}
+    return answers(
+        {
+            "clock": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+            "power": lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) * 1e-3,
+            "generation": lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle),
+            "lanes": lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle),
+        }
+    )
+
+
+def nvml_handle(nvml: Any, index: int, bus_id: str | None) -> Any:
+    """What NVML knows a GPU by, of its bus, or of its number among all."""
+    by_bus = bus_id is not None
+    return nvml.nvmlDeviceGetHandleByPciBusId(bus_id) if by_bus else nvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def answers(questions: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+    """What NVML answers, without the questions that it refuses."""
+    found = {}
+    for name, question in questions.items():
+        with contextlib.suppress(Exception):  # each function has errors of its own
+            found[name] = question()
     return found
 
 

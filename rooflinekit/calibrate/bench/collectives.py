@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from typing import Any
 import rooflinekit
 from rooflinekit.calibrate.bench.microbench import UnsupportedError
 from rooflinekit.calibrate.bench.plan import Case
-from rooflinekit.calibrate.bench.samples import LEAST, enough
+from rooflinekit.calibrate.bench.samples import LEAST, enough, repeats
 from rooflinekit.errors import CampaignError
 
 _RANKS = 2  # of gloo, where the case does not say
@@ -93,7 +92,7 @@ class Group:
     def samples(self, case: Case, warmup: int, most: int, precision: float) -> tuple[int, tuple[float, ...]]:
         """Calls in a sample, and seconds of one call by sample. Raises UnsupportedError for what fails."""
         first = self._ask(case, calls=1, samples=warmup + 3)
-        inner = max(1, min(_MOST_CALLS, math.ceil(_SAMPLE_S / max(1e-9, min(first[warmup:])))))
+        inner = repeats(_SAMPLE_S, min(first[warmup:]), most=_MOST_CALLS)
         seconds: list[float] = []
         while len(seconds) < most and not enough(seconds, precision):
             seconds += self._ask(case, calls=inner, samples=min(LEAST, most - len(seconds)))

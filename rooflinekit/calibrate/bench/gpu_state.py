@@ -13,6 +13,8 @@ from importlib import import_module
 from operator import or_
 from typing import Any
 
+from rooflinekit.hardware.detection import answers, nvml_handle
+
 #: Bits of NVML's reasons for a clock below the highest, save that nothing is to be done.
 THROTTLES = {
     0x2: "clocks set by an application",
@@ -51,15 +53,12 @@ class GpuState:
         self.interval_s = interval_s
         self.handle: Any = None
         with contextlib.suppress(Exception):
-            by_bus = bus_id is not None
-            self.handle = (
-                nvml.nvmlDeviceGetHandleByPciBusId(bus_id) if by_bus else nvml.nvmlDeviceGetHandleByIndex(index)
-            )
+            self.handle = nvml_handle(nvml, index, bus_id)
 
     def read(self) -> dict[str, float]:
         """Clock in Hz, power in W, temperature in °C, and the bits of `throttle`, now."""
         nvml, handle = self.nvml, self.handle
-        return self._asked(
+        return answers(
             {
                 "clock": lambda: nvml.nvmlDeviceGetClockInfo(handle, _SM) * 1e6,
                 "power": lambda: nvml.nvmlDeviceGetPowerUsage(handle) * 1e-3,
@@ -67,13 +66,6 @@ class GpuState:
                 "throttle": lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & sum(THROTTLES),
             }
         )
-
-    def _asked(self, questions: dict[str, Callable[[], float]]) -> dict[str, float]:
-        found = {}
-        for name, question in questions.items() if self.handle is not None else ():
-            with contextlib.suppress(Exception):  # each function has errors of its own
-                found[name] = float(question())
-        return found
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[dict[str, float]]:
@@ -106,18 +98,14 @@ class GpuState:
     def environment(self) -> dict[str, str]:
         """The driver and the limits that somebody has set; "unknown" where NVML does not say."""
         nvml, handle = self.nvml, self.handle
-        driver = "unknown"
-        with contextlib.suppress(Exception):
-            driver = str(nvml.nvmlSystemGetDriverVersion())
-        limits = self._asked(
+        said = answers(
             {
-                "power limit": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * 1e-3,
-                "clock limit": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, _SM),
+                "driver": lambda: str(nvml.nvmlSystemGetDriverVersion()),
+                "power limit": lambda: f"{nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * 1e-3:g} W",
+                "clock limit": lambda: f"{nvml.nvmlDeviceGetMaxClockInfo(handle, _SM):g} MHz",
             }
         )
-        units = {"power limit": "W", "clock limit": "MHz"}
-        said = {name: f"{limits[name]:g} {unit}" if name in limits else "unknown" for name, unit in units.items()}
-        return {"driver": driver, **said}
+        return dict.fromkeys(("driver", "power limit", "clock limit"), "unknown") | said
 
 
 #: What is kept of all readings: of which number, and how it is made of them.

@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -76,9 +76,6 @@ class Timer(Protocol):
 
     def environment(self) -> dict[str, str]:
         """What a campaign rests on; two that differ in it do not mix."""
-
-
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {Head: TypeAdapter(Head), Measurement: TypeAdapter(Measurement)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +145,7 @@ def _recorded(documents: list[dict[str, Any]], file: Path) -> Recorded:
 
 
 _Record = TypeVar("_Record", Head, Measurement)
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {Head: TypeAdapter(Head), Measurement: TypeAdapter(Measurement)}
 
 
 def _as(kind: type[_Record], document: Mapping[str, Any], label: str) -> _Record:
@@ -183,7 +181,7 @@ class Recorder:
         """
         if TOLD.is_set():
             raise KeyboardInterrupt
-        self._write(_document(measurement))
+        self._write(asdict(measurement))
         self.done[measurement.case.key, measurement.round] = measurement
 
     def finish(self) -> None:
@@ -231,7 +229,7 @@ class Recorder:
 def write_record(recorded: Recorded, file: Path, *, force: bool = False) -> None:
     """Writes a whole record, beside and then renamed. Raises OutputError; also where it exists, without `force`."""
     head, measurements = recorded.head, recorded.measurements
-    documents = [_head_document(head), *map(_document, measurements)]
+    documents = [_head_document(head), *map(asdict, measurements)]
     documents += [{"finished": len(measurements)}] if recorded.finished else []
     lines, check = [], ""
     for document in documents:
@@ -242,22 +240,13 @@ def write_record(recorded: Recorded, file: Path, *, force: bool = False) -> None
 
 def _line(document: Mapping[str, Any], before: str) -> tuple[str, str]:
     """A line with its check, and the check."""
-    payload = json.dumps(document, ensure_ascii=False, separators=(",", ":"))[:-1]
+    payload = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=dict)[:-1]  # read-only mappings
     check = _checked(payload, before)
     return f'{payload}{_CHECK}{check}"}}\n', check
 
 
 def _head_document(head: Head) -> dict[str, Any]:
-    return {"kind": _KIND, "schema": _SCHEMA, **_fields(head), "environment": dict(head.environment)}
-
-
-def _document(measurement: Measurement) -> dict[str, Any]:
-    case = {**_fields(measurement.case), "sizes": dict(measurement.case.sizes)}
-    return {**_fields(measurement), "case": case, "state": dict(measurement.state)}
-
-
-def _fields(record: Head | Measurement | Case) -> dict[str, Any]:
-    return {one.name: getattr(record, one.name) for one in fields(record)}
+    return {"kind": _KIND, "schema": _SCHEMA, **asdict(head)}
 
 
 @contextlib.contextmanager
@@ -307,7 +296,7 @@ def _opened(file: Path, descriptor: int, head: Head) -> Recorder:
         recorded, length, check = _read(file)
     except CampaignError as error:
         raise CampaignError(f"{error}; choose another --out to begin anew") from error
-    before, now = ({**_fields(one), **one.environment, "environment": ""} for one in (recorded.head, head))
+    before, now = ({**asdict(one), **one.environment, "environment": ""} for one in (recorded.head, head))
     for name in now:
         if before.get(name) != now[name]:
             raise CampaignError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,11 @@ def summarize(seconds: Sequence[float]) -> Summary:
     outliers = (values < low - _FENCE * iqr) | (values > high + _FENCE * iqr)
     error = _NOTCH * iqr / float(np.sqrt(len(values))) / float(median)
     return Summary(median=float(median), low=float(low), high=float(high), error=error, outliers=int(outliers.sum()))
+
+
+def repeats(together_s: float, once_s: float, least: int = 1, most: float = math.inf) -> int:
+    """How many calls of so long last as long together, within bounds."""
+    return max(least, int(min(most, math.ceil(together_s / max(1e-9, once_s)))))
 
 
 def collect(

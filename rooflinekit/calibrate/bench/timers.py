@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import platform
 import resource
@@ -26,7 +25,7 @@ from rooflinekit.calibrate.bench.gpu_state import GpuState, load_nvml
 from rooflinekit.calibrate.bench.microbench import Calls, UnsupportedError, calls_of
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Measurement
-from rooflinekit.calibrate.bench.samples import collect
+from rooflinekit.calibrate.bench.samples import collect, repeats
 from rooflinekit.calibrate.hosts.bench import Bench, Sample, between_events, prepare
 from rooflinekit.calibrate.hosts.ops import HOST_OPS, is_host_op
 from rooflinekit.errors import CampaignError, InputError, SpecError
@@ -171,8 +170,8 @@ def _host(case: Case, bench: Bench, groups: Groups, warmup: int, samples: int, p
         with watched_load() as load:
             inner, seconds = group.samples(case, warmup, samples, precision)
         return _Timed(timing="host", inner=inner, seconds=seconds, state={**load, "ranks": group.ranks})
-    prepared = prepare(case, bench, warmup, samples)
-    for _ in range(prepared.warmup):
+    prepared = prepare(case, bench, samples)
+    for _ in range(warmup if prepared.warms_up else 0):
         prepared.sample()
     with watched_load() as load:
         if prepared.samples is None:
@@ -241,7 +240,7 @@ def _inner(once: Sample, warmup: int) -> int:
     """How many calls last as long as a sample should, from the quickest of the last few after the warm-up."""
     for _ in range(warmup):
         once()
-    return max(1, min(_MOST_CALLS, math.ceil(_SAMPLE_S / max(1e-9, min(once() for _ in range(3))))))
+    return repeats(_SAMPLE_S, min(once() for _ in range(3)), most=_MOST_CALLS)
 
 
 def _samples(sample: Sample, most: int, precision: float) -> tuple[float, ...]:

@@ -6,7 +6,6 @@ enough calls that the queue never fills. On a CPU the work on those few numbers 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch.nn import functional
 
 from rooflinekit.calibrate.bench.microbench import Call, UnsupportedError, calls_of
 from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.samples import repeats
 
 Sample = Callable[[], float]  # seconds of one call, each time anew
 
@@ -66,48 +66,44 @@ class Prepared:
     """How a case is sampled."""
 
     sample: Sample
-    inner: int  # calls in a sample
-    warmup: int
+    inner: int = 1  # calls in a sample
+    warms_up: bool = True
     samples: int | None = None  # exactly so many; None for as many as the precision takes
 
 
-def prepare(case: Case, bench: Bench, warmup: int, samples: int) -> Prepared:
+def prepare(case: Case, bench: Bench, samples: int) -> Prepared:
     """The case ready to be sampled. Raises UnsupportedError for what the device lacks, and what torch raises."""
     family, _, rest = case.op.partition("_")
     if case.op in ("burst", "sustained"):
         return _rate(case, bench, samples)
     if family == "issue":
-        return _issue(rest, bench, warmup)
+        return _issue(rest, bench)
     if case.op == "item":
         number = torch.ones((), device=bench.device)
-        return Prepared(sample=bench.finishing(number.item, _ISSUED), inner=_ISSUED, warmup=warmup)
+        return Prepared(sample=bench.finishing(number.item, _ISSUED), inner=_ISSUED)
     if bench.cuda is None:
         raise UnsupportedError(f"{case.op} needs a GPU")
     if case.op == "sync":
-        return Prepared(sample=bench.issuing(bench.cuda.synchronize, _ISSUED), inner=_ISSUED, warmup=warmup)
+        return Prepared(sample=bench.issuing(bench.cuda.synchronize, _ISSUED), inner=_ISSUED)
     if case.op == "launch_stream":
-        call = _forward("default", bench.device)
-        return Prepared(sample=bench.finishing(call), inner=1, warmup=warmup)
-    if case.op in ("launch_graph", "graph_node"):
-        return _graph(case, bench, warmup)
-    return _transfer(case, bench, warmup)
+        return Prepared(sample=bench.finishing(_forward("default", bench.device)))
+    return _graph(case, bench) if case.op in ("launch_graph", "graph_node") else _transfer(case, bench)
 
 
-def _issue(name: str, bench: Bench, warmup: int) -> Prepared:
-    if name.endswith("_backward"):
-        call = _backward(name.removesuffix("_backward"), bench.device)
-        once = bench.issuing(call, 1)
-        return Prepared(sample=lambda: once() / _CHAIN, inner=_CHAIN, warmup=warmup)
+def _issue(name: str, bench: Bench) -> Prepared:
+    forward = name.removesuffix("_backward")
+    if forward != name:
+        once = bench.issuing(_backward(forward, bench.device), 1)
+        return Prepared(sample=lambda: once() / _CHAIN, inner=_CHAIN)
     call = _forward(name, bench.device)
 
-    def issued() -> object:
-        with torch.no_grad():
-            for _ in range(_ISSUED):
-                call()
-        return None
+    @torch.no_grad()
+    def issued() -> None:
+        for _ in range(_ISSUED):
+            call()
 
-    once = bench.issuing(issued, 1)
-    return Prepared(sample=lambda: once() / _ISSUED, inner=_ISSUED, warmup=warmup)
+    all_calls = bench.issuing(issued, 1)
+    return Prepared(sample=lambda: all_calls() / _ISSUED, inner=_ISSUED)
 
 
 def _forward(family: str, device: torch.device) -> Call:
@@ -148,7 +144,7 @@ def _backward(family: str, device: torch.device) -> Call:
     return lambda: torch.autograd.grad(y, x, gradient, retain_graph=True)
 
 
-def _graph(case: Case, bench: Bench, warmup: int) -> Prepared:
+def _graph(case: Case, bench: Bench) -> Prepared:
     call, nodes, cuda = _forward("default", bench.device), case.sizes["nodes"], bench.cuda
     call()
     bench.wait()
@@ -157,8 +153,8 @@ def _graph(case: Case, bench: Bench, warmup: int) -> Prepared:
         for _ in range(nodes):
             call()
     if case.op == "launch_graph":
-        return Prepared(sample=bench.issuing(graph.replay, 1), inner=1, warmup=warmup)
-    return Prepared(sample=between_events(cuda, graph.replay, nodes), inner=nodes, warmup=warmup)
+        return Prepared(sample=bench.issuing(graph.replay, 1))
+    return Prepared(sample=between_events(cuda, graph.replay, nodes), inner=nodes)
 
 
 def between_events(cuda: Any, call: Call, calls: int = 1) -> Sample:
@@ -175,15 +171,14 @@ def between_events(cuda: Any, call: Call, calls: int = 1) -> Sample:
     return sample
 
 
-def _transfer(case: Case, bench: Bench, warmup: int) -> Prepared:
+def _transfer(case: Case, bench: Bench) -> Prepared:
     way, _, memory = case.op.partition("_")
-    pinned = memory == "pinned"
-    size = case.sizes["bytes"]
+    pinned, size = memory == "pinned", case.sizes["bytes"]
     host = torch.randint(255, (size,), dtype=torch.uint8)
     host = host.pin_memory() if pinned and bench.device.type == "cuda" else host
     there = torch.empty(size, dtype=torch.uint8, device=bench.device)
     target, source = (there, host) if way == "h2d" else (host, there)
-    return Prepared(sample=bench.finishing(lambda: target.copy_(source, non_blocking=pinned)), inner=1, warmup=warmup)
+    return Prepared(sample=bench.finishing(lambda: target.copy_(source, non_blocking=pinned)))
 
 
 def _rate(case: Case, bench: Bench, samples: int) -> Prepared:
@@ -192,14 +187,14 @@ def _rate(case: Case, bench: Bench, samples: int) -> Prepared:
     (call,) = calls_of(product, bench.device, 0).calls
     once = bench.finishing(call)
     once()
-    blocks = _BURSTS if case.op == "burst" else samples
-    total_s = case.sizes["milliseconds"] / 1e3
-    block_s = total_s if case.op == "burst" else total_s / samples
-    inner = max(1, math.ceil(block_s / max(1e-9, once())))
+    total_s, burst = case.sizes["milliseconds"] / 1e3, case.op == "burst"
+    inner = repeats(total_s if burst else total_s / samples, once())
     block = bench.finishing(call, inner)
 
     def rested() -> float:
         bench.sleep(_REST_S)
         return block()
 
-    return Prepared(sample=rested if case.op == "burst" else block, inner=inner, warmup=0, samples=blocks)
+    return Prepared(
+        sample=rested if burst else block, inner=inner, warms_up=False, samples=_BURSTS if burst else samples
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rooflinekit.calibrate.bench.gpu_state import load_nvml
-from rooflinekit.calibrate.bench.samples import collect, settled
+from rooflinekit.calibrate.bench.samples import collect, repeats, settled
 from rooflinekit.calibrate.bench.timers import CpuTimer, CudaTimer, first_line, fp32_arithmetic, gpu_name
 from rooflinekit.calibrate.hosts.bench import Bench
 from rooflinekit.calibrate.local_hardware import model_step
@@ -118,7 +117,7 @@ def measure_step(
         run = _ways(place)[backend](ready, place.device)
         once = place.finishing(run)
         warm = _warm_up(once, care.budget_s)
-        steps = 1 if wait_each else _steps(_LOOP_S, warm[-1], _LOOP)
+        steps = 1 if wait_each else repeats(_LOOP_S, warm[-1], *_LOOP)
         progress("timing")
         seconds = collect(place.finishing(run, steps), care.samples, care.precision, within_s=care.budget_s)
         kept = tuple(float(f"{value:.{_SIGNIFICANT}g}") for value in seconds)
@@ -126,15 +125,9 @@ def measure_step(
         if not by_op:
             return found
         progress("profiling")
-        run, steps = _without_graph(backend, run, ready, place), _steps(_PROFILED_S, min(seconds), _PROFILED)
+        run, steps = _without_graph(backend, run, ready, place), repeats(_PROFILED_S, min(seconds), *_PROFILED)
         ops, kernels = profile_step(run, place.wait, cuda=place.device.type == "cuda", steps=steps)
         return replace(found, ops=ops, kernels=kernels)
-
-
-def _steps(together_s: float, once_s: float, bounds: tuple[int, int]) -> int:
-    """How many steps of so long last as long together, within bounds."""
-    least, most = bounds
-    return max(least, min(most, math.ceil(together_s / max(1e-9, once_s))))
 
 
 def _ways(place: Place) -> dict[str, Callable[[Step, torch.device], Run]]:

@@ -88,7 +88,7 @@ GRADIENTS = (*_SCALED_GRADIENTS, *_HEADS_LAST_GRADIENTS, _FLEX_GRADIENT)
 
 @rule(*_SCALED, _FLEX, timed_as=Family.ATTENTION)
 def attention(op: Op) -> Cost:
-    """Two products, 2·b·h·p·(d + e), p pairs of query and key: s·t, or those that a mask leaves.
+    """Two products, 2·b·h·p·(d + e), p pairs of query and key: s·t, or what causality or a mask's function leaves.
 
     A score costs scale, maximum, subtraction, sum and one exp, an output one division. A mask is added to each score.
     """
@@ -185,5 +185,3 @@ def _pairs(op: Op, queries: Size, s: Size, t: Size) -> Size:
     if op.attrs.get("custom_mask_type") == 1 and op.attrs.get("packed_keys") is None:  # from the upper left
         return product((op.inputs[0].shape[0], score_pairs(s, t, causal=True)))
     return floor_div(product((queries, total((t, t, product((-1, s)), 1)))), 2)
-
-

@@ -78,7 +78,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def seconds(made: Case, bench: Bench, samples: int = 5) -> float:
-    return prepare(made, bench, 1, samples).sample()
+    return prepare(made, bench, samples).sample()
 
 
 def test_issuing_waits_for_nothing(bench: Bench) -> None:
@@ -97,7 +97,7 @@ def test_a_launch_on_an_idle_gpu_is_seen_to_its_end(bench: Bench) -> None:
 
 def test_graphs(bench: Bench) -> None:
     assert seconds(case("launch_graph", nodes=100), bench) == pytest.approx(9e-6)
-    prepared = prepare(case("graph_node", nodes=100), bench, 1, 5)
+    prepared = prepare(case("graph_node", nodes=100), bench, 5)
     # The first event stands before the launch of 9 µs, then 100 kernels of 2 µs: 2.09 µs each
     assert prepared.sample() == pytest.approx(2.09e-6)
     assert prepared.inner == 100
@@ -127,14 +127,14 @@ def test_bursts_follow_a_rest_and_sustained_blocks_follow_each_other(
 ) -> None:
     gpu = bench.cuda
     monkeypatch.setattr(host_bench, "calls_of", lambda *_: SimpleNamespace(calls=(gpu.call,)))
-    burst = prepare(case("burst", m=8, n=8, k=8, milliseconds=2), bench, 9, 40)
+    burst = prepare(case("burst", m=8, n=8, k=8, milliseconds=2), bench, 40)
     # A call alone takes 31 µs: 65 of them fill 2 ms. One after another each takes the GPU 20 µs, after the first was
     # issued in 4 and before the wait of 7.
-    assert (burst.inner, burst.samples, burst.warmup) == (65, 5, 0)
+    assert (burst.inner, burst.samples, burst.warms_up) == (65, 5, False)
     before = gpu.now
     assert burst.sample() == pytest.approx((65 * 20e-6 + 11e-6) / 65)
     assert gpu.now - before == pytest.approx(0.3 + 2 * 7e-6 - 7e-6 + 65 * 20e-6 + 4e-6 + 7e-6)
-    sustained = prepare(case("sustained", m=8, n=8, k=8, milliseconds=400), bench, 9, 40)
+    sustained = prepare(case("sustained", m=8, n=8, k=8, milliseconds=400), bench, 40)
     # 400 ms in 40 blocks of 10 ms: 323 calls each
     assert (sustained.inner, sustained.samples) == (323, 40)
     before = gpu.now
