@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -22,6 +22,8 @@ from rooflinekit.errors import SpecError, nearest, printable
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
+
+Model = TypeVar("Model", bound=BaseModel)
 
 MAX_BYTES = 2**20
 _MAX_DEPTH = 16  # a specification nests three levels
@@ -57,6 +59,14 @@ def read_mapping(source: Path | Traversable, label: str) -> dict[str, Any]:
         kind = "a list" if isinstance(value, list) else f"the single value {value!r:.40}"
         raise SpecError(f"{label}: expected a mapping of keys to values; got {kind}")
     return value
+
+
+def read_record(kind: type[Model], source: Path | Traversable, label: str) -> Model:
+    """The file as a record of pydantic's. Raises SpecError as `read_mapping` does, and with what does not fit."""
+    try:
+        return kind.model_validate(read_mapping(source, label))
+    except ValidationError as error:
+        raise SpecError(one_line(error, kind, label)) from error
 
 
 def _text(source: Path | Traversable, label: str) -> str:

@@ -31,18 +31,19 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from rooflinekit.calibrate.campaigns.operators import OPS, STORED, MeasuredOp
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.errors import InputError, SpecError, nearest
 from rooflinekit.hardware.specs import data_dir
-from rooflinekit.hardware.yaml_file import one_line, read_mapping
+from rooflinekit.hardware.yaml_file import read_record
 
 Kind = Literal["cuda", "cpu"]
 
 #: Ten times the plan `full`.
 _MOST_CASES, _MOST_SAMPLES, _MOST_ROUNDS, _MOST_IN_ALL = 50_000, 10_000, 100, 50_000_000
+_Count = Annotated[int, Field(ge=0)]
 _Positive = Annotated[int, Field(ge=1)]
 
 
@@ -112,9 +113,6 @@ class _Range(_Record):
         return list(dict.fromkeys(round(float(value)) for value in np.geomspace(self.start, self.to, self.count)))
 
 
-_Count = Annotated[int, Field(ge=0)]
-
-
 class _Cases(_Record):
     op: str | list[str]
     dtypes: list[str]
@@ -151,10 +149,7 @@ def plan_names() -> tuple[str, ...]:
 def load_plan(name_or_path: str, kind: Kind, threads: int = 1) -> Plan:
     """A plan's part for a device of `threads` CPU threads. Raises InputError for the name, SpecError for the file."""
     source, label = _source(name_or_path)
-    try:
-        file = _File.model_validate(read_mapping(source, label))
-    except ValidationError as error:
-        raise SpecError(one_line(error, _File, label)) from error
+    file = read_record(_File, source, label)
     part = file.cuda if kind == "cuda" else file.cpu
     if part is None:
         raise SpecError(f"{label}: has no cases for {kind}; add a part '{kind}:'")

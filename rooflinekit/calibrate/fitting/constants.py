@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS, ELEMENTWISE
 from rooflinekit.model.algorithms import CUDNN, MIOPEN
 from rooflinekit.model.stated import Constant
 
@@ -33,8 +36,14 @@ class Description:
         return Constant(value=value, stderr=stderr, unit=self.unit, meaning=self.meaning, source=source)
 
 
+def stated(descriptions: Mapping[str, Description]) -> Mapping[str, Constant]:
+    """Every constant as it is before any measurement."""
+    return MappingProxyType({name: d.constant(d.start, d.spread, d.source) for name, d in descriptions.items()})
+
+
 _CPU = 5.0  # how much further than GPUs from each other a CPU may be from them
 _STATED = "stated default"
+_MEASURABLE = f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"
 _FITTED = "starting point of the fit"
 
 _d = Description
@@ -228,18 +237,14 @@ STATED: dict[str, tuple[float, float, str]] = {
     "share ethernet": (0.75, 0.2, f"{_STATED}: TCP of one stream"),
     "hop ethernet": (1.0e-5, 0.7, f"{_STATED}: NCCL's proxy thread and two copies, beside the network's own latency"),
     "chunk ethernet": (2.0e-5, 0.7, _STATED),
-    "share infiniband": (
-        0.90,
-        0.1,
-        f"{_STATED}: 45 of 50 GB/s, as nccl-tests are reported to reach",
-    ),
+    "share infiniband": (0.90, 0.1, f"{_STATED}: 45 of 50 GB/s, as nccl-tests are reported to reach"),
     "hop infiniband": (4.0e-6, 0.7, f"{_STATED}: NCCL's proxy thread, beside the network's own latency"),
     "chunk infiniband": (8.0e-6, 0.7, _STATED),
-    "share loopback": (0.05, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
-    "hop loopback": (2.5e-5, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
-    "chunk loopback": (1.0e-5, 1.0, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
-    "copy_share cpu": (0.02, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
-    "start cpu": (3.0e-5, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
+    "share loopback": (0.05, 0.7, _MEASURABLE),
+    "hop loopback": (2.5e-5, 0.7, _MEASURABLE),
+    "chunk loopback": (1.0e-5, 1.0, _MEASURABLE),
+    "copy_share cpu": (0.02, 0.7, _MEASURABLE),
+    "start cpu": (3.0e-5, 0.7, _MEASURABLE),
 }
 
 
@@ -293,15 +298,12 @@ class Stage:
 
 _HALF = frozenset({"fp16", "bf16"})
 _SINGLE = frozenset({"fp32"})
-_CONVOLUTIONS = frozenset({"conv_fwd", "conv_bwd_data", "conv_bwd_weight"})
-_ELEMENTWISE = frozenset(
-    {"add", "mul", "div", "pow", "addu", "mulu", "divu", "powu", "relu", "gelu", "tanh", "llm_add", "quantize"}
-)
+_CONVOLUTIONS = frozenset(CONVOLUTIONS)
 
 STAGES = (
     Stage(
         name="streams",
-        ops=_ELEMENTWISE | {"llm_norm", "llm_act", "llm_gelu", "llm_rope"},
+        ops=frozenset({*ELEMENTWISE, "llm_add", "quantize", "llm_norm", "llm_act", "llm_gelu", "llm_rope"}),
         dtypes=_HALF | _SINGLE,
         constants=(
             "memory_share", "early_memory", "kernel_ramp_cycles", "l2_bytes_per_clock", "cache_share", "access_cycles",
@@ -352,9 +354,7 @@ STAGES = (
         name="convolutions on the CUDA cores",
         ops=_CONVOLUTIONS,
         dtypes=_SINGLE,
-        constants=(
-            "simt_convolution", "simt_weight",
-        ),
+        constants=("simt_convolution", "simt_weight"),
         library=CUDNN,
     ),
     Stage(
@@ -369,10 +369,8 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_HALF | _SINGLE,
         constants=(
-            "miopen_simt", "miopen_simt_weight",
-            "miopen_latency_cycles",
-            "miopen_half", "emulated_half", "untuned_bf16", "naive_cycles",
-            "repeat_gap",
+            "miopen_simt", "miopen_simt_weight", "miopen_latency_cycles", "miopen_half", "emulated_half",
+            "untuned_bf16", "naive_cycles", "repeat_gap",
         ),
         library=MIOPEN,
     ),

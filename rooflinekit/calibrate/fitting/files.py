@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from rooflinekit.calibrate.fitting.constants import CONSTANTS, ENERGY_CONSTANTS, LINK_CONSTANTS, Description
+from rooflinekit.calibrate.fitting.constants import CONSTANTS, ENERGY_CONSTANTS, LINK_CONSTANTS, Description, stated
 from rooflinekit.errors import SpecError
 from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import data_dir
-from rooflinekit.hardware.yaml_file import one_line, read_mapping
+from rooflinekit.hardware.yaml_file import read_record
 from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.families import complete
 from rooflinekit.model.machine import Calibration, PowerConstants, Spread
@@ -112,10 +112,7 @@ def _kind(name: str) -> str:
 def read_fit(kind: type[_File], file: Path | Traversable, label: str = "", *, strict: bool = False) -> _File:
     """What a file holds. Raises SpecError for another form, unknown constants and, `strict`, values out of range."""
     label = label or str(file)
-    try:
-        found = kind.model_validate(read_mapping(file, label))
-    except ValidationError as error:
-        raise SpecError(one_line(error, kind, label)) from error
+    found = read_record(kind, file, label)
     unknown = sorted(name for name in found.constants if _kind(name) not in kind.known)
     whole = kind is not LinkFile and found.name in (PRIORS, ENERGY)
     missing = sorted(set(kind.known) - set(found.constants)) if whole else []
@@ -301,5 +298,4 @@ def write_power(found: PowerConstants, file: Path, head: str) -> None:
 
 def stated_power() -> PowerConstants:
     """The constants before any measurement."""
-    stated = {name: about.constant(about.start, about.spread, about.source) for name, about in ENERGY_CONSTANTS.items()}
-    return PowerConstants(constants=MappingProxyType(stated), spread=0.3)
+    return PowerConstants(constants=stated(ENERGY_CONSTANTS), spread=0.3)

@@ -14,7 +14,7 @@ import numpy as np
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.operators import OPS
-from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES
+from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES, stated
 from rooflinekit.calibrate.fitting.files import PRIORS, architecture_of, load_constants
 from rooflinekit.calibrate.fitting.hierarchical_fit import Estimate, Solution, fit
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
@@ -49,13 +49,7 @@ class Refit:
 
 def machines_of(gpus: Iterable[str]) -> dict[str, Machine]:
     """The GPUs as specified, with the constants from which fits start."""
-    start = Calibration(
-        name="start",
-        constants=MappingProxyType(
-            {name: about.constant(about.start, about.spread, about.source) for name, about in CONSTANTS.items()}
-        ),
-        spreads=MappingProxyType({}),
-    )
+    start = Calibration(name="start", constants=stated(CONSTANTS), spreads=MappingProxyType({}))
     return {gpu: Machine.of(load_device(gpu), start) for gpu in gpus}
 
 
@@ -136,17 +130,13 @@ def errors_of(
     harness: Solution,
 ) -> tuple[dict[tuple[str, str], Floats], dict[tuple[str, str], Floats]]:
     """ln(measured / predicted) by GPU and family, and the predicted seconds in the same order."""
-    errors: dict[tuple[str, str], list[Floats]] = defaultdict(list)
-    times: dict[tuple[str, str], list[Floats]] = defaultdict(list)
+    found: dict[tuple[str, str], list[list[Floats]]] = defaultdict(lambda: [[], []])
     for o in observations:
         predicted = o.predict(machines[o.gpu].with_values(values[o.gpu]), harness.harness(o.host))
-        errors[o.gpu, o.residuals].append(np.log(o.seconds / predicted))
-        times[o.gpu, o.residuals].append(predicted)
-    return _joined(errors), _joined(times)
-
-
-def _joined(parts: Mapping[tuple[str, str], Sequence[Floats]]) -> dict[tuple[str, str], Floats]:
-    return {key: np.concatenate(several) for key, several in parts.items()}
+        for column, part in zip(found[o.gpu, o.residuals], (np.log(o.seconds / predicted), predicted), strict=True):
+            column.append(part)
+    errors, times = ({key: np.concatenate(columns[i]) for key, columns in found.items()} for i in (0, 1))
+    return errors, times
 
 
 def starts_of(
@@ -185,27 +175,24 @@ def _own(
     gpu: str, relatives: Sequence[str], solution: Solution, errors: Errors, times: Times, known: Mapping[str, Spread]
 ) -> Calibration:
     """What differs from an unmeasured GPU: told by this GPU's measurements, else by its relatives'."""
-    constants = _deviating(solution, gpu, relatives)
-    spreads = {
-        family: shrunk(spread_of([e], [times[name, family]]), len(e), known[family])
-        for (name, family), e in sorted(errors.items())
-        if name == gpu
-    }
-    return Calibration(name=gpu, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
+    constants = MappingProxyType(_deviating(solution, gpu, relatives))
+    return Calibration(name=gpu, constants=constants, spreads=_spreads(gpu, errors, times, known))
+
+
+def _spreads(gpu: str, errors: Errors, times: Times, known: Mapping[str, Spread]) -> Mapping[str, Spread]:
+    """Of each family on a GPU, steadied by what is known of the family from elsewhere."""
+    own = {family: [one, times[name, family]] for (name, family), one in sorted(errors.items()) if name == gpu}
+    return MappingProxyType(
+        {family: shrunk(spread_of([e], [s]), len(e), known[family]) for family, (e, s) in own.items()}
+    )
 
 
 def _architectures(machines: Mapping[str, Machine], solution: Solution) -> dict[str, Calibration]:
     kinds: dict[str, list[str]] = defaultdict(list)
     for gpu, machine in machines.items():
         kinds[architecture_of(machine.device)].append(gpu)
-    return {
-        kind: Calibration(
-            name=kind,
-            constants=MappingProxyType(_deviating(solution, "", gpus)),
-            spreads=MappingProxyType({}),
-        )
-        for kind, gpus in kinds.items()
-    }
+    told = {kind: MappingProxyType(_deviating(solution, "", gpus)) for kind, gpus in kinds.items()}
+    return {kind: Calibration(name=kind, constants=told[kind], spreads=MappingProxyType({})) for kind in kinds}
 
 
 def _deviating(solution: Solution, gpu: str, relatives: Sequence[str]) -> dict[str, Constant]:
@@ -283,27 +270,21 @@ def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) 
     stages = [replace(stage, constants=(), own=(*stage.constants, *stage.own)) for stage in STAGES]
     solution = fit(observations, {device.name: machine}, stages, unfitted)
 
-    def by_family(values: Mapping[str, float]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Errors and predicted times."""
-        both = errors_of(observations, {device.name: machine}, {device.name: values}, solution)
-        errors, times = ({family: parts for (_, family), parts in found.items()} for found in both)
-        return errors, times
-
     values = solution.values(device.name)
-    errors, times = by_family(values)
-    errors_before, _ = by_family(unfitted.values())
+    (errors, times), (errors_before, _) = (
+        errors_of(observations, {device.name: machine}, {device.name: one}, solution)
+        for one in (values, unfitted.values())
+    )
     return OwnFit(
         calibration=_calibration(device, solution, errors, times, shared),
-        errors=errors,
-        errors_before=errors_before,
+        errors={family: one for (_, family), one in errors.items()},
+        errors_before={family: one for (_, family), one in errors_before.items()},
         worst=_worst(observations, machine.with_values(values), solution),
         left_out=sum(map(len, everything)) - sum(map(len, observations)),
     )
 
 
-def _calibration(
-    device: Device, solution: Solution, errors: Mapping[str, Floats], times: Mapping[str, Floats], shared: Calibration
-) -> Calibration:
+def _calibration(device: Device, solution: Solution, errors: Errors, times: Times, shared: Calibration) -> Calibration:
     """What the measurements tell, and what the architecture has of its own: all in which the device is not any GPU."""
     any_gpu = load_constants().constants
     constants = {key: one for key, one in shared.constants.items() if one != any_gpu.get(key)}
@@ -311,12 +292,8 @@ def _calibration(
         own = solution.estimates.get((device.name, constant))
         if own is not None and own.deviates(CONSTANTS[constant].differs(device.kind)):
             constants[constant] = CONSTANTS[constant].constant(value, own.stderr, "rooflinekit calibrate")
-    known = complete(shared.spreads)
-    spreads = {
-        family: shrunk(spread_of([parts], [times[family]]), len(parts), known[family])
-        for family, parts in sorted(errors.items())
-    }
-    return Calibration(name=device.name, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
+    spreads = _spreads(device.name, errors, times, complete(shared.spreads))
+    return Calibration(name=device.name, constants=MappingProxyType(constants), spreads=spreads)
 
 
 def _worst(observations: Sequence[Observations], machine: Machine, harness: Solution) -> tuple[Miss, ...]:
