@@ -11,6 +11,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def record() -> str:
     ]
     head = record_file.Head(device="d", plan="p", digest="0", units=2, environment={"os": "linux"})
     lines, check = [], ""
-    for document in (record_file._head_document(head), *map(record_file._document, measured), {"finished": 2}):
+    for document in (record_file._head_document(head), *map(asdict, measured), {"finished": 2}):
         line, check = record_file._line(document, check)
         lines.append(line)
     return "".join(lines)

@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,7 @@ from rooflinekit.calibrate.campaigns.operators import check_ops
 from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.files import read_text, write_text
 from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.op import nothing
 
 TIMINGS = ("profiler", "alone", "rested", "graph", "backend", "event")
 _MOST_COLUMNS = 100
@@ -45,18 +47,21 @@ HEADER = ("gpu", "source", "licence", "timing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Campaign:
-    """Measurements of one GPU from one source, timed in one way. `rows` holds op, dtype, sizes and seconds.
+class Table:
+    """Measurements from one source, timed in one way. notes: what else the head of its file says: the environment."""
 
-    notes: what else the head of its file says, such as the environment.
-    """
-
-    gpu: str
     source: str
     licence: str
     timing: str
     rows: pd.DataFrame
-    notes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    notes: Mapping[str, str] = field(default_factory=nothing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign(Table):
+    """Of ops on one GPU: `rows` holds op, dtype, sizes and seconds."""
+
+    gpu: str
 
     @property
     def calls(self) -> float:
@@ -98,20 +103,22 @@ def read_campaign(file: Path) -> Campaign:
         raise CampaignError(f"{file}: expected columns op, dtype and seconds; {', '.join(missing)} is missing")
     if rows.empty:
         raise CampaignError(f"{file}: expected at least one measurement; got none")
-    seconds = pd.to_numeric(rows["seconds"], errors="coerce")
-    wrong = np.flatnonzero(~(seconds > 0) | ~np.isfinite(seconds))
-    if wrong.size:
-        got, line = rows["seconds"].tolist()[wrong[0]], _row_lines(text)[wrong[0]]
+    if (wrong := first_wrong(rows["seconds"])) is not None:
+        place, got = wrong
+        line = _row_lines(text)[place]
         raise CampaignError(f"{file}: line {line}: seconds: expected a positive number; got {got!r:.60}")
     try:
         check_ops(rows.set_axis(_row_lines(text)[: len(rows)]))
     except InputError as error:
         raise CampaignError(f"{file}: {re.sub('^row ', 'line ', str(error))}") from error
-    return Campaign(
-        **{key: head[key] for key in HEADER},
-        rows=rows.assign(seconds=seconds),
-        notes=MappingProxyType({key: text for key, text in head.items() if key not in HEADER}),
-    )
+    return Campaign(**head, rows=rows.assign(seconds=pd.to_numeric(rows["seconds"])))
+
+
+def first_wrong(column: pd.Series) -> tuple[int, object] | None:
+    """Place and value of the first that is no positive number; None where all are."""
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float)
+    wrong = np.flatnonzero(~(numbers > 0) | ~np.isfinite(numbers))
+    return (int(wrong[0]), column.tolist()[wrong[0]]) if wrong.size else None
 
 
 def read_rows(file: Path, text: str) -> pd.DataFrame:
@@ -131,8 +138,11 @@ def _row_lines(text: str) -> list[int]:
     return [number for number, line in lines if line.partition("#")[0].strip()][1:]
 
 
-def read_head(file: Path, text: str, keys: Iterable[str], timings: Sequence[str]) -> dict[str, str]:
-    """What the comments at the head of a campaign say. Raises CampaignError where a key is missing, or wrong."""
+def read_head(file: Path, text: str, keys: Sequence[str], timings: Sequence[str]) -> dict[str, Any]:
+    """What the comments at the head of a campaign say of each key, and all else that they say as `notes`.
+
+    Raises CampaignError where a key is missing, or wrong.
+    """
     found: dict[str, str] = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -153,11 +163,13 @@ def read_head(file: Path, text: str, keys: Iterable[str], timings: Sequence[str]
             raise CampaignError(f"{file}: torch: {str(error).partition(': ')[2]}") from error
     if found["timing"] not in timings:
         raise CampaignError(f"{file}: timing: expected {', '.join(timings)}; got {found['timing']!r:.60}")
-    return found
+    notes = {key: said for key, said in found.items() if key not in keys}
+    return {**{key: found[key] for key in keys}, "notes": MappingProxyType(notes)}
 
 
-def head_text(head: Mapping[str, str]) -> str:
-    """The comments at the head of a campaign."""
+def head_text(campaign: Table, keys: Sequence[str], notes: Mapping[str, str] | None = None) -> str:
+    """The comments at the head of a file; `notes` stand there too."""
+    head = {key: getattr(campaign, key) for key in keys} | dict(campaign.notes) | dict(notes or {})
     return "".join(f"# {key}: {value}\n" for key, value in head.items())
 
 
@@ -172,10 +184,9 @@ def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | No
 
 def campaign_text(campaign: Campaign, notes: Mapping[str, str] | None = None) -> str:
     """What a file of the campaign holds; `notes` stand at its head too."""
-    head = {key: getattr(campaign, key) for key in HEADER} | dict(campaign.notes) | dict(notes or {})
     rows = campaign.rows.dropna(axis="columns", how="all")
     whole = {str(name): rows[name].astype("Int64") for name in rows if _whole(rows[name])}
-    return head_text(head) + str(rows.assign(**whole).to_csv(index=False, float_format="%.6g"))
+    return head_text(campaign, HEADER, notes) + str(rows.assign(**whole).to_csv(index=False, float_format="%.6g"))
 
 
 def _whole(column: pd.Series) -> bool:

@@ -67,24 +67,12 @@ def _written(dtype: DType) -> DType:
 # --- products --------------------------------------------------------------------------------------------------------
 
 
-def _product(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-    """[m, k] × [k, n], b of them where there are several."""
-    batch = (b,) if (b := size.get("b", 0)) > 1 else ()
-    x, weight, y = _factors(dtype, size, batch)
-    return (_op("aten.bmm" if batch else "aten.mm", (x, weight), y),)
-
-
-def _factors(dtype: DType, size: Sizes, batch: tuple[Number, ...]) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
-    m, n, k = (size[name] for name in "mnk")
-    return (
-        _tensor("x", dtype, *batch, m, k), _tensor("weight", dtype, *batch, k, n),
-        _tensor("y", _written(dtype), *batch, m, n),
-    )  # fmt: skip
-
-
-def _batched(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-    x, weight, y = _factors(dtype, size, (size["b"],))
-    return (_op("aten.bmm", (x, weight), y),)
+def _product(dtype: DType, size: Sizes, *, batched: bool = False) -> tuple[Op, ...]:
+    """[m, k] × [k, n], b of them where there are several, or where they are called a batch."""
+    m, n, k, b = size["m"], size["n"], size["k"], size.get("b", 0)
+    batch = (b,) if batched or b > 1 else ()
+    factors = _tensor("x", dtype, *batch, m, k), _tensor("weight", dtype, *batch, k, n)
+    return (_op("aten.bmm" if batch else "aten.mm", factors, _tensor("y", _written(dtype), *batch, m, n)),)
 
 
 def _linear(dtype: DType, size: Sizes) -> tuple[Op, ...]:
@@ -137,9 +125,12 @@ def _elementwise(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
     return (_op(kind, (x, other) if op in _BINARY else (x,), y, **attrs),)
 
 
-def _softmax(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-    x, y = (_tensor(name, dtype, size["rows"], size["cols"]) for name in "xy")
-    return (_op("aten._softmax", (x,), y, dim=-1),)
+def _plain(
+    kind: str, dtype: DType, size: Sizes, *, halves: int = 1, out: DType | None = None, **attrs: Any
+) -> tuple[Op, ...]:
+    """[rows, cols] of one tensor of as many halves of each row, in the format `out`."""
+    rows, cols = size["rows"], size["cols"]
+    return (_op(kind, (_tensor("x", dtype, rows, halves * cols),), _tensor("y", out or dtype, rows, cols), **attrs),)
 
 
 def _layer_norm(dtype: DType, size: Sizes) -> tuple[Op, ...]:
@@ -152,23 +143,11 @@ def _layer_norm(dtype: DType, size: Sizes) -> tuple[Op, ...]:
     return (_op("aten.native_layer_norm", (x, gain, shift), y, *statistics, **attrs),)
 
 
-def _served(kind: str, dtype: DType, size: Sizes, *, halves: int = 1, out: DType | None = None) -> tuple[Op, ...]:
-    """A serving library's kernel on [rows, cols], of as many halves of each row."""
-    rows, cols = size["rows"], size["cols"]
-    x, y = _tensor("x", dtype, rows, halves * cols), _tensor("y", out or dtype, rows, cols)
-    return (_op(f"serving.{kind}", (x,), y),)
-
-
 def _reduction(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
     rows, cols = size["rows"], size["cols"]
     x, kept = _tensor("x", dtype, rows, cols), cols if op == "sum_first" else rows
     dim = (0 if op == "sum_first" else -1,)
     return (_op(f"aten.{op.removesuffix('_first')}", (x,), _tensor("y", dtype, kept), dim=dim),)
-
-
-def _cast(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
-    shape = size["rows"], size["cols"]
-    return (_op("aten._to_copy", (_tensor("x", dtype, *shape),), _tensor("y", STORED[CASTS[op]], *shape)),)
 
 
 def _stream(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
@@ -277,23 +256,23 @@ def _attention_backward(dtype: DType, size: Sizes) -> tuple[Op, ...]:
 _MAKERS: Mapping[str, _Maker] = MappingProxyType(
     {
         "mm": _product,
-        "bmm": _batched,
+        "bmm": partial(_product, batched=True),
         "linear": _linear,
         "mm_quantized": _quantized_product,
         "mm_nvfp4": _four_bit_product,
         "mm_int8": partial(_packed_product, 8),
         "mm_int4": partial(_packed_product, 4),
         **{op: partial(_elementwise, op) for op in ELEMENTWISE},
-        "softmax": _softmax,
+        "softmax": partial(_plain, "aten._softmax", dim=-1),
         "layernorm": _layer_norm,
-        "quantize": partial(_served, "scale_to_eight_bits", out=DType.INT8),
-        "llm_norm": partial(_served, "rms_norm"),
-        "llm_act": partial(_served, "gated_activation", halves=2),
-        "llm_gelu": partial(_served, "activation"),
-        "llm_rope": partial(_served, "rope_and_cache"),
+        "quantize": partial(_plain, "serving.scale_to_eight_bits", out=DType.INT8),
+        "llm_norm": partial(_plain, "serving.rms_norm"),
+        "llm_act": partial(_plain, "serving.gated_activation", halves=2),
+        "llm_gelu": partial(_plain, "serving.activation"),
+        "llm_rope": partial(_plain, "serving.rope_and_cache"),
         "llm_add": partial(_elementwise, "add"),
         **{op: partial(_reduction, op) for op in REDUCTIONS},
-        **{op: partial(_cast, op) for op in CASTS},
+        **{op: partial(_plain, "aten._to_copy", out=STORED[written]) for op, written in CASTS.items()},
         **{op: partial(_stream, op) for op in STREAMS},
         **{op: partial(_gather, op) for op in GATHERS},
         "transpose": _transposition,

@@ -151,16 +151,14 @@ class Problem:
     known: Solution
     near: Solution | None = None
     by_count: bool = False
-    keys: list[Key] = field(default_factory=list)
-    spread: list[float] = field(default_factory=list)
-    start: list[float] = field(default_factory=list)
+    priors: dict[Key, tuple[float, float]] = field(default_factory=dict)  # where to begin, and how far that may be off
 
     def solve(self) -> None:
         """Finds the stage's parameters, and adds them with their errors to what is known."""
         self._parameters()
-        start, spread = np.array(self.start), np.array(self.spread)
+        start, spread = np.array(list(self.priors.values())).reshape(-1, 2).T
         near = self.near.estimates if self.near else {}
-        first = np.array([near[key].log if key in near else own for key, own in zip(self.keys, start, strict=True)])
+        first = np.array([near[key].log if key in near else own for key, own in zip(self.priors, start, strict=True)])
         x, covariance = estimate(
             self._residuals,
             start,
@@ -170,8 +168,8 @@ class Problem:
             jacobian=self._jacobian,
             gain=_GAIN_NEAR if near else _GAIN,
         )
-        places = {key: i for i, key in enumerate(self.keys)}
-        for a, b in combinations([name for kind, name in self.keys if kind == ""], 2):
+        places = {key: i for i, key in enumerate(self.priors)}
+        for a, b in combinations([name for kind, name in self.priors if kind == ""], 2):
             i, j = places["", a], places["", b]
             self.known.correlations[a, b] = float(covariance[i, j] / np.sqrt(covariance[i, i] * covariance[j, j]))
         for key, i in places.items():
@@ -185,8 +183,8 @@ class Problem:
     def take(self, solved: Solution) -> None:
         """Adds the stage's parameters as they were found on the same measurements."""
         self._parameters()
-        self.known.estimates |= {key: solved.estimates[key] for key in self.keys}
-        shared = {name for kind, name in self.keys if kind == ""}
+        self.known.estimates |= {key: solved.estimates[key] for key in self.priors}
+        shared = {name for kind, name in self.priors if kind == ""}
         self.known.correlations |= {pair: r for pair, r in solved.correlations.items() if shared.issuperset(pair)}
 
     def _parameters(self) -> None:
@@ -194,37 +192,32 @@ class Problem:
         for name in (*self.stage.constants, *self.stage.own):
             about = CONSTANTS[name]
             if name not in self.stage.own:
-                self._add(("", name), np.log(about.start), about.spread)
+                self.priors["", name] = np.log(about.start), about.spread
             for gpu in gpus:
                 if differs := about.differs(self.machines[gpu].device.kind):
                     told = self.known.estimates.get((gpu, name))  # by an earlier stage, which this one goes on from
-                    self._add((gpu, name), told.log if told else 0.0, told.stderr if told else differs)
+                    self.priors[gpu, name] = (told.log, told.stderr) if told else (0.0, differs)
         for host in sorted({o.host for o in self.observations}):
             timings = {o.timing for o in self.observations if o.host == host}
             for part in (part for timing, parts in _PARTS.items() if timing in timings for part in parts):
                 start, spread = _HARNESS[part]
                 if (f"host {host}", part) not in self.known.estimates:  # the first stage that sees a host tells
-                    self._add((f"host {host}", part), np.log(start), spread)
+                    self.priors[f"host {host}", part] = np.log(start), spread
         events = sorted({(o.op, o.host) for o in self.observations if o.timing == "event" and o.op != "add"})
         for op in dict.fromkeys(op for op, _ in events):
-            self._add(("op", op), 0.0, _OP_SPREAD)
+            self.priors["op", op] = 0.0, _OP_SPREAD
         for op, host in events:
-            self._add((f"host {host}", f"dispatch:{op}"), 0.0, _OP_BETWEEN)
-
-    def _add(self, key: Key, start: float, spread: float) -> None:
-        self.keys.append(key)
-        self.start.append(float(start))
-        self.spread.append(spread)
+            self.priors[f"host {host}", f"dispatch:{op}"] = 0.0, _OP_BETWEEN
 
     def _bounds(self, start: Floats) -> tuple[Floats, Floats]:
         low, high = start - 3.0, start + 3.0
-        for i, (kind, name) in enumerate(self.keys):
+        for i, (kind, name) in enumerate(self.priors):
             if kind == "":
                 low[i], high[i] = np.log(CONSTANTS[name].low) - 1e-9, np.log(CONSTANTS[name].high) + 1e-9
         return low, high
 
     def _solution(self, x: Floats) -> Solution:
-        tried = {key: Estimate(log=float(log), stderr=0.0) for key, log in zip(self.keys, x, strict=True)}
+        tried = {key: Estimate(log=float(log), stderr=0.0) for key, log in zip(self.priors, x, strict=True)}
         return Solution(estimates={**self.known.estimates, **tried})
 
     def _on_gpus(self, solution: Solution, gpu: str = "") -> list[Floats | None]:
@@ -267,12 +260,12 @@ class Problem:
         offsets = np.cumsum([0, *(len(o) for o in self.observations)])
         jacobian = np.zeros((offsets[-1], len(x)))
         own: dict[str, list[int]] = defaultdict(list)  # constants that every GPU has of its own, and their places
-        for i, (kind, name) in enumerate(self.keys):
+        for i, (kind, name) in enumerate(self.priors):
             if kind in self.machines:
                 own[name].append(i)
         count = len({o.gpu for o in self.observations})
         own = {name: places for name, places in own.items() if len(places) == count}
-        for i, key in enumerate(self.keys):
+        for i, key in enumerate(self.priors):
             if key[0] == "" and key[1] in own:
                 continue
             moved = x.copy()
@@ -285,7 +278,7 @@ class Problem:
             for j, (error, before) in enumerate(zip(errors, base, strict=True)):
                 if error is not None and before is not None:
                     jacobian[offsets[j] : offsets[j + 1], i] = (error - before) / _STEP
-        for i, (kind, name) in enumerate(self.keys):
+        for i, (kind, name) in enumerate(self.priors):
             if kind == "" and name in own:
                 jacobian[:, i] = jacobian[:, own[name]].sum(axis=1)
         return jacobian

@@ -7,8 +7,9 @@ instead of the start, is fitted beside the constants and belongs to none of them
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,7 +18,7 @@ import pandas as pd
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Recorded
-from rooflinekit.calibrate.campaigns.campaign import head_text, read_head, read_rows
+from rooflinekit.calibrate.campaigns.campaign import Table, first_wrong, head_text, read_head, read_rows
 from rooflinekit.calibrate.fitting.constants import (
     DEVICE_PARTS,
     HOST_PARTS,
@@ -49,9 +50,8 @@ from rooflinekit.model.stated import Constant
 
 _WEIGHT = 40.0  # measurements that a group counts as, however many it has
 _WAIT = (1e-5, 1.5)  # s, and how far it may be off in log units
-_UNSEEN = {
-    UNSEEN: Spread(random=0.15, systematic=0.4)
-}  # a stated default: networks, links through hosts of other kinds
+#: A stated default: networks, links through hosts of other kinds.
+_UNSEEN = {UNSEEN: Spread(random=0.15, systematic=0.4)}
 #: How far a machine may be from the only one on which such links were measured: stated, widest with a host between.
 _ALONE = {"pcie-peer": 0.12, "pcie-host": 0.4, "pcie-sockets": 0.5, "loopback": 0.03}
 
@@ -68,14 +68,10 @@ class Group:
     sizes: Floats
     seconds: Floats
 
-    @property
-    def sums_in_switch(self) -> bool:
-        """Whether switches add up numbers of the format."""
-        return self.format.startswith(("fp", "bf"))
-
     def predict(self, constants: LinkConstants, wait_s: float | None = None) -> Floats:
         """Seconds by the fastest algorithm. wait_s: instead of the start, where a profiler has timed."""
-        ways = algorithms_of(self.collective, self.route, sums_in_switch=self.sums_in_switch)
+        # switches add up numbers of these formats
+        ways = algorithms_of(self.collective, self.route, sums_in_switch=self.format.startswith(("fp", "bf")))
         timings = [
             ALGORITHMS[way](self.collective, self.sizes, self.route, constants)  # type: ignore[arg-type]
             for way in ways
@@ -102,8 +98,7 @@ def groups_of(campaigns: Sequence[LinkCampaign], keep: Mapping[int, np.ndarray] 
     """The campaigns' rows by what they are of. keep: of a campaign by its number, which rows are taken."""
     found = []
     for number, campaign in enumerate(campaigns):
-        cluster = campaign.description
-        devices = campaign.members
+        cluster, devices = campaign.description, campaign.members
         rows = campaign.rows if keep is None else campaign.rows[keep[number]]
         for (collective, ranks, form), part in rows.groupby(["collective", "ranks", "format"], sort=True):
             pooled = part.groupby("bytes")["seconds"].median()  # versions of a library count once
@@ -124,8 +119,7 @@ def groups_of(campaigns: Sequence[LinkCampaign], keep: Mapping[int, np.ndarray] 
 def fit_links(groups: Sequence[Group], base: LinkConstants | None = None) -> LinkFit:
     """The constants that fit best. base: what is known before: those of other machines; then nothing is shared anew."""
     parameters = _parameters(groups, base)
-    keys, starts, sigmas = zip(*parameters, strict=True)
-    start, sigma = np.array(starts), np.array(sigmas)
+    keys, start, sigma = zip(*parameters, strict=True)
 
     def errors(x: Floats) -> Floats:
         constants, waits = _unpack(dict(zip(keys, x, strict=True)), base)
@@ -137,7 +131,7 @@ def fit_links(groups: Sequence[Group], base: LinkConstants | None = None) -> Lin
         return np.concatenate(parts)
 
     low, high = np.array([_bounds(key, at) for key, at, _ in parameters]).T
-    best, covariance = estimate(errors, start, sigma, low, high, prior_weight=1.0)
+    best, covariance = estimate(errors, np.array(start), np.array(sigma), low, high, prior_weight=1.0)
     values = dict(zip(keys, best, strict=True))
     constants, waits = _unpack(values, base, _errors_of(keys, covariance))
     fit = LinkFit(groups=tuple(groups), constants=constants, waits=MappingProxyType(waits))
@@ -150,13 +144,8 @@ Key = tuple[str, str]  # (constant, ""): shared; (constant, kind): own, relative
 def _parameters(groups: Sequence[Group], base: LinkConstants | None) -> list[tuple[Key, float, float]]:
     """Of each parameter key, start and spread in log units."""
     links = sorted({link.name for g in groups for link in g.route.links})
-    devices = sorted(
-        {
-            "cpu" if device.kind == "cpu" else str(device.compute_capability)
-            for g in groups if not g.source
-            for device in g.route.devices
-        }
-    )  # fmt: skip
+    timed = {device for g in groups if not g.source for device in g.route.devices}
+    devices = sorted({"cpu" if device.kind == "cpu" else str(device.compute_capability) for device in timed})
     own = [(name, kind) for kind in links for name in (HOST_PARTS if kind in THROUGH_HOST else LINK_PARTS)]
     own += [(name, kind) for name in DEVICE_PARTS for kind in devices]
     found: list[tuple[Key, float, float]] = []
@@ -218,9 +207,9 @@ def _stated() -> dict[str, Constant]:
 def _with_spreads(fit: LinkFit) -> LinkConstants:
     """How far the fit is off, by kind of link."""
     found = dict(fit.constants.spreads)
-    by_link: dict[str, list[Floats]] = {}
+    by_link = defaultdict[str, list[Floats]](list)
     for group, errors in zip(fit.groups, fit.errors(), strict=True):
-        by_link.setdefault(group.route.links[-1].name, []).append(errors)
+        by_link[group.route.links[-1].name].append(errors)
     for name, parts in by_link.items():
         found[name] = _spread(parts, _ALONE.get(name, LEAST_SYSTEMATIC))
     return replace(fit.constants, spreads=MappingProxyType(found))
@@ -271,18 +260,13 @@ COLUMNS = ("collective", "ranks", "format", "bytes", "seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkCampaign:
-    """Collectives of one cluster from one source, timed in one way. `rows` has the columns COLUMNS.
+class LinkCampaign(Table):
+    """Collectives of one cluster. `rows` has the columns COLUMNS.
 
     links, devices: the cluster and its node's devices where they have no files: processes of the machine at hand.
     """
 
     cluster: str
-    source: str
-    licence: str
-    timing: str
-    rows: pd.DataFrame
-    notes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     links: Cluster | None = None
     devices: tuple[Device, ...] = ()
 
@@ -305,17 +289,7 @@ def load_link_campaigns(folder: Path) -> tuple[LinkCampaign, ...]:
 def read_link_campaign(file: Path) -> LinkCampaign:
     """One file. Raises CampaignError with the reason for what is not one."""
     text = read_text(file, CampaignError)
-    rows = read_rows(file, text)
-    head = read_head(file, text, HEADER, TIMINGS)
-    _check_rows(rows, file)
-    notes = {key: value for key, value in head.items() if key not in HEADER}
-    cluster, source, licence, timing = (head[key] for key in HEADER)
-    return LinkCampaign(
-        cluster=cluster, source=source, licence=licence, timing=timing, rows=rows, notes=MappingProxyType(notes)
-    )
-
-
-def _check_rows(rows: pd.DataFrame, file: Path) -> None:
+    rows, head = read_rows(file, text), read_head(file, text, HEADER, TIMINGS)
     if list(rows.columns) != list(COLUMNS) or rows.empty:
         raise CampaignError(
             f"{file}: expected columns {','.join(COLUMNS)} and rows below; got {','.join(map(str, rows.columns))}"
@@ -324,21 +298,16 @@ def _check_rows(rows: pd.DataFrame, file: Path) -> None:
     if unknown:
         raise CampaignError(f"{file}: collective: expected {', '.join(COLLECTIVES)}; got {unknown[0]!r:.60}")
     for column in ("ranks", "bytes", "seconds"):
-        numbers = pd.to_numeric(rows[column], errors="coerce").to_numpy(dtype=float)
-        wrong = np.flatnonzero(~(numbers > 0) | ~np.isfinite(numbers))
-        if wrong.size:
-            raise CampaignError(
-                f"{file}: {column}: expected a positive number; got {rows[column].tolist()[wrong[0]]!r:.60}"
-            )
+        if (wrong := first_wrong(rows[column])) is not None:
+            raise CampaignError(f"{file}: {column}: expected a positive number; got {wrong[1]!r:.60}")
+    return LinkCampaign(**head, rows=rows)
 
 
 def write_link_campaign(campaign: LinkCampaign, file: Path) -> None:
     """Writes one file, and the folders above it. Raises OutputError where it cannot be written."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    head = {key: getattr(campaign, key) for key in HEADER} | dict(campaign.notes)
-    write_text(
-        head_text(head) + str(campaign.rows.to_csv(index=False, columns=list(COLUMNS), float_format="%.6g")), file
-    )
+    rows = campaign.rows.to_csv(index=False, columns=list(COLUMNS), float_format="%.6g")
+    write_text(f"{head_text(campaign, HEADER)}{rows}", file)
 
 
 def held_back(rows: pd.DataFrame, among: Sequence[str] = ("collective", "ranks", "format", "bytes")) -> np.ndarray:

@@ -58,13 +58,9 @@ def on_device(step: Step, device: torch.device, dtype: DType | None, sizes: Mapp
 
 def _with_numbers(model: nn.Module, device: torch.device) -> nn.Module:
     """The model with everything that is on the meta device initialized."""
-
-    def empty(tensor: torch.Tensor) -> bool:
-        return tensor.is_meta
-
     for path, module in model.named_modules():
         own = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-        missing = [name for name, tensor in own.items() if empty(tensor)]
+        missing = [name for name, tensor in own.items() if tensor.is_meta]
         if not missing:
             continue
         reset = getattr(module, "reset_parameters", None)
