@@ -76,7 +76,9 @@ def list_rows(
         _check("kind", kind, KINDS)
         devices = tuple(device for device in devices if device.kind == kind)
     devices = _filter(devices, "vendor", vendor, lambda device: (device.vendor,))
-    devices = _filter(devices, "architecture", architecture, _architectures)
+    devices = _filter(
+        devices, "architecture", architecture, lambda one: (one.architecture, *filter(None, (one.compute_capability,)))
+    )
     if memory_min is not None:
         try:
             least = parse_quantity(memory_min, "byte")
@@ -169,11 +171,6 @@ def _filter(
         names = sorted({next(iter(spellings(device))) for device in specs.devices(allow_draft=True)})
         raise InputError(f"{word} {wanted!r}: no device has it{nearest(wanted, names)}; they are {', '.join(names)}")
     return tuple(device for device in devices if squash(wanted) in map(squash, spellings(device)))
-
-
-def _architectures(device: Device) -> Iterable[str]:
-    capability = device.compute_capability
-    return (device.architecture,) if capability is None else (device.architecture, capability)
 
 
 def _check(what: str, word: str, known: Iterable[str]) -> None:

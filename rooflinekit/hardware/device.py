@@ -163,7 +163,8 @@ class Device(Record):
         per_sm, per_block = self.shared_memory_per_sm, self.shared_memory_per_block
         if per_sm is not None and per_block is not None and per_block > per_sm:
             raise ValueError("shared_memory_per_block: expected no more than shared_memory_per_sm")
-        array = self.l1_capacity_per_sm if self._one_array else None
+        # L1 and shared memory are one array in NVIDIA's GPUs since Volta
+        array = self.l1_capacity_per_sm if (self.cuda_capability or (0,))[0] >= 7 else None
         if per_sm is not None and array is not None and per_sm > array:
             raise ValueError("shared_memory_per_sm: expected no more than l1_capacity_per_sm, the array that holds it")
         if max(self.l2_capacity, self.last_level_cache or 0) > self.dram.capacity:
@@ -181,11 +182,6 @@ class Device(Record):
         if self.vendor != "NVIDIA" or not major.isdecimal():
             return None
         return int(major), int(minor) if minor.isdecimal() else 0
-
-    @property
-    def _one_array(self) -> bool:
-        """Whether L1 and shared memory are one array: in NVIDIA's GPUs since Volta."""
-        return (self.cuda_capability or (0,))[0] >= 7
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -325,23 +321,17 @@ def _units(device: Device) -> Iterator[tuple[str, str, str]]:
     yield "  capacity", format_bytes(dram.capacity), ""
     yield "L2", format_bytes(device.l2_capacity), ""
     unit = "SM" if device.kind == "gpu" else "core"
-    optional = (
-        ("last-level cache", device.last_level_cache),
-        (f"L1 per {unit}", device.l1_capacity_per_sm),
-        (f"shared memory per {unit}", device.shared_memory_per_sm),
-        ("  of one block", device.shared_memory_per_block),
-    )
-    for label, capacity in optional:
-        if capacity is not None:
-            yield label, format_bytes(capacity), ""
+    capacities = {
+        "last-level cache": device.last_level_cache,
+        f"L1 per {unit}": device.l1_capacity_per_sm,
+        f"shared memory per {unit}": device.shared_memory_per_sm,
+        "  of one block": device.shared_memory_per_block,
+    }
+    yield from ((label, format_bytes(value), "") for label, value in capacities.items() if value is not None)
     yield f"{unit}s", f"{device.sm_count} × {device.lanes_per_sm} lanes", ""
-    clocks = (
-        ("base", device.clock.base),
-        ("boost", device.clock.boost),
-        ("matrix", device.clock.tensor),
-        ("vector", device.clock.vector),
-    )
-    for label, clock in clocks:
+    own = device.clock
+    clocks = {"base": own.base, "boost": own.boost, "matrix": own.tensor, "vector": own.vector}
+    for label, clock in clocks.items():
         if clock is not None:
             yield f"  {label} clock", format_quantity(clock, "Hz"), ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -212,7 +213,7 @@ class Graph:
         # In a file or another process a graph stands for itself: the model behind it may hold anything.
         # What it keeps for itself (`memo`) is made again.
         kept = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name not in ("fx", "origin")}
-        return _graph, (kept,)
+        return partial(Graph, **kept), ()
 
     def __copy__(self) -> Graph:
         return self  # nothing of it can change
@@ -263,10 +264,6 @@ class Graph:
         import pandas as pd
 
         return pd.DataFrame([op_row(priced) for priced in self.priced])
-
-
-def _graph(kept: Mapping[str, Any]) -> Graph:
-    return Graph(**kept)
 
 
 _SHOWN = ("dims", "sizes", "forced", "parameters", "flop", "matrix_flop", "bytes")

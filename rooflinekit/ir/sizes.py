@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import numbers
+import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,18 +121,7 @@ def product(sizes: Iterable[Size]) -> Size:
     >>> product((2, 3, 4))
     24
     """
-    constant = 1
-    symbolic: list[sympy.Expr] = []
-    for size in sizes:
-        if is_formula(size):
-            symbolic.append(size)
-        else:  # an integer, or a column of them
-            constant *= size
-    if not symbolic:
-        return constant
-    import sympy
-
-    return simplest(sympy.Mul(constant, *symbolic))
+    return _joined(sizes, operator.mul, 1)
 
 
 def total(sizes: Iterable[Size]) -> Size:
@@ -140,18 +130,21 @@ def total(sizes: Iterable[Size]) -> Size:
     >>> total((2, 3, symbol("batch"), symbol("batch")))
     2*batch + 5
     """
-    constant = 0
+    return _joined(sizes, operator.add, 0)
+
+
+def _joined(sizes: Iterable[Size], join: Callable[[Any, Any], Any], constant: Size) -> Size:
     symbolic: list[sympy.Expr] = []
     for size in sizes:
         if is_formula(size):
             symbolic.append(size)
-        else:
-            constant += size
+        else:  # an integer, or a column of them
+            constant = join(constant, size)
     if not symbolic:
         return constant
     import sympy
 
-    return simplest(sympy.Add(constant, *symbolic))
+    return simplest((sympy.Mul if join is operator.mul else sympy.Add)(constant, *symbolic))
 
 
 def ceil_div(numerator: Size, denominator: Size) -> Size:

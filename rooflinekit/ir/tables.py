@@ -46,11 +46,7 @@ def op_row(priced: PricedOp) -> dict[str, object]:
         "kind": priced.op.kind,
         "inputs": [list(t.shape) for t in priced.op.inputs],
         "outputs": [list(t.shape) for t in priced.op.outputs],
-        "matrix_flop": cost.matrix_flop,
-        "vector_flop": cost.vector_flop,
-        "special_flop": cost.special_flop,
-        "read_bytes": cost.read_bytes,
-        "write_bytes": cost.write_bytes,
+        **{name: getattr(cost, name) for name in COUNTS},
         "intensity": intensity,
         "basis": str(priced.basis),
     }

@@ -33,8 +33,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from rooflinekit.calibrate.campaigns.operators import OPS, STORED, MeasuredOp
-from rooflinekit.calibrate.hosts.ops import HOST_OPS
+from rooflinekit.calibrate.campaigns.operators import STORED, MeasuredOp
+from rooflinekit.calibrate.hosts.ops import ALL_OPS, HOST_OPS
 from rooflinekit.errors import InputError, SpecError, nearest
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_record
@@ -59,7 +59,7 @@ class Case:
     @property
     def family(self) -> str:
         """Of its op: of kernels those that are fitted together, beside them those of `host_ops`."""
-        return HOST_OPS[self.op].family if self.op in HOST_OPS else OPS[self.op].family
+        return ALL_OPS[self.op].family
 
     @property
     def key(self) -> str:
@@ -225,15 +225,14 @@ def _cases(groups: Iterable[_Cases], threads: Collection[int], label: str) -> It
 
 
 def _check(group: _Cases, label: str) -> None:
-    known: dict[str, MeasuredOp] = {**OPS, **HOST_OPS}
     for op in group.ops:
-        if op not in known:
-            raise SpecError(f"{label}: no op is called {op!r}{nearest(op, known)} (known: {', '.join(known)})")
+        if op not in ALL_OPS:
+            raise SpecError(f"{label}: no op is called {op!r}{nearest(op, ALL_OPS)} (known: {', '.join(ALL_OPS)})")
     for dtype in group.dtypes:
         if dtype not in STORED:
             raise SpecError(f"{label}: no number format is called {dtype!r} (known: {', '.join(STORED)})")
     for op in group.ops:
-        _check_sizes(op, known[op], group, label)
+        _check_sizes(op, ALL_OPS[op], group, label)
     if not group.ops or not group.dtypes or not all(_values(value) for value in group.sizes.values()):
         raise SpecError(f"{label}: a list is empty; expected at least one op, one number format and one of each size")
 

@@ -18,7 +18,7 @@ from rooflinekit.calibrate.bench.samples import summarize
 from rooflinekit.calibrate.campaigns.campaign import Campaign, write_campaign
 from rooflinekit.calibrate.fitting.refit import OwnFit
 from rooflinekit.calibrate.hosts.draft import HostCost
-from rooflinekit.calibrate.hosts.ops import is_host_op
+from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.calibrate.links.fitting import LinkFit
 from rooflinekit.hardware.host import Host
 
@@ -106,7 +106,7 @@ def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campa
     by_timing: dict[str, list[dict[str, object]]] = defaultdict(list)
     for parts in recorded.by_case():
         case = parts[0].case
-        if case.threads == threads and not is_host_op(case.op):
+        if case.threads == threads and case.op not in HOST_OPS:
             seconds = np.concatenate([part.seconds for part in parts])
             row = {"op": case.op, "dtype": case.dtype, **case.sizes, "seconds": float(np.median(seconds))}
             by_timing[parts[0].timing].append(row)
@@ -125,14 +125,14 @@ def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campa
 
 def warnings_of(recorded: Recorded) -> tuple[str, ...]:
     """What to know before trusting the numbers: noise, drift, what could not be measured; with what to do about it."""
-    cases = [parts for parts in recorded.by_case() if not is_host_op(parts[0].case.op)]
+    cases = [parts for parts in recorded.by_case() if parts[0].case.op not in HOST_OPS]
     found = []
     noisy = [parts[0].case.key for parts in cases if any(summarize(part.seconds).noisy for part in parts)]
     if len(noisy) > _NOISY_SHARE * len(cases):
         found.append(
             f"{len(noisy)} of {len(cases)} cases are noisy, such as {noisy[0]}: end what else runs here, measure again"
         )
-    timed = [one for one in recorded.measurements if not is_host_op(one.case.op)]
+    timed = [one for one in recorded.measurements if one.case.op not in HOST_OPS]
     taken = [one for one in timed if one.state.get("preemptions", 0.0) > _PREEMPTIONS]
     if len(taken) > _NOISY_SHARE * len(timed):
         found.append(

@@ -27,7 +27,7 @@ from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Measurement
 from rooflinekit.calibrate.bench.samples import collect, repeats
 from rooflinekit.calibrate.hosts.bench import Bench, Sample, between_events, prepare
-from rooflinekit.calibrate.hosts.ops import HOST_OPS, is_host_op
+from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.errors import CampaignError, InputError, SpecError
 from rooflinekit.hardware.detection import bus_id, describe_cpu, system_root
 
@@ -66,7 +66,7 @@ class CpuTimer:
                 turn,
                 lambda: (
                     _host(case, bench, self.groups, warmup, samples, precision)
-                    if is_host_op(case.op)
+                    if case.op in HOST_OPS
                     else self._kernel(case, warmup, samples, precision)
                 ),
             )
@@ -109,7 +109,7 @@ class CudaTimer:
                 self.cuda.empty_cache()
 
     def _timed(self, case: Case, warmup: int, samples: int, precision: float) -> _Timed:
-        if not is_host_op(case.op):
+        if case.op not in HOST_OPS:
             return self._kernel(case, warmup, samples, precision)
         bench = Bench(device=self.device, cuda=self.cuda)
         if HOST_OPS[case.op].family != "rate":  # asking the driver would hold up the CPU's work

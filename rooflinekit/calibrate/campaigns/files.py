@@ -15,8 +15,7 @@ import pandas as pd
 from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, read_record, write_record
 from rooflinekit.calibrate.bench.samples import summarize
 from rooflinekit.calibrate.campaigns.campaign import Campaign, campaign_text, read_campaign
-from rooflinekit.calibrate.campaigns.operators import OPS
-from rooflinekit.calibrate.hosts.ops import HOST_OPS
+from rooflinekit.calibrate.hosts.ops import ALL_OPS
 from rooflinekit.errors import CampaignError, InputError, nearest
 from rooflinekit.files import read_bytes, write_text
 
@@ -86,10 +85,8 @@ def _check(recorded: Recorded, file: Path) -> None:
     seen: dict[tuple[str, int], int] = {}
     for line, one in enumerate(recorded.measurements, start=2):
         what = f"{file}: line {line}: {one.case.key:.120}"
-        if one.case.op not in OPS and one.case.op not in HOST_OPS:
-            raise CampaignError(
-                f"{what}: no op is called {one.case.op!r:.60}{nearest(one.case.op[:60], [*OPS, *HOST_OPS])}"
-            )
+        if one.case.op not in ALL_OPS:
+            raise CampaignError(f"{what}: no op is called {one.case.op!r:.60}{nearest(one.case.op[:60], ALL_OPS)}")
         if one.status not in STATUSES:
             raise CampaignError(f"{what}: status: expected {', '.join(STATUSES)}; got {one.status!r:.60}")
         wrong = [seconds for seconds in one.seconds if not 0 < seconds < math.inf]

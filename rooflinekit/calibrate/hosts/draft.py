@@ -12,7 +12,7 @@ import numpy as np
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, Timer
 from rooflinekit.calibrate.bench.samples import Summary, summarize
-from rooflinekit.calibrate.hosts.ops import HOST_OPS, ISSUED, ISSUED_BACKWARD, is_host_op, steady
+from rooflinekit.calibrate.hosts.ops import HOST_OPS, ISSUED, ISSUED_BACKWARD, steady
 from rooflinekit.calibrate.local_hardware.hardware import Kind
 from rooflinekit.errors import MeasureError
 from rooflinekit.hardware.host import Host
@@ -45,7 +45,7 @@ def costs_of(recorded: Recorded) -> tuple[HostCost, ...]:
     order, found = list(HOST_OPS), []
     for parts in recorded.by_case():
         case = parts[0].case
-        if is_host_op(case.op):
+        if case.op in HOST_OPS:
             summary = summarize([seconds for part in parts for seconds in steady(case.op, part.seconds)])
             found.append(HostCost(case=case, summary=summary, state=parts[-1].state))
     return tuple(sorted(found, key=lambda cost: (order.index(cost.case.op), sorted(cost.case.sizes.items()))))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rooflinekit.calibrate.campaigns.operators import MeasuredOp
+from rooflinekit.calibrate.campaigns.operators import OPS, MeasuredOp
 
 #: Families of the CPU's issue costs, as host specifications name them.
 ISSUED = ("default", "convolution", "matmul", "attention", "normalization", "optimizer", "view")
@@ -31,14 +31,14 @@ _RATE = {"needed": ("m", "n", "k", "milliseconds")}
 
 HOST_OPS: Mapping[str, HostOp] = MappingProxyType(
     {
-        **{
-            f"issue_{family}": HostOp(family="issue", meaning="CPU time of a call, without waiting for it")
-            for family in ISSUED
-        },
-        **{
-            f"issue_{family}_backward": HostOp(family="issue", meaning="CPU time of an op that autograd issues")
-            for family in ISSUED_BACKWARD
-        },
+        **dict.fromkeys(
+            (f"issue_{family}" for family in ISSUED),
+            HostOp(family="issue", meaning="CPU time of a call, without waiting for it"),
+        ),
+        **dict.fromkeys(
+            (f"issue_{family}_backward" for family in ISSUED_BACKWARD),
+            HostOp(family="issue", meaning="CPU time of an op that autograd issues"),
+        ),
         "launch_stream": HostOp(family="launch", meaning="from a call on an idle GPU to its end, seen by the CPU"),
         "launch_graph": HostOp(family="launch", meaning="CPU time of launching a CUDA graph", needed=("nodes",)),
         "graph_node": HostOp(family="launch", meaning="GPU time of a small kernel in a CUDA graph", needed=("nodes",)),
@@ -61,10 +61,8 @@ HOST_OPS: Mapping[str, HostOp] = MappingProxyType(
     }
 )
 
-
-def is_host_op(op: str) -> bool:
-    """Whether it is measured beside kernels, and left out of the fit."""
-    return op in HOST_OPS
+#: With those that are fitted.
+ALL_OPS: Mapping[str, MeasuredOp] = MappingProxyType({**OPS, **HOST_OPS})
 
 
 def steady(op: str, seconds: tuple[float, ...]) -> tuple[float, ...]:
