@@ -48,7 +48,10 @@ class Quantity:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """The pydantic schema: text or number in, float out, text in JSON."""
         return core_schema.with_info_plain_validator_function(
-            self._read, serialization=core_schema.plain_serializer_function_ser_schema(self._write, when_used="json")
+            self._read,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                partial(write_quantity, unit=self.unit), when_used="json"
+            ),
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -69,9 +72,6 @@ class Quantity:
             known = "" if (self.low, self.high) == (_SMALLEST, _LARGEST) else f": it is {bounds}"
             raise UnitError(expectation(self.unit, value) + f", which no hardware has{known}")
         return number
-
-    def _write(self, value: float) -> str:
-        return write_quantity(value, self.unit)
 
 
 def write_quantity(value: float, unit: str) -> str:

@@ -15,7 +15,7 @@ import platform
 import resource
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -116,7 +116,7 @@ class CudaTimer:
             return _host(case, bench, self.groups, warmup, samples, precision)
         with self.state.watched() as state:
             timed = _host(case, bench, self.groups, warmup, samples, precision)
-        return _Timed(timing=timed.timing, inner=timed.inner, seconds=timed.seconds, state={**timed.state, **state})
+        return replace(timed, state={**timed.state, **state})
 
     def _kernel(self, case: Case, warmup: int, samples: int, precision: float) -> _Timed:
         calls = calls_of(case, self.device, self.cache_bytes)

@@ -93,9 +93,11 @@ def _kernels(
     among = np.ones(len(next(iter(columns.values()))), dtype=bool)
     while True:
         points = Points({name: column[among] for name, column in columns.items()})
+        alone = points.count == 1  # then its sizes are numbers
+        sizes = {name: int(own[0]) if alone else points.column(own) for name, own in points.sizes.items()}
         try:
             with np.errstate(all="ignore"):  # rows that are crossed out may be anything
-                kernels = _launched(op, dtype, {**fixed, **_sizes(points)}, device, like)
+                kernels = _launched(op, dtype, {**fixed, **sizes}, device, like)
                 main = next((kernel for kernel in reversed(kernels) if kernel.cost.gemms), kernels[-1])  # its product
                 family = measured_family(main, device)
         except TooLargeError:  # fewer at once; one alone has Python's own numbers, which hold all
@@ -104,13 +106,6 @@ def _kernels(
         if points.alike.all():
             return among, kernels, family
         among[among] = points.alike  # once more for those that go this way
-
-
-def _sizes(points: Points) -> Sizes:
-    """Columns, or of one row numbers."""
-    if points.count == 1:
-        return {name: int(column[0]) for name, column in points.sizes.items()}
-    return {name: points.column(column) for name, column in points.sizes.items()}
 
 
 def _launched(op: str, dtype: str, size: Sizes, device: Device | None, like: Release | None) -> tuple[Kernel, ...]:
@@ -158,21 +153,17 @@ def _repeated(op: str, size: Sizes, last_op: Op, kernels: list[Kernel]) -> tuple
         right = last.cost.read_bytes - left
         passed = right + written if copies else 0  # by the product of the round before
         given = (_finding(one, Reuse(bytes=one.cost.read_bytes, distance=passed)) for one in before)
-        return (*given, _finding(last, *_of_rounds(left, right, written, copies)))
+        if not copies:
+            return (*given, _finding(last))
+        own = Reuse(bytes=left, distance=right + written, cyclic=True)
+        weight = Reuse(bytes=right, distance=left + written + (copies - 1) * right, cyclic=True)
+        return (*given, _finding(last, own, weight, Reuse(bytes=written, distance=left + right, cyclic=True)))
     if op == "attention_call":
         before = [_finding(one, Reuse(bytes=one.cost.read_bytes, distance=0)) for one in before]
     if copies == 1 or size.get("warm", 0):
         beside = sum(one.cost.bytes for one in before)
         last = _finding(last, Reuse(bytes=last.cost.bytes, distance=beside, cyclic=True))
     return (*before, last)
-
-
-def _of_rounds(left: Number, right: Number, written: Number, copies: int) -> Iterator[Reuse]:
-    """What a product finds of its left side, of the right one of `copies`, and of its result."""
-    if copies:
-        yield Reuse(bytes=left, distance=right + written, cyclic=True)
-        yield Reuse(bytes=right, distance=left + written + (copies - 1) * right, cyclic=True)
-        yield Reuse(bytes=written, distance=left + right, cyclic=True)
 
 
 def _finding(kernel: Kernel, *found: Reuse) -> Kernel:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, read_record, write_record
+from rooflinekit.calibrate.bench.record_file import Measurement, Recorded, read_record, write_record
 from rooflinekit.calibrate.bench.samples import summarize
 from rooflinekit.calibrate.campaigns.campaign import Campaign, campaign_text, read_campaign
 from rooflinekit.calibrate.hosts.ops import ALL_OPS
@@ -69,14 +69,12 @@ def read_file(file: Path) -> Content:
 
 def validate(files: Iterable[Path]) -> dict[Path, str]:
     """What is wrong with each file, in one line; "" with none."""
-    found = {}
-    for file in files:
+    found = dict.fromkeys(files, "")
+    for file in found:
         try:
             read_file(file)
         except CampaignError as error:
             found[file] = str(error).removeprefix(f"{file}: ")
-        else:
-            found[file] = ""
     return found
 
 
@@ -127,13 +125,12 @@ def _of_record(recorded: Recorded, file: Path) -> Summary:
 
 
 def _of_campaign(campaign: Campaign, file: Path) -> Summary:
-    pairs = zip(campaign.rows["op"], campaign.rows["dtype"], strict=True)
     return Summary(
         file=file,
         device=campaign.gpu,
         origin=f"{campaign.source}; timing {campaign.timing}; licence {campaign.licence}",
         environment=campaign.notes,
-        counts=Counter((str(op), str(dtype)) for op, dtype in pairs),
+        counts=Counter(zip(*(campaign.rows[name].astype(str) for name in ("op", "dtype")), strict=True)),
         noisy=(),
         failures=(),
     )
@@ -204,16 +201,13 @@ def merge_records(records: Sequence[Recorded]) -> Recorded:
             rounds = 1 + max(turn for _, turn in found)
             new = [replace(one, round=one.round + rounds) for one in new]
         found |= {(one.case.key, one.round): one for one in new}
-    head = records[0].head if same_plan else _head(records, len(found))
+    heads = [record.head for record in records]
+    head = heads[0]
+    if not same_plan:  # of one that is all of the records' plans
+        digest = hashlib.sha256("\n".join(one.digest for one in heads).encode()).hexdigest()[: len(head.digest)]
+        plan = "+".join(dict.fromkeys(one.plan for one in heads))
+        head = replace(head, plan=plan, digest=digest, units=len(found))
     return Recorded(head=head, measurements=tuple(found.values()), finished=len(found) == head.units)
-
-
-def _head(records: Sequence[Recorded], units: int) -> Head:
-    """Of a plan that is all of the records' plans."""
-    plans = dict.fromkeys(record.head.plan for record in records)
-    digests = "\n".join(record.head.digest for record in records)
-    digest = hashlib.sha256(digests.encode()).hexdigest()[: len(records[0].head.digest)]
-    return replace(records[0].head, plan="+".join(plans), digest=digest, units=units)
 
 
 def merge_campaigns(campaigns: Sequence[Campaign]) -> Campaign:

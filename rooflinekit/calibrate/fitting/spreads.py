@@ -71,11 +71,8 @@ def _short_s(parts: Sequence[Floats], times: Sequence[Floats]) -> float:
 def _every_second(parts: Sequence[Floats], times: Sequence[Floats], first: int) -> tuple[list[Floats], list[Floats]]:
     """Every second kernel of each part by its time, so that both halves have short and long ones."""
     chosen = [np.argsort(seconds, kind="stable")[first::2] for seconds in times]
-
-    def half(column: Sequence[Floats]) -> list[Floats]:
-        return [values[one] for values, one in zip(column, chosen, strict=True)]
-
-    return half(parts), half(times)
+    errors, seconds = ([part[one] for part, one in zip(column, chosen, strict=True)] for column in (parts, times))
+    return errors, seconds
 
 
 def _best(parts: Sequence[Floats], times: Sequence[Floats]) -> float:

@@ -69,7 +69,8 @@ def host_of(costs: Iterable[HostCost], base: Host, name: str, *, gpu: bool, sour
     beside = "" if gpu else f"; on a CPU, so a launch of {base.name} ({launch * 1e6:g} µs) is added"
     values: dict[str, object] = {"dispatch": {**base.dispatch, **dispatch}}
     sources = dict.fromkeys(("launch", "step", "compiled_launch", "guards"), _kept(base))
-    sources["dispatch"] = f"{source}{beside}{_missing(base, dispatch)}"
+    missing = ", ".join(name for name in base.dispatch if name not in dispatch)
+    sources["dispatch"] = f"{source}{beside}{f'; {missing}: {_kept(base)}' if missing else ''}"
     for field, found in (
         ("backward_factor", _backward_factor(seconds, launch)),
         ("launch_latency", _launch_latency(seconds)),
@@ -79,8 +80,7 @@ def host_of(costs: Iterable[HostCost], base: Host, name: str, *, gpu: bool, sour
         sources[field] = source if found is not None else _kept(base)
         if found is not None:
             values[field] = _rounded(found)
-    rates = {cost.case.op: cost.rate for cost in costs}
-    copies = {field: rates[op] for op, field in _COPIES.items() if rates.get(op)}
+    copies = {_COPIES[cost.case.op]: cost.rate for cost in costs if cost.case.op in _COPIES}
     values |= {field: _rounded(rate[0]) for field, rate in copies.items() if rate}
     sources["copies"] = (f"copies to the GPU: {source}; DRAM: {_kept(base)}") if copies else _kept(base)
     return base.replace(name=name, description=f"Draft, measured in part: {source}", **values, sources=sources)
@@ -90,26 +90,18 @@ def _kept(base: Host) -> str:
     return f"that of {base.name}, not measured"
 
 
-def _missing(base: Host, measured: Mapping[str, float]) -> str:
-    names = [name for name in base.dispatch if name not in measured]
-    return f"; {', '.join(names)}: {_kept(base)}" if names else ""
-
-
 def _backward_factor(seconds: Mapping[str, float], launch: float) -> float | None:
     """The median over families of an op from autograd's engine relative to one from Python."""
     pairs = [(f"issue_{family}_backward", f"issue_{family}") for family in ISSUED_BACKWARD]
-    ratios = [
-        (seconds[back] + launch) / (seconds[forth] + launch)
-        for back, forth in pairs
-        if back in seconds and forth in seconds
-    ]
+    both = [(seconds[back], seconds[forth]) for back, forth in pairs if {back, forth} <= seconds.keys()]
+    ratios = [(back + launch) / (forth + launch) for back, forth in both]
     return statistics.median(ratios) if ratios else None
 
 
 def _launch_latency(seconds: Mapping[str, float]) -> float | None:
     """What is left of a call on an idle GPU besides issuing it, its kernel, and the wait."""
     parts = ("issue_default", "sync", "graph_node")
-    if "launch_stream" not in seconds or not all(part in seconds for part in parts):
+    if not {"launch_stream", *parts} <= seconds.keys():
         return None
     return max(0.0, seconds["launch_stream"] - sum(seconds[part] for part in parts))
 

@@ -46,7 +46,6 @@ from rooflinekit.model.collectives import (
 )
 from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Spread
-from rooflinekit.model.stated import Constant
 
 _WEIGHT = 40.0  # measurements that a group counts as, however many it has
 _WAIT = (1e-5, 1.5)  # s, and how far it may be off in log units
@@ -178,7 +177,11 @@ def _unpack(
     x: Mapping[Key, float], base: LinkConstants | None, errors: Mapping[Key, float] | None = None
 ) -> tuple[LinkConstants, dict[str, float]]:
     """The constants that parameters stand for, and the waits by source."""
-    constants = dict(base.constants) if base else _stated()
+    constants = (
+        dict(base.constants)
+        if base
+        else {key: LINK_CONSTANTS[key.split()[0]].constant(*said) for key, said in STATED.items()}
+    )
     told = errors or {}
     origin = "rooflinekit calibrate" if base else "calibration/campaigns/links"
     for (name, kind), value in x.items():
@@ -195,13 +198,6 @@ def _unpack(
         constants[key] = about.constant(number, told.get((name, kind), 0.0), f"{origin}: {kind}")
     waits = {kind: float(np.exp(value)) for (name, kind), value in x.items() if name == "wait"}
     return LinkConstants(constants=constants, spreads=base.spreads if base else dict(_UNSEEN)), waits
-
-
-def _stated() -> dict[str, Constant]:
-    return {
-        key: LINK_CONSTANTS[key.split()[0]].constant(value, error, source)
-        for key, (value, error, source) in STATED.items()
-    }
 
 
 def _with_spreads(fit: LinkFit) -> LinkConstants:

@@ -66,7 +66,9 @@ def device_of(rates: Rates) -> Device:
     said = describe_cpu().mapping
     cores, machine = int(said["sm_count"]), platform.machine()
     clock_hz, how = _clock(said)
-    lanes = _lanes(rates.flops / (2 * cores * clock_hz), said["compute_capability"])
+    possible = lanes_of(said["compute_capability"])  # the fewest that can have reached so many multiply-adds in a clock
+    reached = rates.flops / (2 * cores * clock_hz)
+    lanes = next((lanes for lanes in possible if reached <= _REACHED * lanes), possible[-1])
     peak = 2 * cores * lanes * clock_hz
     bandwidth = float(f"{rates.bandwidth / _COPIED:.3g}")
     device = Device.model_validate(
@@ -111,9 +113,3 @@ def _clock(said: Mapping[str, Any]) -> tuple[float, str]:
             "mine.yaml`, fill in what is left empty, and pass --spec mine.yaml"
         )
     return round(max(seen) * 1e6, -6), "as /proc/cpuinfo has it now"
-
-
-def _lanes(reached: float, vectors: str | None) -> int:
-    """The fewest that can have reached so many multiply-adds of a core in a clock."""
-    possible = lanes_of(vectors)
-    return next((lanes for lanes in possible if reached <= _REACHED * lanes), possible[-1])

@@ -38,13 +38,12 @@ def convolution(op: Op) -> Cost:
     The weight is [K, C/g, R, S], or [C, K/g, R, S] when transposed.
     """
     x, weight = op.inputs[:2]
-    (y,) = op.outputs
-    pixels, c, k, kernel, groups = _sizes(x, weight, y, op)
+    pixels, c, k, kernel, groups = _sizes(x, weight, op.outputs[0], op)
     if op.attrs.get("transposed"):
         gemm = Gemm(batch=groups, m=pixels, n=product((k, kernel)), k=c)
     else:
         gemm = Gemm(batch=groups, m=pixels, n=k, k=product((c, kernel)))
-    return Cost(gemms=(gemm,)) + work(y.numel, int(op.attrs.get("bias") is not None)) + traffic(op)
+    return Cost(gemms=(gemm,)) + per_output(op, int(op.attrs.get("bias") is not None))
 
 
 @rule(BACKWARD, timed_as=Family.CONVOLUTION)
@@ -74,11 +73,9 @@ def convolution_backward(op: Op) -> list[Cost]:
 @rule("aten.conv_tbc")
 def convolution_time_first(op: Op) -> Cost:
     """2·T·B·R·C·K for T output steps of an input [·, B, C] and a weight [R, C, K]; a bias 1 an output element."""
-    _, weight, _ = op.inputs
-    (y,) = op.outputs
-    kernel, c, k = weight.shape
-    gemm = Gemm(m=product(y.shape[:2]), n=k, k=product((kernel, c)))
-    return Cost(gemms=(gemm,), vector_flop=y.numel) + traffic(op)
+    kernel, c, k = op.inputs[1].shape
+    gemm = Gemm(m=product(op.outputs[0].shape[:2]), n=k, k=product((kernel, c)))
+    return Cost(gemms=(gemm,)) + per_output(op, 1)
 
 
 # Pooling. A window that reaches over the border, into padding or by `ceil_mode`, counts in full.
@@ -102,12 +99,8 @@ POOL_GRADIENTS = (*MAX_POOL_GRADIENTS, *AVERAGE_GRADIENTS, *ADAPTIVE_GRADIENTS)
 _MEAN = "One addition a window element and one multiplication an output."
 
 
-def _pool(op: Op, scaled: int) -> Cost:
-    return per_output(op, _taps(op) + scaled)
-
-
 family(
-    _pool,
+    lambda op, scaled: per_output(op, _taps(op) + scaled),
     {
         " ".join((*MAX_POOLS, *RANDOM_POOLS)): (
             0, "One comparison a window element. Where random numbers place the windows, that is index arithmetic.",
@@ -139,13 +132,8 @@ def average_pool_backward(op: Op) -> Cost:
     return work(grad.numel, _taps(op) + 1) + reads((grad,)) + writes(op.outputs)
 
 
-def _adaptive_pool(op: Op, scaled: int) -> Cost:
-    x, y = op.inputs[0], op.outputs[0]
-    return work(_adaptive_windows(op, x, y), 1) + work(y.numel, scaled) + traffic(op)
-
-
 family(
-    _adaptive_pool,
+    lambda op, scaled: work(_adaptive_windows(op, op.inputs[0], op.outputs[0]), 1) + per_output(op, scaled),
     {" ".join(ADAPTIVE_AVERAGES): (1, _MEAN), " ".join(ADAPTIVE_MAXIMA): (0, "One comparison a window element.")},
     timed_as=Family.REDUCTION,
 )

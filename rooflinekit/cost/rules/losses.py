@@ -47,17 +47,17 @@ def _copied(op: Op) -> list[Cost]:
     return [] if _reduction(op) == 0 else [sweep("copy", op.outputs[0])]
 
 
-def _loss(op: Op, vector: int, special: int) -> list[Cost]:
+def _loss(op: Op, vector: int) -> list[Cost]:
     x = op.inputs[0]
-    return [sweep("", x, reading=0, vector=vector, special=special) + reads(op.inputs), *_summed(op, x)]
+    return [sweep("", x, reading=0, vector=vector) + reads(op.inputs), *_summed(op, x)]
 
 
 family(
     _loss,
     {
-        "mse_loss": (2, 0),  # difference, square
-        "smooth_l1_loss": (5, 0),  # |difference|, compare; its square, times 1/2β
-        "huber_loss": (5, 0),  # |difference|, compare; less δ/2, times δ, or a square, times 1/2
+        "mse_loss": (2,),  # difference, square
+        "smooth_l1_loss": (5,),  # |difference|, compare; its square, times 1/2β
+        "huber_loss": (5,),  # |difference|, compare; less δ/2, times δ, or a square, times 1/2
     },
     each="input element; their sum is a second kernel, 1",
 )
@@ -262,8 +262,8 @@ def pointwise(op: Op) -> Cost:
 @rule("training.accumulated_mm")
 def accumulated_mm(op: Op) -> Cost:
     """[m, k] × [k, n] added to what stands in the result: 2·m·k·n, and the result read and written."""
-    a, b = op.inputs[:2]
-    return Cost(gemms=(Gemm(m=a.shape[0], n=b.shape[1], k=a.shape[1]),)) + traffic(op)
+    (m, k), n = op.inputs[0].shape, op.inputs[1].shape[1]
+    return Cost(gemms=(Gemm(m=m, n=n, k=k),)) + traffic(op)
 
 
 @rule("training.causal_softmax", timed_as=Family.REDUCTION)

@@ -86,13 +86,9 @@ def _gates(states: Size, mode: int, *, biased: bool) -> Cost:
     return work(states, vector + 2 * gates * biased, special)
 
 
-def _cell(op: Op, mode: int) -> Cost:
-    return _gates(op.outputs[0].numel, mode, biased=op.attrs.get("input_bias") is not None) + traffic(op)
-
-
 _OF_A_CELL = "The gates of a cell, their products being ops of their own"
 family(
-    _cell,
+    lambda op, mode: _gates(op.outputs[0].numel, mode, biased=op.attrs.get("input_bias") is not None) + traffic(op),
     {
         "_thnn_fused_lstm_cell": (LSTM, f"{_OF_A_CELL}: 14 and 8 a state, and two biases a gate."),
         "_thnn_fused_gru_cell": (GRU, f"{_OF_A_CELL}: 12 and 5 a state, and two biases a gate."),

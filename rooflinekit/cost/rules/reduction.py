@@ -16,13 +16,8 @@ from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, floor_div, is_formula, product, smaller, total
 
-
-def _reduced(op: Op, real: int, complex_: int) -> Cost:
-    return per_input(op, complex_ if is_complex(op) else real)
-
-
 family(
-    _reduced,
+    lambda op, real, of_complex: per_input(op, of_complex if is_complex(op) else real),
     {
         "sum mean amax amin max min argmax argmin any all _is_all_true _is_any_true cumsum cummax cummin": (
             1, 2, "One operation an input element, two a complex one.",

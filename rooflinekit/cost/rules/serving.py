@@ -105,7 +105,6 @@ def scaled_mm(op: Op) -> Cost:
 
 
 def _length(x: TensorSpec) -> Size:
-    """Numbers of a row."""
     return product((2, x.shape[-1])) if x.dtype is DType.FLOAT4_E2M1FN_X2 else x.shape[-1]
 
 
