@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, BinaryIO
 
 from rooflinekit.errors import OutputError, RooflinekitError
 
@@ -23,18 +23,25 @@ MOST_BYTES = 32 * 2**20
 
 def read_bytes(path: Path, error: type[RooflinekitError], most: int = MOST_BYTES) -> bytes:
     """What a regular file holds. Raises `error` for one that is missing, no regular file, or larger than `most`."""
-    content: bytes | None = None
-    try:
-        if stat.S_ISREG(path.stat().st_mode):  # a device or a pipe might never end
-            with path.open("rb") as stream:
-                content = stream.read(most + 1)
-    except (OSError, ValueError) as reason:  # ValueError: a name that no file can have
-        raise error(f"{path}: cannot be read: {getattr(reason, 'strerror', None) or reason}") from reason
-    if content is None:
-        raise error(f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}; expected a file")
+    with opened(path, error) as stream:
+        content = stream.read(most + 1)
     if len(content) > most:
         raise error(f"{path}: is larger than {most >> 20} MiB; expected a smaller file")
     return content
+
+
+@contextlib.contextmanager
+def opened(path: Path, error: type[RooflinekitError]) -> Iterator[BinaryIO]:
+    """A regular file, to read its bytes. Raises `error` for one that is missing or no regular file, or breaks off."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a device or a pipe might never end
+            raise error(f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}; expected a file")
+        with path.open("rb") as stream:
+            yield stream
+    except RooflinekitError:
+        raise
+    except (OSError, ValueError) as reason:  # ValueError: a name that no file can have
+        raise error(f"{path}: cannot be read: {getattr(reason, 'strerror', None) or reason}") from reason
 
 
 def read_text(path: Path, error: type[RooflinekitError], most: int = MOST_BYTES) -> str:
@@ -78,7 +85,7 @@ def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
     """
     check_free(path, force=force)
     check_kind(path)
-    try:
+    with writing(path):
         _clear(path)
         descriptor, beside = _held_beside(path)
         try:
@@ -92,11 +99,17 @@ def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
             raise
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises OutputError, which says that this path cannot be written, for what the system refuses within."""
+    try:
+        yield
     except OutputError:
-        raise
+        raise  # of a file: says which
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise OutputError(f"{path}: cannot be written: {reason}") from error
+        raise OutputError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 _PART = ".part"

@@ -143,17 +143,13 @@ def _elementwise(case: Case, tensor: _Tensors) -> Call:
     return lambda: binary(x, y)
 
 
-def _rows(case: Case, tensor: _Tensors) -> Call:
+def _along_rows(case: Case, tensor: _Tensors) -> Call:
     rows, cols = case.sizes["rows"], case.sizes["cols"]
     x = tensor(rows, cols)
-    if case.op == "softmax":
-        return lambda: torch.softmax(x, -1)
-    gain, shift = tensor(cols), tensor(cols)
-    return lambda: functional.layer_norm(x, (cols,), gain, shift)
-
-
-def _reduction(case: Case, tensor: _Tensors) -> Call:
-    x, dim = tensor(case.sizes["rows"], case.sizes["cols"]), 0 if case.op == "sum_first" else -1
+    if case.op == "layernorm":
+        gain, shift = tensor(cols), tensor(cols)
+        return lambda: functional.layer_norm(x, (cols,), gain, shift)
+    dim = 0 if case.op == "sum_first" else -1
     function: Callable[..., torch.Tensor] = getattr(torch, case.op.removesuffix("_first"))
     return lambda: function(x, dim)
 
@@ -254,11 +250,10 @@ def _attention_backward(case: Case, tensor: _Tensors) -> Call:
 _MAKERS: dict[tuple[str, ...], Callable[[Case, _Tensors], Call]] = {
     ("mm", "linear", "bmm"): _product,
     (*_BINARY, *(f"{op}u" for op in _BINARY), *_UNARY): _elementwise,
-    ("softmax", "layernorm"): _rows,
+    ("softmax", "layernorm", *REDUCTIONS): _along_rows,
     ("conv_fwd", "conv_bwd_data", "conv_bwd_weight"): _convolution,
     ("attention",): _attention,
     ("attention_bwd",): _attention_backward,
-    REDUCTIONS: _reduction,
     STREAMS: _stream,
     (*CASTS, *GATHERS, "transpose"): _movement,
 }

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.errors import CampaignError, OutputError
-from rooflinekit.files import check_kind, hold, read_bytes, sync_folder, write_text
+from rooflinekit.files import check_kind, hold, read_bytes, sync_folder, write_text, writing
 from rooflinekit.hardware.yaml_file import one_line
 
 #: Held while a line is written: a process that ends itself from another thread waits for it.
@@ -257,14 +257,12 @@ def recording(file: Path, head: Head, expected_bytes: int) -> Iterator[Recorder]
     written, is no file, is in use, or has no room; CampaignError for one that holds something else.
     """
     check_kind(file)
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=file.parent) as trial:
             trial.write(bytes(expected_bytes))
             trial.flush()
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-    except OSError as error:
-        raise OutputError(f"{file}: cannot be written: {error.strerror or error}") from error
     try:
         _lock(descriptor, file)
         yield _opened(file, descriptor, head)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from rooflinekit.calibrate.bench.samples import summarize
 from rooflinekit.calibrate.campaigns.campaign import Campaign, campaign_text, read_campaign
 from rooflinekit.calibrate.hosts.ops import ALL_OPS
 from rooflinekit.errors import CampaignError, InputError, nearest
-from rooflinekit.files import read_bytes, write_text
+from rooflinekit.files import opened, write_text
 
 Content = Recorded | Campaign
 
@@ -53,13 +52,8 @@ class Summary:
 
 def read_file(file: Path) -> Content:
     """A record of samples (.jsonl) or a campaign of medians (.csv). Raises CampaignError with line and reason."""
-    if not os.path.isfile(file):  # a device or a pipe might never end
-        read_bytes(file, CampaignError)
-    try:
-        with file.open("rb") as stream:
-            first = stream.read(1)
-    except OSError as error:
-        raise CampaignError(f"{file}: cannot be read: {error.strerror or error}") from error
+    with opened(file, CampaignError) as stream:
+        first = stream.read(1)
     if first != b"{" and file.suffix != ".jsonl":
         return read_campaign(file)
     recorded = read_record(file)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rooflinekit.calibrate.fitting.files import PRIORS, FitFile, GpuFile, LinkFile, parts_of, read_fit, write_fit
 from rooflinekit.calibrate.fitting.refit import Refit
-from rooflinekit.errors import CampaignError, OutputError
+from rooflinekit.errors import CampaignError
+from rooflinekit.files import writing
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.machine import Calibration, Spread
@@ -50,7 +50,7 @@ def write_folder(found: Refit, folder: Path, command: str) -> tuple[str, ...]:
     command: what made the fits, for the comment at each file's head. Files that no fit has made are left alone.
     Raises OutputError where the folder cannot be written.
     """
-    with _writing(folder):
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for calibration in calibrations(found):
             write_fit(calibration, folder / f"{calibration.name}.yaml", _head(calibration.name, command))
@@ -62,7 +62,7 @@ def write_folder(found: Refit, folder: Path, command: str) -> tuple[str, ...]:
 
 def check_writable(folder: Path) -> None:
     """Raises OutputError for a folder that cannot be written: before a fit of minutes, not after it."""
-    with _writing(folder):
+    with writing(folder):
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(b"0")
@@ -149,13 +149,3 @@ def _numbers(
         f"{part} spread of {name}": s for name, one in spreads.items() for part, s in sorted(parts_of(one).items())
     }
     return {**values, **errors, **parts, **{f"{_CORRELATION}{pair}": r for pair, r in correlations.items()}}
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OutputError:
-        raise  # of a file: says which
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from error

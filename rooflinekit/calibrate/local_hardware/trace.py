@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp
 from rooflinekit.errors import CampaignError
-from rooflinekit.files import read_bytes
+from rooflinekit.files import opened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,21 +87,19 @@ def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
 
 def read_events(path: Path, progress: Progress | None = None) -> Trace:
     """The same of a trace that may hold none. Raises CampaignError as `read_trace` does."""
-    if not os.path.isfile(path):  # a device or a pipe might never end
-        read_bytes(path, CampaignError)
-    try:
-        with path.open("rb") as raw:
-            size = path.stat().st_size
+    with opened(path, CampaignError) as raw:
+        size = path.stat().st_size
+        try:
             devices, events, _ = _head(_Watched(_stream(raw), raw, size, None))
             raw.seek(0)
             stream = _Watched(_stream(raw), raw, size, progress)
             found = _Events(ijson.items(stream, events, use_float=True, buf_size=1 << 18))
-    except (ijson.JSONError, ValueError) as error:  # ValueError: letters or numbers that Python cannot hold
-        raise CampaignError(f"{path}: {_EXPECTED}; {_reason(error)}") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CampaignError(f"{path}: the compressed file is damaged or ends early; copy or export it again") from error
-    except OSError as error:
-        raise CampaignError(f"{path}: cannot be read: {error.strerror or error}") from error
+        except (ijson.JSONError, ValueError) as error:  # ValueError: letters or numbers that Python cannot hold
+            raise CampaignError(f"{path}: {_EXPECTED}; {_reason(error)}") from error
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise CampaignError(
+                f"{path}: the compressed file is damaged or ends early; copy or export it again"
+            ) from error
     return Trace(
         file=path.name, devices=devices, names=tuple(found.names), inputs=tuple(found.inputs), **found.frames()
     )  # fmt: skip

@@ -46,16 +46,10 @@ def foreach_add_product(op: Op) -> Cost:
     return _per_element(op, 2 + factor - divisions, divisions)
 
 
-@rule("aten._foreach_copy", timed_as=Family.OPTIMIZER)
+@rule("aten._foreach_copy", "aten._foreach_zero", timed_as=Family.OPTIMIZER)
 def foreach_copy(op: Op) -> Cost:
-    """Reads the sources; what stood in the targets, as many as there are outputs, is not read."""
+    """Reads the sources, if any; what stood in the targets, as many as there are outputs, is not read."""
     return reads(op.inputs[len(op.outputs) :]) + writes(op.outputs)
-
-
-@rule("aten._foreach_zero", timed_as=Family.OPTIMIZER)
-def foreach_zero(op: Op) -> Cost:
-    """Writes its tensors without reading them."""
-    return writes(op.outputs)
 
 
 @rule("aten._foreach_norm", timed_as=Family.OPTIMIZER)
