@@ -161,10 +161,7 @@ def load_plan(name_or_path: str, kind: Kind, threads: int = 1) -> Plan:
         kind=kind,
         # an order that is always the same and mixes ops and sizes: a drift is then no trend in one of them
         cases=tuple(cases[key] for key in sorted(cases, key=lambda key: hashlib.sha256(key.encode()).hexdigest())),
-        warmup=part.warmup,
-        samples=part.samples,
-        precision=part.precision,
-        rounds=part.rounds,
+        **part.model_dump(include={"warmup", "samples", "precision", "rounds"}),
     )
 
 

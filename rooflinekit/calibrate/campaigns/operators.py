@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -48,7 +48,7 @@ _Maker = Callable[[DType, Sizes], tuple[Op, ...]]
 
 def ops_of(op: str, dtype: str, size: Sizes) -> tuple[Op, ...]:
     """The operators that a case launches, one after another; the last is the one that it is named after."""
-    return _MAKERS[op](STORED[dtype], size)
+    return OPS[op].make(STORED[dtype], size)
 
 
 def _op(kind: str, inputs: tuple[TensorSpec, ...], *outputs: TensorSpec, **attrs: Any) -> Op:
@@ -253,38 +253,6 @@ def _attention_backward(dtype: DType, size: Sizes) -> tuple[Op, ...]:
     return (_op(kind, inputs, *gradients, is_causal=bool(size.get("causal", 0))),)
 
 
-_MAKERS: Mapping[str, _Maker] = MappingProxyType(
-    {
-        "mm": _product,
-        "bmm": partial(_product, batched=True),
-        "linear": _linear,
-        "mm_quantized": _quantized_product,
-        "mm_nvfp4": _four_bit_product,
-        "mm_int8": partial(_packed_product, 8),
-        "mm_int4": partial(_packed_product, 4),
-        **{op: partial(_elementwise, op) for op in ELEMENTWISE},
-        "softmax": partial(_plain, "aten._softmax", dim=-1),
-        "layernorm": _layer_norm,
-        "quantize": partial(_plain, "serving.scale_to_eight_bits", out=DType.INT8),
-        "llm_norm": partial(_plain, "serving.rms_norm"),
-        "llm_act": partial(_plain, "serving.gated_activation", halves=2),
-        "llm_gelu": partial(_plain, "serving.activation"),
-        "llm_rope": partial(_plain, "serving.rope_and_cache"),
-        "llm_add": partial(_elementwise, "add"),
-        **{op: partial(_reduction, op) for op in REDUCTIONS},
-        **{op: partial(_plain, "aten._to_copy", out=STORED[written]) for op, written in CASTS.items()},
-        **{op: partial(_stream, op) for op in STREAMS},
-        **{op: partial(_gather, op) for op in GATHERS},
-        "transpose": _transposition,
-        **{op: partial(_convolution, op) for op in CONVOLUTIONS},
-        "attention": _attention,
-        "attention_call": _attention_call,
-        "attention_encoder": partial(_attention, called=True),
-        "attention_bwd": _attention_backward,
-    }
-)
-
-
 # The ops that measurements are of, and what their sizes are called: the vocabulary of campaigns, plans and tables.
 
 
@@ -298,6 +266,7 @@ class MeasuredOp:
     family: str
     needed: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    make: _Maker = lambda dtype, size: ()  # its operators in a format and at sizes; of what is no kernel none
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -305,41 +274,52 @@ class MeasuredOp:
         return (*self.needed, *self.optional)
 
 
+def _measured(family: str, make: _Maker, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> MeasuredOp:
+    return MeasuredOp(family=family, needed=needed, optional=optional, make=make)
+
+
 _ROWS = ("rows", "cols")
 _AGAIN = ("copies",)  # sets of tensors that calls go through in turn, of a product of weights; 0: they come from memory
-_ALONG_ROWS = MeasuredOp(family="serving", needed=_ROWS, optional=_AGAIN)
 _PRODUCT = ("m", "n", "k")
-_IMAGE = MeasuredOp(
-    family="convolution",
-    needed=("b", "c_in", "c_out", "h", "w", "r", "s"),
-    optional=(
-        "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups", "channels_last",
-        "depth", "kernel_depth", "pad_depth", "stride_depth", "dilation_depth",
-    ),
+_IMAGE = ("b", "c_in", "c_out", "h", "w", "r", "s")
+_OF_IMAGES = (
+    "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups", "channels_last",
+    "depth", "kernel_depth", "pad_depth", "stride_depth", "dilation_depth",
 )  # fmt: skip
-_ATTENTION = ("b", "s", "t", "heads", "kv_heads", "d")
+_ATTENTION, _MASKS = ("b", "s", "t", "heads", "kv_heads", "d"), ("causal", "window", *_AGAIN)
+_to_eight_bits = partial(_plain, "serving.scale_to_eight_bits", out=DType.INT8)
 
 OPS: Mapping[str, MeasuredOp] = MappingProxyType(
     {
-        **dict.fromkeys(("linear", "mm"), MeasuredOp(family="product", needed=_PRODUCT, optional=("b", "copies"))),
-        "mm_quantized": MeasuredOp(family="quantized product", needed=_PRODUCT, optional=_AGAIN),
-        **dict.fromkeys(("mm_int8", "mm_int4"), MeasuredOp(family=PACKED, needed=_PRODUCT)),
-        "mm_nvfp4": MeasuredOp(family="four-bit product", needed=_PRODUCT, optional=_AGAIN),
-        "bmm": MeasuredOp(family="product", needed=("b", *_PRODUCT), optional=_AGAIN),
-        **dict.fromkeys((*ELEMENTWISE, "quantize", "llm_add"), replace(_ALONG_ROWS, family="elementwise")),
-        "softmax": replace(_ALONG_ROWS, family="softmax"),
-        "layernorm": replace(_ALONG_ROWS, family="normalization"),
-        **dict.fromkeys(("llm_norm", "llm_act", "llm_gelu", "llm_rope"), _ALONG_ROWS),
-        **dict.fromkeys(CONVOLUTIONS, _IMAGE),
-        **dict.fromkeys(REDUCTIONS, MeasuredOp(family="reduction", needed=_ROWS)),
-        **dict.fromkeys((*CASTS, "transpose"), MeasuredOp(family="movement", needed=_ROWS)),
-        **dict.fromkeys(STREAMS, MeasuredOp(family="stream", needed=_ROWS, optional=("warm",))),
-        **dict.fromkeys(GATHERS, MeasuredOp(family="movement", needed=(*_ROWS, "table"))),
-        **dict.fromkeys(
-            ("attention", "attention_call", "attention_encoder"),
-            MeasuredOp(family="attention", needed=_ATTENTION, optional=("causal", "window", *_AGAIN)),
-        ),
-        "attention_bwd": MeasuredOp(family="attention", needed=_ATTENTION, optional=("causal",)),
+        "linear": _measured("product", _linear, _PRODUCT, ("b", "copies")),
+        "mm": _measured("product", _product, _PRODUCT, ("b", "copies")),
+        "mm_quantized": _measured("quantized product", _quantized_product, _PRODUCT, _AGAIN),
+        "mm_int8": _measured(PACKED, partial(_packed_product, 8), _PRODUCT),
+        "mm_int4": _measured(PACKED, partial(_packed_product, 4), _PRODUCT),
+        "mm_nvfp4": _measured("four-bit product", _four_bit_product, _PRODUCT, _AGAIN),
+        "bmm": _measured("product", partial(_product, batched=True), ("b", *_PRODUCT), _AGAIN),
+        **{op: _measured("elementwise", partial(_elementwise, op), _ROWS, _AGAIN) for op in ELEMENTWISE},
+        "quantize": _measured("elementwise", _to_eight_bits, _ROWS, _AGAIN),
+        "llm_add": _measured("elementwise", partial(_elementwise, "add"), _ROWS, _AGAIN),
+        "softmax": _measured("softmax", partial(_plain, "aten._softmax", dim=-1), _ROWS, _AGAIN),
+        "layernorm": _measured("normalization", _layer_norm, _ROWS, _AGAIN),
+        "llm_norm": _measured("serving", partial(_plain, "serving.rms_norm"), _ROWS, _AGAIN),
+        "llm_act": _measured("serving", partial(_plain, "serving.gated_activation", halves=2), _ROWS, _AGAIN),
+        "llm_gelu": _measured("serving", partial(_plain, "serving.activation"), _ROWS, _AGAIN),
+        "llm_rope": _measured("serving", partial(_plain, "serving.rope_and_cache"), _ROWS, _AGAIN),
+        **{op: _measured("convolution", partial(_convolution, op), _IMAGE, _OF_IMAGES) for op in CONVOLUTIONS},
+        **{op: _measured("reduction", partial(_reduction, op), _ROWS) for op in REDUCTIONS},
+        **{
+            op: _measured("movement", partial(_plain, "aten._to_copy", out=STORED[written]), _ROWS)
+            for op, written in CASTS.items()
+        },
+        "transpose": _measured("movement", _transposition, _ROWS),
+        **{op: _measured("stream", partial(_stream, op), _ROWS, ("warm",)) for op in STREAMS},
+        **{op: _measured("movement", partial(_gather, op), (*_ROWS, "table")) for op in GATHERS},
+        "attention": _measured("attention", _attention, _ATTENTION, _MASKS),
+        "attention_call": _measured("attention", _attention_call, _ATTENTION, _MASKS),
+        "attention_encoder": _measured("attention", partial(_attention, called=True), _ATTENTION, _MASKS),
+        "attention_bwd": _measured("attention", _attention_backward, _ATTENTION, ("causal",)),
     }
 )
 

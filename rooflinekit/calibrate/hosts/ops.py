@@ -27,7 +27,7 @@ class HostOp(MeasuredOp):
     meaning: str
 
 
-_RATE = {"needed": ("m", "n", "k", "milliseconds")}
+_RATE = ("m", "n", "k", "milliseconds")
 
 HOST_OPS: Mapping[str, HostOp] = MappingProxyType(
     {
@@ -56,8 +56,8 @@ HOST_OPS: Mapping[str, HostOp] = MappingProxyType(
             for backend in BACKENDS
             for name in COLLECTIVES
         },
-        "burst": HostOp(family="rate", meaning="a product for so long, after a rest", **_RATE),
-        "sustained": HostOp(family="rate", meaning="a product again and again for so long", **_RATE),
+        "burst": HostOp(family="rate", meaning="a product for so long, after a rest", needed=_RATE),
+        "sustained": HostOp(family="rate", meaning="a product again and again for so long", needed=_RATE),
     }
 )
 
