@@ -20,7 +20,7 @@ from rooflinekit.distributed.rewriting import PART, bytes_of, repeated_blocks, s
 from rooflinekit.distributed.saving import kind_and_place, names_of, repeated_of
 from rooflinekit.errors import InputError, SizeError
 from rooflinekit.ir import notebook
-from rooflinekit.ir.graph import Graph, origin_of, resized, traced_with
+from rooflinekit.ir.graph import Graph, resized, traced_with
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import DType, Phase
 from rooflinekit.ir.sizes import check_names
@@ -295,7 +295,7 @@ def _optimizers(graph: Graph) -> Sequence[dict[str, bool]]:
 
 def _formats(graph: Graph, setting: Setting) -> Sequence[DType | None]:
     """The graph's own, and half precision with fp32 weights where the devices multiply it on engines."""
-    if graph.autocast is not None or origin_of(graph).trace is None:
+    if graph.autocast is not None or graph.origin.trace is None:
         return (graph.autocast,)
     known = set.intersection(*(set(setting.machine(number).device.matrix_peak) for number in setting.numbers))
     half = DType.BFLOAT16 if "bf16" in known else DType.FLOAT16 if "fp16" in known else None

@@ -42,6 +42,24 @@ if TYPE_CHECKING:
     import sympy
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Origin:
+    """How a graph came about.
+
+    `trace` takes options of `rooflinekit.trace` and traces the model again with all others as they were; None for a
+    graph that no model is known of. `whole` is the graph before its sizes became numbers. `optimizer` builds the
+    optimizer of a training step.
+    """
+
+    trace: Callable[..., Graph] | None = None
+    whole: Graph | None = None
+    optimizer: Callable[..., Any] | None = None
+
+    def __reduce__(self) -> tuple[type[Origin], tuple[()]]:
+        # In a file or another process a graph stands for itself: the model behind it may hold anything.
+        return Origin, ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Graph:
     """The priced operators of one step, with sizes that may be symbolic.
@@ -74,7 +92,7 @@ class Graph:
     inference_mode: bool = False  # within torch.inference_mode, instead of torch.no_grad
     trains_with: str = ""  # the loss and the optimizer of a training step, in words
     fx: Any = field(default=None, compare=False)  # torch.fx.Graph
-    origin: Origin | None = field(default=None, compare=False)
+    origin: Origin = field(default=Origin(), compare=False)
     #: What was worked out of this very graph and holds on many devices; a changed copy begins anew.
     memo: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False)
 
@@ -358,7 +376,7 @@ def traced_at(graph: Graph, numbers: Numbers) -> Graph:
     """The graph traced with these numbers, remembered; itself if no model is known. Raises SizeError if that fails."""
     found = graph.traced.get(numbers)
     if found is None:
-        trace = graph.origin.trace if graph.origin is not None else None
+        trace = graph.origin.trace
         if trace is None:
             return graph
         try:
@@ -421,40 +439,14 @@ def autocast_format(given: object) -> DType | None:
     raise InputError(f"autocast: expected 'float16' ('fp16'), 'bfloat16' ('bf16') or None; got {str(given)!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Origin:
-    """How a graph came about.
-
-    `trace` takes options of `rooflinekit.trace` and traces the model again with all others as they were; None for a
-    graph that no model is known of. `whole` is the graph before its sizes became numbers. `optimizer` builds the
-    optimizer of a training step.
-    """
-
-    trace: Callable[..., Graph] | None = None
-    whole: Graph | None = None
-    optimizer: Callable[..., Any] | None = None
-
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        # In a file or another process a graph stands for itself: the model behind it may hold anything.
-        return type(None), ()
-
-
-_UNKNOWN = Origin()
-
-
-def origin_of(graph: Graph) -> Origin:
-    """What is known of a graph's origin: nothing of one made by hand."""
-    return graph.origin or _UNKNOWN
-
-
 def whole_of(graph: Graph) -> Graph:
     """The graph before sizes became numbers."""
-    return origin_of(graph).whole or graph
+    return graph.origin.whole or graph
 
 
 def at_numbers(graph: Graph) -> Origin:
     """The origin of a graph that is this one with numbers for sizes."""
-    return replace(origin_of(graph), whole=whole_of(graph))
+    return replace(graph.origin, whole=whole_of(graph))
 
 
 def traced_with(graph: Graph, **options: Any) -> Graph:
@@ -480,7 +472,7 @@ def resized(graph: Graph, **sizes: int) -> Graph:
         try:
             return whole.at(**changed)
         except SizeError:
-            if origin_of(graph).trace is None:
+            if graph.origin.trace is None:
                 raise
     return _traced_anew(graph, {"sizes": wanted, "fixed": True})
 
@@ -503,7 +495,7 @@ def opened(graph: Graph, size: str) -> tuple[Graph, dict[str, int]]:
 
 
 def _traced_anew(graph: Graph, changed: Mapping[str, Any]) -> Graph:
-    trace = origin_of(graph).trace
+    trace = graph.origin.trace
     if trace is None:
         words = ", ".join(f"{name}={value!r}" for name, value in changed.items() if name != "fixed")
         raise InputError(

@@ -171,10 +171,8 @@ class _Reader:
             return _record(parts[0], [self._at(part) for part in parts[1:]])
         if kind == "word":
             return _WORDS[parts[0]](parts[1])
-        if kind == "tuple":
-            return tuple(map(self._at, parts))
-        if kind == "list":
-            return list(map(self._at, parts))
+        if kind in ("tuple", "list"):
+            return (tuple if kind == "tuple" else list)(map(self._at, parts))
         if kind == "mapping":
             values = list(map(self._at, parts))
             return MappingProxyType(dict(zip(values[::2], values[1::2], strict=True)))

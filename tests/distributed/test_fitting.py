@@ -7,6 +7,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.distributed import fitting
 from rooflinekit.errors import InputError, SizeError
+from rooflinekit.ir.graph import Origin
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_what_fits_as_it_is_needs_nothing(blocks: rk.Graph) -> None:
 
 
 def test_a_graph_without_its_model_keeps_its_format(blocks: rk.Graph) -> None:
-    found = rk.fit_into(replace(blocks.at(batch=64), origin=None), gpu="nvidia-rtx-3070")
+    found = rk.fit_into(replace(blocks.at(batch=64), origin=Origin()), gpu="nvidia-rtx-3070")
     assert {trial.autocast for trial in found.trials} == {None}
 
 

@@ -101,7 +101,7 @@ def test_wrong_variants_are_refused(graph: rk.Graph, given: dict[str, object], m
 
 
 def test_a_graph_without_its_model_says_so(graph: rk.Graph) -> None:
-    assert pickle.loads(pickle.dumps(Origin(trace=lambda: graph))) is None
+    assert pickle.loads(pickle.dumps(Origin(trace=lambda: graph))).trace is None
     alone = rk.Graph(name="alone", mode="inference", inputs=(), weights=(), outputs=(), priced=(), dims=("n",))
     assert resized(alone.at(n=3), n=4).sizes == {"n": 4}
     with pytest.raises(InputError) as error:

@@ -14,7 +14,7 @@ from rooflinekit.errors import ComparisonError, RooflinekitError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_of
 from rooflinekit.ir import notebook
-from rooflinekit.ir.graph import Graph, origin_of, resized, traced_with
+from rooflinekit.ir.graph import Graph, resized, traced_with
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import DType, Family, Math
 from rooflinekit.model.attention_backends import BACKENDS, LATER, backend_of, other_backends
@@ -250,7 +250,7 @@ def _attention(p: Prediction) -> Iterator[_Candidate]:
 def _optimizers(p: Prediction) -> Iterator[_Candidate]:
     if p.mode != "training":
         return
-    what, origin = "the optimizer's fused form", origin_of(p.graph)
+    what, origin = "the optimizer's fused form", p.graph.origin
     kinds = [timing.kernel.kind for timing in p.timings if timing.kernel.phase == "optimizer"]
     if not kinds:
         yield what, "no optimizer is in the step"

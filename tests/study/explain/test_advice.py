@@ -10,6 +10,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import DeviceNotFoundError
+from rooflinekit.ir.graph import Origin
 
 IMAGE = rk.Input("batch", 3, 64, 64)
 GPU = "nvidia-a100-sxm4-80gb"
@@ -96,7 +97,7 @@ def test_a_batch_that_does_not_fit_is_not_advised() -> None:
 
 
 def test_a_graph_without_its_model_has_what_needs_no_trace() -> None:
-    graph = replace(step(optimizer=torch.optim.SGD), origin=None)  # as in a file or another process
+    graph = replace(step(optimizer=torch.optim.SGD), origin=Origin())  # as in a file or another process
     advice = rk.advise(rk.predict(graph, GPU, batch=8))
     tried = {suggestion.what for suggestion in advice.suggestions}
     assert {"batch 16 instead of 8", "torch.compile", "a CUDA graph"} <= tried
