@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from multiprocessing import get_all_start_methods, get_context
 from types import MappingProxyType
@@ -63,18 +64,10 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
     relatives = relatives_of(machines)
     values = {gpu: solution.values(gpu, relatives[gpu]) for gpu in machines}
     errors, times = errors_of(observations, machines, values, solution)
-    unseen: dict[tuple[str, str], Floats] = {}
-    unseen_times: dict[tuple[str, str], Floats] = {}
-    starts: dict[tuple[str, str], float] = {}
-    without: dict[str, Solution] = {}
-    for gpu, found in _left_out(observations, machines, solution, progress):
-        without[gpu] = found
-        own = [o for o in observations if o.gpu == gpu]
-        others = {gpu: without[gpu].values(gpu, relatives[gpu])}
-        own_errors, own_times = errors_of(own, machines, others, solution)
-        unseen |= own_errors
-        unseen_times |= own_times
-        starts |= starts_of(own, machines, others)
+    without = dict(_left_out(observations, machines, solution, progress))
+    of_others = {gpu: found.values(gpu, relatives[gpu]) for gpu, found in without.items()}
+    unseen, unseen_times = errors_of(observations, machines, of_others, solution)
+    starts = starts_of(observations, machines, of_others)
     priors, known = unmeasured(solution, unseen, starts, unseen_times), of_fitted(errors, times)
     return Refit(
         observations=observations,
@@ -102,13 +95,11 @@ def _left_out(
 ) -> Iterator[tuple[str, Solution]]:
     """Each GPU with the fit on all others, on all cores where the system can copy a process."""
     _SHARED.update(observations=observations, machines=machines, near=solution)
-    if "fork" not in get_all_start_methods():
-        for gpu in machines:
-            progress(f"without {gpu}")
-            yield gpu, _without(gpu)
-        return
-    with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
-        for gpu, found in zip(machines, pool.map(_without, machines), strict=True):
+    with ExitStack() as stack:
+        spread: Callable[..., Iterator[Solution]] = map
+        if "fork" in get_all_start_methods():
+            spread = stack.enter_context(ProcessPoolExecutor(mp_context=get_context("fork"))).map
+        for gpu, found in zip(machines, spread(_without, machines), strict=True):
             progress(f"without {gpu}")
             yield gpu, found
 
