@@ -26,7 +26,7 @@ from rooflinekit.calibrate.bench.microbench import Calls, UnsupportedError, call
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Measurement
 from rooflinekit.calibrate.bench.samples import collect, repeats
-from rooflinekit.calibrate.hosts.bench import Bench, Sample, between_events, prepare
+from rooflinekit.calibrate.hosts.bench import Bench, Sample, between_events, on_threads, prepare
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.errors import CampaignError, InputError, SpecError
 from rooflinekit.hardware.detection import bus_id, describe_cpu, system_root
@@ -57,23 +57,12 @@ class CpuTimer:
 
     def time(self, case: Case, *, turn: int, warmup: int, samples: int, precision: float) -> Measurement:
         """Samples of one case; PyTorch's number of threads is afterwards what it was."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(case.threads or before)
-        bench = Bench(device=torch.device("cpu"))
-        try:
-            return _measured(
-                case,
-                turn,
-                lambda: (
-                    _host(case, bench, self.groups, warmup, samples, precision)
-                    if case.op in HOST_OPS
-                    else self._kernel(case, warmup, samples, precision)
-                ),
-            )
-        finally:
-            torch.set_num_threads(before)
+        with on_threads(case.threads):
+            return _measured(case, turn, lambda: self._timed(case, warmup, samples, precision))
 
-    def _kernel(self, case: Case, warmup: int, samples: int, precision: float) -> _Timed:
+    def _timed(self, case: Case, warmup: int, samples: int, precision: float) -> _Timed:
+        if case.op in HOST_OPS:
+            return _host(case, Bench(device=torch.device("cpu")), self.groups, warmup, samples, precision)
         calls = calls_of(case, torch.device("cpu"), self.cache_bytes)
         inner = _inner(_loop(calls, 1), warmup)
         with watched_load() as load:

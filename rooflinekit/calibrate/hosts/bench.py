@@ -6,8 +6,9 @@ enough calls that the queue never fills. On a CPU the work on those few numbers 
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,17 @@ _CHAIN = 50  # ops whose gradients autograd issues in a sample
 _REST_S = 0.3  # before a burst: clocks rise again, and power is averaged over less
 _BURSTS = 5
 _FEW = 16  # numbers a side
+
+
+@contextlib.contextmanager
+def on_threads(count: int | None) -> Iterator[None]:
+    """PyTorch computes on so many threads within, None or 0 for as many as before; afterwards all is as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,15 +38,13 @@ def measured_rates(cores: int, seconds: float = 0.5) -> Rates:
     """The best of some products and some copies, for about so many seconds each."""
     import torch
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(cores)
-    try:
+    from rooflinekit.calibrate.hosts.bench import on_threads
+
+    with on_threads(cores):
         a, b, c = (torch.ones(_EDGE, _EDGE) for _ in range(3))
         source, target = (torch.ones(_BYTES // 8) for _ in range(2))
         product_s = _best(lambda: torch.mm(a, b, out=c), seconds)
         copy_s = _best(lambda: target.copy_(source), seconds)
-    finally:
-        torch.set_num_threads(before)
     return Rates(flops=2 * _EDGE**3 / product_s, bandwidth=_BYTES / copy_s)
 
 

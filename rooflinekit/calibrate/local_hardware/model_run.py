@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from rooflinekit.calibrate.bench.gpu_state import load_nvml
 from rooflinekit.calibrate.bench.samples import collect, repeats, settled
 from rooflinekit.calibrate.bench.timers import CpuTimer, CudaTimer, first_line, fp32_arithmetic, gpu_name
-from rooflinekit.calibrate.hosts.bench import Bench
+from rooflinekit.calibrate.hosts.bench import Bench, on_threads
 from rooflinekit.calibrate.local_hardware import model_step
 from rooflinekit.calibrate.local_hardware.model_step import Run
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp, median_step
@@ -70,14 +70,11 @@ class Place(Bench):
     @contextlib.contextmanager
     def chosen(self) -> Iterator[None]:
         """What runs within runs there, on random numbers that are always the same; afterwards all is as before."""
-        before = torch.get_num_threads()
         with contextlib.ExitStack() as stack:
             if self.cuda is not None:
                 stack.enter_context(self.cuda.device(self.device.index))
             stack.enter_context(torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []))
-            if self.threads is not None:
-                torch.set_num_threads(self.threads)
-            stack.callback(torch.set_num_threads, before)
+            stack.enter_context(on_threads(self.threads))
             torch.manual_seed(0)
             yield
 

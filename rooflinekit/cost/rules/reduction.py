@@ -264,11 +264,20 @@ def _affine(op: Op) -> int:
     return sum(op.attrs.get(name) is not None for name in ("weight", "bias"))
 
 
-@rule(LAYER_NORM, GROUP_NORM, timed_as=Family.NORMALIZATION)
-def layer_norm(op: Op) -> Cost:
-    """Writes mean and 1/σ of each row, or group, beside the output."""
-    y, mean = op.outputs[:2]
-    return work(y.numel, _MOMENTS + _SCALE + _affine(op)) + work(mean.numel, 0, 1) + traffic(op)
+def _of_rows(op: Op, moments: int) -> Cost:
+    """One rsqrt a row, or group."""
+    y, statistic = op.outputs[:2]
+    return work(y.numel, moments + _SCALE + _affine(op)) + work(statistic.numel, 0, 1) + traffic(op)
+
+
+family(
+    _of_rows,
+    {
+        f"{LAYER_NORM} {GROUP_NORM}": (_MOMENTS, "Writes mean and 1/σ of each row, or group, beside the output."),
+        RMS_NORM: (2, "Square, sum, times 1/σ: 3 N, and the gain. One rsqrt a row, written beside the output."),
+    },
+    timed_as=Family.NORMALIZATION,
+)
 
 
 def by_batch(op: Op) -> bool:
@@ -330,13 +339,6 @@ def batch_norm_backward(op: Op) -> Cost:
     flop = 9 if training else wants_input + 4 * wants_weight + wants_bias
     used = _without(op, "running_mean", "running_var") if training else op.inputs
     return work(x.numel, int(flop)) + reads(used) + writes(op.outputs)
-
-
-@rule(RMS_NORM, timed_as=Family.NORMALIZATION)
-def rms_norm(op: Op) -> Cost:
-    """Square, sum, times 1/σ: 3 N, and the gain. One rsqrt a row, written beside the output."""
-    y, inverse = op.outputs
-    return work(y.numel, 2 + _SCALE + _affine(op)) + work(inverse.numel, 0, 1) + traffic(op)
 
 
 @rule(RMS_NORM_GRADIENT, timed_as=Family.NORMALIZATION)
