@@ -106,9 +106,12 @@ def _vector_checks(device: Device) -> Iterator[Check]:
 
 def _matrix_check(device: Device, name: str, math: str, peak: float, *, accumulate: str) -> Check:
     kind = rate_class(device)
-    fma = matrix_fma(device, math, accumulate=accumulate)
-    if fma is None:
+    table = ARCHITECTURES.get(kind, Architecture()).matrix  # multiply-adds per SM and clock
+    if table is None:
         return Check(name, None, peak, "flop/s", "skipped", f"no matrix rates are known for {kind}")
+    fma = table.get(math, 0)
+    if accumulate == "fp32" or device.tensor_rate == "half":  # of two accumulators; else only the wide one is halved
+        fma = halve(fma, math, device.tensor_rate)
     if fma == 0:
         note = f"expected no such key: {kind} has no {math} matrix arithmetic"
         return Check(name, None, peak, "flop/s", "failed", note)
@@ -341,16 +344,6 @@ HALVED_BY_ACCUMULATION = ("tf32", "fp16", "bf16", "fp8")
 def rate_class(device: Device) -> str:
     """The key under which the tables above may know this device."""
     return device.compute_capability or device.architecture
-
-
-def matrix_fma(device: Device, math: str, *, accumulate: str = "fp32") -> float | None:
-    """Multiply-adds per SM and clock in `math`, by product line: None for an unknown class, 0 without matrix units."""
-    table = ARCHITECTURES.get(rate_class(device), Architecture()).matrix
-    if table is None:
-        return None
-    full = table.get(math, 0)
-    # Of two accumulators only the wide one is halved; `half` halves both.
-    return halve(full, math, device.tensor_rate) if accumulate == "fp32" or device.tensor_rate == "half" else full
 
 
 def halve(full: float, math: str, tensor_rate: str) -> float:

@@ -93,7 +93,9 @@ class GpuState:
         finally:
             ended.set()
             thread.join()
-        found.update(_summary(readings))
+        columns = {name: [reading[name] for reading in readings if name in reading] for name, _ in _KEPT.values()}
+        found |= {name: made(columns[column]) for name, (column, made) in _KEPT.items() if columns[column]}
+        found |= {"readings": float(len(readings))} if found else {}
 
     def environment(self) -> dict[str, str]:
         """The driver and the limits that somebody has set; "unknown" where NVML does not say."""
@@ -116,9 +118,3 @@ _KEPT: dict[str, tuple[str, Callable[[list[float]], float]]] = {
     "temperature": ("temperature", max),
     "throttle": ("throttle", lambda values: float(reduce(or_, map(int, values)))),
 }
-
-
-def _summary(readings: list[dict[str, float]]) -> dict[str, float]:
-    columns = {name: [reading[name] for reading in readings if name in reading] for name, _ in _KEPT.values()}
-    found = {name: made(columns[column]) for name, (column, made) in _KEPT.items() if columns[column]}
-    return {**found, "readings": float(len(readings))} if found else {}

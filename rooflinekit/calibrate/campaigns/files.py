@@ -160,7 +160,10 @@ def merge_files(files: Sequence[Path], out: Path, *, force: bool = False) -> Con
         return merged
     same = ("gpu", "timing", "licence")
     _refuse_strangers({file: {key: getattr(c, key) for key in same} | dict(c.notes) for file, c in campaigns.items()})
-    together = merge_campaigns(list(campaigns.values()))
+    # all rows; those that are equal in everything, once
+    rows = pd.concat([one.rows for one in campaigns.values()], ignore_index=True).drop_duplicates(ignore_index=True)
+    sources = dict.fromkeys(one.source for one in campaigns.values())
+    together = replace(next(iter(campaigns.values())), source="; ".join(sources), rows=rows)
     write_text(campaign_text(together), out, force=force)
     return together
 
@@ -202,10 +205,3 @@ def merge_records(records: Sequence[Recorded]) -> Recorded:
         plan = "+".join(dict.fromkeys(one.plan for one in heads))
         head = replace(head, plan=plan, digest=digest, units=len(found))
     return Recorded(head=head, measurements=tuple(found.values()), finished=len(found) == head.units)
-
-
-def merge_campaigns(campaigns: Sequence[Campaign]) -> Campaign:
-    """All rows; those that are equal in everything, once."""
-    rows = pd.concat([campaign.rows for campaign in campaigns], ignore_index=True).drop_duplicates(ignore_index=True)
-    sources = dict.fromkeys(campaign.source for campaign in campaigns)
-    return replace(campaigns[0], source="; ".join(sources), rows=rows)
