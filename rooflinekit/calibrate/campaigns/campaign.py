@@ -152,12 +152,10 @@ def read_head(file: Path, text: str, keys: Sequence[str], timings: Sequence[str]
     missing = [key for key in keys if not found.get(key)]
     if missing:
         raise CampaignError(f"{file}: expected a line '# {missing[0]}: …' at its head")
-    for key, form, words in (
-        ("calls", r"[1-9]\d*", "a positive integer"),
-        ("warmup", r"\d+", "how many calls, from 0"),
-    ):
-        if not re.fullmatch(form, found.get(key, "1")):
-            raise CampaignError(f"{file}: {key}: expected {words}; got {found[key]!r}")
+    if not re.fullmatch(r"[1-9]\d*", found.get("calls", "1")):
+        raise CampaignError(f"{file}: calls: expected a positive integer; got {found['calls']!r}")
+    if not re.fullmatch(r"\d+", found.get("warmup", "0")):
+        raise CampaignError(f"{file}: warmup: expected how many calls, from 0; got {found['warmup']!r}")
     if "torch" in found:
         try:
             Release.parse(found["torch"])
