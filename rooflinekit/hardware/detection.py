@@ -21,6 +21,7 @@ from rooflinekit.hardware.fields import write_quantity
 from rooflinekit.units import format_quantity
 
 _AMD_LANES = 64
+_UNSTATED = dict.fromkeys(("process_node", "process_nm", "launch_date"))  # by any driver or system
 T = TypeVar("T")
 
 UNKNOWN = "not reported; see the datasheet"
@@ -63,9 +64,7 @@ def describe_gpu(properties: Any, nvml: Mapping[str, float], *, hip: bool = Fals
         "vendor": "AMD" if hip else "NVIDIA",
         "architecture": known.name,
         "compute_capability": capability,
-        "process_node": None,
-        "process_nm": None,
-        "launch_date": None,
+        **_UNSTATED,
         "sm_count": sms,
         "lanes_per_sm": lanes,
         **({"tensor_cores": known.units * sms} if known.units else {}),
@@ -289,9 +288,7 @@ def describe_cpu() -> Found:
         "vendor": _VENDORS.get(first.get("vendor_id", ""), first.get("vendor_id")),
         "architecture": None,
         "compute_capability": widest(flags),
-        "process_node": None,
-        "process_nm": None,
-        "launch_date": None,
+        **_UNSTATED,
         **({"device_scope": f"{len(sockets)} sockets together"} if len(sockets) > 1 else {}),
         "sm_count": len(cores),
         "lanes_per_sm": None,

@@ -10,6 +10,8 @@ from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS, ELEMENTWISE
 from rooflinekit.model.algorithms import CUDNN, MIOPEN
 from rooflinekit.model.stated import Constant
 
+_FITTED = "starting point of the fit"
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -22,7 +24,7 @@ class Description:
     high: float
     spread: float  # how far `start` may be off, in log units
     between: float  # how far GPUs differ from each other, in log units; 0 where the constant is the same for all
-    source: str  # of `start`
+    source: str = _FITTED  # of `start`
 
     def differs(self, kind: str) -> float:
         """How far a device of this kind may be from the constants of GPUs, in log units; 0 where it is the same.
@@ -44,38 +46,37 @@ def stated(descriptions: Mapping[str, Description]) -> Mapping[str, Constant]:
 _CPU = 5.0  # how much further than GPUs from each other a CPU may be from them
 _STATED = "stated default"
 _MEASURABLE = f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"
-_FITTED = "starting point of the fit"
 
 _d = Description
 
 CONSTANTS: dict[str, Description] = {
     # --- products, on the tensor core and the CUDA cores
     "issue_share": _d("1", "issue rate of products in a kernel's inner loop, of the unit's dense peak",
-                       0.90, 0.4, 1.0, 0.2, 0.10, _FITTED),
+                       0.90, 0.4, 1.0, 0.2, 0.10),
     "matrix_tile_loss": _d("element",
                            "a tile a×b of the tensor core takes 1 + loss·(1/a + 1/b) of a large one's time; of CUDA "
                            "cores with half the loss",
-                           10, 0.1, 80, 1.0, 0.5, _FITTED),
+                           10, 0.1, 80, 1.0, 0.5),
     "matrix_prologue": _d("element",
                           "steps in k that a tile takes beyond the product's, to fill the pipeline and to be written",
-                          120, 1, 800, 1.0, 0.3, _FITTED),
+                          120, 1, 800, 1.0, 0.3),
     "latency_cycles": _d("cycle", "least time of one step in k, however small the tile, on either unit",
-                                3, 0.05, 40, 1.0, 0.4, _FITTED),
+                                3, 0.05, 40, 1.0, 0.4),
     "matrix_energy": _d("J/flop", "what a board at its limit draws for a 16-bit FLOP on the tensor core, in 16 nm",
-                        3.05e-12, 0.4e-12, 10e-12, 0.3, 0.0, _FITTED),
+                        3.05e-12, 0.4e-12, 10e-12, 0.3, 0.0),
     "single_tensor_core_share": _d("1", "issue rate of the tensor core in plain fp32 products, of that in 16 bits, "
-                              "each of its own peak", 0.85, 0.3, 1.2, 0.2, 0.0, _FITTED),
+                              "each of its own peak", 0.85, 0.3, 1.2, 0.2, 0.0),
     "eight_bit_energy": _d("1", "energy of an 8-bit FLOP on the tensor core, of a 16-bit one's",
-                           0.6, 0.3, 1.0, 0.2, 0.25, _FITTED),
+                           0.6, 0.3, 1.0, 0.2, 0.25),
     "eight_bit_share": _d("1", "issue rate of the tensor core in 8 bits, of that in 16, each of its own peak",
-                          0.9, 0.2, 1.3, 0.2, 0.15, _FITTED),
+                          0.9, 0.2, 1.3, 0.2, 0.15),
     "four_bit_share": _d("1", "issue rate of the tensor core in 4 bits, of that in 16, each of its own peak",
-                         0.8, 0.2, 1.3, 0.2, 0.10, _FITTED),
+                         0.8, 0.2, 1.3, 0.2, 0.10),
     # --- products on the CUDA cores
     "simt_convolution": _d("1", "rate of an implicit-product convolution on the CUDA cores, of a product's",
-                            0.80, 0.2, 1.3, 0.3, 0.15, _FITTED),
+                            0.80, 0.2, 1.3, 0.3, 0.15),
     "simt_weight": _d("1", "rate of the gradient of a convolution's weight on the CUDA cores, of a product's",
-                       0.70, 0.2, 1.3, 0.3, 0.15, _FITTED),
+                       0.70, 0.2, 1.3, 0.3, 0.15),
     "untuned_convolution": _d("1", "rate of convolutions of volumes, of windows above 7, and of fewer than 4 "
                               "channels, for which nothing is unrolled, on either unit, of a product's",
                               0.4, 0.03, 1.3, 0.4, 0.4,
@@ -84,22 +85,20 @@ CONSTANTS: dict[str, Description] = {
     # MIOpen's rates: times of one solver differ between GPUs as their peaks do, within a fifth; which solvers a GPU's
     # MIOpen has, and has tuned, differs more among those of a weight. Wider ones would fit the way of timing instead.
     "miopen_simt": _d("1", "rate of MIOpen's implicit products on the CUDA cores, of a product's",
-                       0.55, 0.03, 1.3, 0.4, 0.2, _FITTED),
+                       0.55, 0.03, 1.3, 0.4, 0.2),
     "miopen_simt_weight": _d("1", "rate of MIOpen's gradient of a convolution's weight on the CUDA cores, and of "
-                              "Winograd's in passes, of a product's", 0.35, 0.03, 1.3, 0.4, 0.3,
-                              _FITTED),
+                              "Winograd's in passes, of a product's", 0.35, 0.03, 1.3, 0.4, 0.3),
     "miopen_half": _d("1", "rate of fp16 by MIOpen's kernels on CUDA cores that multiply pairs, of its peak, as fp32's "
-                      "of its own", 0.7, 0.2, 1.2, 0.3, 0.1, _FITTED),
+                      "of its own", 0.7, 0.2, 1.2, 0.3, 0.1),
     "miopen_latency_cycles": _d("cycle", "wait of a block of MIOpen's convolutions for the operands of a step in k, "
-                                "on either unit", 20, 0.5, 300, 1.0, 0.15, _FITTED),
+                                "on either unit", 20, 0.5, 300, 1.0, 0.15),
     "emulated_half": _d("1", "rate of a 16-bit format that CUDA cores without it unpack and round, of fp32's", 0.6,
-                        0.05, 1.0, 0.4, 0.2, _FITTED),
+                        0.05, 1.0, 0.4, 0.2),
     "untuned_bf16": _d("1", "rate of an image's gradient in bf16 of sizes that AMD's library of products has not "
-                       "tuned, of emulated_half", 0.05, 0.005, 1.0, 0.6, 0.3, _FITTED),
+                       "tuned, of emulated_half", 0.05, 0.005, 1.0, 0.6, 0.3),
     "simt_energy": _d("J/flop", "what a board at its limit draws for an fp32 FLOP on the CUDA cores, in 16 nm",
-                       18.3e-12, 7e-12, 50e-12, 0.2, 0.1, _FITTED),
-    "energy_node_exponent": _d("1", "energy falls with this power of the process node", 0.65, 0.2, 1.5, 0.2, 0.0,
-                               _FITTED),
+                       18.3e-12, 7e-12, 50e-12, 0.2, 0.1),
+    "energy_node_exponent": _d("1", "energy falls with this power of the process node", 0.65, 0.2, 1.5, 0.2, 0.0),
     "simt_node_exponent": _d("1", "energy on the CUDA cores falls with this power of the process node",
                               0.75, 0.2, 1.5, 0.1, 0.0,
                               "fp32 products of 4096 in KernelBench, held by power: T4 4.1 TFLOP/s at 70 W, A6000 23.6 "
@@ -125,7 +124,7 @@ CONSTANTS: dict[str, Description] = {
                              100, 10, 400, 0.4, 0.0, "ConvMixer's 9×9 windows with channels last take 2 to 3 times "
                              "those with channels first (RTX 3090, 4090)"),
     "naive_cycles": _d("cycle", "time of a lane for each multiply-add of the naive kernel, a library's last resort",
-                       60, 2, 2000, 1.0, 0.2, _FITTED),
+                       60, 2, 2000, 1.0, 0.2),
     # --- other arithmetic
     "ocml_power_cycles": _d("cycle", "time of a lane for raising a number to a power by AMD's library, beside its "
                             "special functions", 170, 40, 400, 0.3, 0.0,
@@ -133,29 +132,26 @@ CONSTANTS: dict[str, Description] = {
                             "division on MI100, with a scalar 1.7 times"),
     # --- memory
     "memory_share": _d("1", "DRAM bandwidth that streaming kernels sustain, of the datasheet's",
-                       0.90, 0.5, 1.0, 0.2, 0.07, _FITTED),
+                       0.90, 0.5, 1.0, 0.2, 0.07),
     "early_memory": _d("1", "DRAM bandwidth that HBM before Volta sustains, of what later memory does",
-                       0.85, 0.6, 1.1, 0.3, 0.0, _FITTED),
+                       0.85, 0.6, 1.1, 0.3, 0.0),
     "product_memory_share": _d("1", "DRAM bandwidth that product kernels sustain, of the datasheet's",
-                               0.78, 0.3, 1.0, 0.1, 0.10, _FITTED),
+                               0.78, 0.3, 1.0, 0.1, 0.10),
     "l2_bytes_per_clock": _d("byte/clock/SM", "bandwidth of the last-level cache, reads and writes",
                              24, 8, 128, 0.5, 0.2, "A100 reads 5.4 TB/s at 108 SMs and 1.41 GHz: 35; H100 PCIe 6.9 "
                              "TB/s at 114 and 1.755: 34"),
     "cache_share": _d("1", "largest working set that stays in the last-level cache, of its capacity",
-                      0.8, 0.1, 1.2, 0.3, 0.2, _FITTED),
-    "overlap": _d("1", "exponent of the norm that joins compute and memory time", 2.8, 1.2, 10, 0.5, 0.0, _FITTED),
-    "column_cycles": _d("cycle", "time of an SM for an element of a row, all passes together",
-                        0.5, 0.005, 4, 1.0, 0.3, _FITTED),
+                      0.8, 0.1, 1.2, 0.3, 0.2),
+    "overlap": _d("1", "exponent of the norm that joins compute and memory time", 2.8, 1.2, 10, 0.5, 0.0),
+    "column_cycles": _d("cycle", "time of an SM for an element of a row, all passes together", 0.5, 0.005, 4, 1.0, 0.3),
     "thread_cycles": _d("cycle", "time of an SM for a thread of a row's block, beside elements: start, reductions, end",
-                        3.5, 0.2, 40, 1.0, 0.2, _FITTED),
+                        3.5, 0.2, 40, 1.0, 0.2),
     "load_cycles": _d("cycle", "from one load of a row's block that is alone on its SM to the next, out of DRAM",
                       900, 400, 2000, 0.3, 0.0, "KernelBench's layer norm of 16 rows of 4 million numbers takes 3.5 "
                       "cycles a number on eight GPUs: two passes of 128 threads with 4 numbers each"),
-    "access_cycles": _d("cycle", "time of an SM for a load of a single element",
-                        0.4, 0.005, 3, 1.0, 0.15, _FITTED),
+    "access_cycles": _d("cycle", "time of an SM for a load of a single element", 0.4, 0.005, 3, 1.0, 0.15),
     # --- attention
-    "attention_share": _d("1", "rate of fused attention, of a product's on the same unit",
-                          0.65, 0.2, 1.3, 0.3, 0.15, _FITTED),
+    "attention_share": _d("1", "rate of fused attention, of a product's on the same unit", 0.65, 0.2, 1.3, 0.3, 0.15),
     "tensor_memory_attention": _d("1", "rate of fused attention where sums are in tensor memory (Blackwell's data "
                                   "centre GPUs), of a product's",
                                   0.92, 0.3, 1.3, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT): cuDNN's on B200, GB200"),
@@ -178,13 +174,12 @@ CONSTANTS: dict[str, Description] = {
     "cudnn_attention": _d("1", "rate of cuDNN's attention, of FlashAttention's; in tensor memory its gradient's",
                           0.9, 0.3, 1.2, 0.1, 0.0, "NVIDIA/cudnn-frontend (MIT) on A100 and RTX PRO 6000, and "
                           "Dao-AILab/flash-attention's figures (BSD-3-Clause) on H100"),
-    "attention_block_cycles": _d("cycle", "start and end of a block of fused attention",
-                                 2000, 10, 40000, 1.0, 0.3, _FITTED),
+    "attention_block_cycles": _d("cycle", "start and end of a block of fused attention", 2000, 10, 40000, 1.0, 0.3),
     # --- starts
     "kernel_ramp_cycles": _d("cycle", "from a kernel's first to its last instruction where there is hardly any work",
-                             2400, 200, 12000, 0.5, 0.2, _FITTED),
+                             2400, 200, 12000, 0.5, 0.2),
     "product_ramp_cycles": _d("cycle", "from the first to the last instruction of a kernel of products where there is "
-                              "hardly any work", 4000, 200, 20000, 0.5, 0.2, _FITTED),
+                              "hardly any work", 4000, 200, 20000, 0.5, 0.2),
     "kernel_gap": _d("s", "from one kernel's end to the next one's start in a stream", 1.0e-6, 1e-7, 5e-6, 0.3, 0.0,
                      "kernel to kernel in one stream 2.6 µs (A100), 1.9 µs (A40), 1.6 µs (L40), less the ramp"),
     "kernel_gap_graph": _d("s", "from one kernel's end to the next one's start in a CUDA graph",
@@ -200,21 +195,18 @@ CONSTANTS: dict[str, Description] = {
 
 #: Of a kind of link, or of a generation of GPUs. `between`: how far those may be from each other, in log units.
 LINK_CONSTANTS: dict[str, Description] = {
-    "share": _d("1", "bandwidth that a long message gets, of the link's in one direction",
-                0.8, 0.002, 1.0, 0.3, 0.15, _FITTED),
+    "share": _d("1", "bandwidth that a long message gets, of the link's in one direction", 0.8, 0.002, 1.0, 0.3, 0.15),
     "ceiling": _d("byte/s", "rate of a long message through the host's memory, where the link would allow more",
                   12e9, 1e8, 1e12, 0.7, 1.0, f"{_FITTED}: what NCCL's source takes PCIe 3 for (graph/topo.h)"),
-    "hop": _d("s", "from one device to the next, of an empty message", 1e-6, 1e-8, 1e-3, 0.7, 0.5, _FITTED),
+    "hop": _d("s", "from one device to the next, of an empty message", 1e-6, 1e-8, 1e-3, 0.7, 0.5),
     "chunk": _d("s", "what a piece of a message costs on its way through the devices, beside its bytes",
-                5e-6, 1e-9, 1e-3, 0.7, 0.5, _FITTED),
-    "start": _d("s", "the kernel's start and end, and the gap before it", 5e-6, 1e-6, 1e-3, 0.5, 0.4, _FITTED),
-    "peer_start": _d("s", "more of it where every device sends to every other one",
-                     2e-6, 1e-8, 2e-5, 0.7, 0.3, _FITTED),
-    "copy_share": _d("1", "rate at which a rank's own part is copied, of DRAM bandwidth",
-                     0.3, 0.001, 1.0, 0.5, 0.3, _FITTED),
-    "nvls_start": _d("s", "latency of adding up in the switch", 1.5e-5, 1e-6, 2e-4, 0.7, 0.0, _FITTED),
+                5e-6, 1e-9, 1e-3, 0.7, 0.5),
+    "start": _d("s", "the kernel's start and end, and the gap before it", 5e-6, 1e-6, 1e-3, 0.5, 0.4),
+    "peer_start": _d("s", "more of it where every device sends to every other one", 2e-6, 1e-8, 2e-5, 0.7, 0.3),
+    "copy_share": _d("1", "rate at which a rank's own part is copied, of DRAM bandwidth", 0.3, 0.001, 1.0, 0.5, 0.3),
+    "nvls_start": _d("s", "latency of adding up in the switch", 1.5e-5, 1e-6, 2e-4, 0.7, 0.0),
     "nvls_share": _d("1", "bandwidth while the switch adds up, of the link's in one direction",
-                     0.65, 0.2, 1.0, 0.3, 0.0, _FITTED),
+                     0.65, 0.2, 1.0, 0.3, 0.0),
 }  # fmt: skip
 
 LINK_PARTS = ("share", "hop", "chunk")
