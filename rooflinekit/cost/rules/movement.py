@@ -183,9 +183,9 @@ def _some(source: TensorSpec, n: Size) -> Cost:
 # --- reading --------------------------------------------------------------------------------------------------
 
 
-@rule("aten.index", "aten._unsafe_index", "aten.index_select", "aten.gather", "aten.take", timed_as=Family.MOVEMENT)
+@rule(*aten("index _unsafe_index index_select gather take embedding"), timed_as=Family.MOVEMENT)
 def gather(op: Op) -> Cost:
-    """Reads the indices and the elements they name."""
+    """Reads the indices and the elements or rows they name, not the table."""
     source, *indices = op.inputs
     return _some(source, op.outputs[0].numel) + reads(indices) + writes(op.outputs)
 
@@ -228,12 +228,16 @@ def scatter(op: Op) -> list[Cost]:
     return [*before, kernel, *(_mean(op, index) if op.attrs.get("reduce") == "mean" else ())]
 
 
-@rule("aten.index_reduce", timed_as=Family.MOVEMENT)
-def index_reduce(op: Op) -> list[Cost]:
-    """An operation for each element of the source. A mean counts and divides: two more kernels."""
+@rule("aten.index_copy", "aten.index_add", "aten.index_reduce", timed_as=Family.MOVEMENT)
+def index_write(op: Op) -> list[Cost]:
+    """Each element of the source into its place: 1 where it adds or reduces, and 1 where a factor is not 1.
+
+    A mean counts and divides: two more kernels.
+    """
     index, source = op.inputs[1:3]
-    costs = _written(op, source.numel, (index, source), flop=1)
-    return [*costs, *(_mean(op, source) if op.attrs["reduce"] == "mean" else ())]
+    flop = 0 if op.kind.startswith("aten.index_copy") else 1 + (op.attrs.get("alpha", 1) != 1)
+    costs = _written(op, source.numel, (index, source), flop=flop)
+    return [*costs, *(_mean(op, source) if op.attrs.get("reduce") == "mean" else ())]
 
 
 def _mean(op: Op, named: TensorSpec) -> list[Cost]:
@@ -244,20 +248,6 @@ def _mean(op: Op, named: TensorSpec) -> list[Cost]:
         Cost(vector_flop=named.numel, read_bytes=counted, write_bytes=counted, label="count") + reads(op.inputs[1:2]),
         Cost(special_flop=y.numel, read_bytes=product((2, y.bytes)), write_bytes=y.bytes, label="division"),
     ]
-
-
-@rule("aten.index_add", timed_as=Family.MOVEMENT)
-def index_add(op: Op) -> list[Cost]:
-    """An addition for each element of the source, and a multiplication where a factor is not 1."""
-    index, source = op.inputs[1:3]
-    return _written(op, source.numel, (index, source), flop=1 if op.attrs.get("alpha", 1) == 1 else 2)
-
-
-@rule("aten.index_copy", timed_as=Family.MOVEMENT)
-def index_copy(op: Op) -> list[Cost]:
-    """Each element of the source into its place."""
-    index, source = op.inputs[1:3]
-    return _written(op, source.numel, (index, source))
 
 
 @rule("aten.index_fill", timed_as=Family.MOVEMENT)
@@ -322,13 +312,6 @@ def masked_scatter_backward(op: Op) -> Cost:
 
 
 # --- tables ---------------------------------------------------------------------------------------------------
-
-
-@rule("aten.embedding", timed_as=Family.MOVEMENT)
-def embedding(op: Op) -> Cost:
-    """Reads the indices and the rows they name, not the table."""
-    _, indices = op.inputs
-    return Cost(read_bytes=op.outputs[0].bytes) + reads((indices,)) + writes(op.outputs)
 
 
 @rule("aten.embedding_dense_backward", timed_as=Family.MOVEMENT)
