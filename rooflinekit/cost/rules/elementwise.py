@@ -273,17 +273,13 @@ def gelu_backward(op: Op) -> Cost:
     return work_of(op, (17, 1) if op.attrs.get("approximate") == "tanh" else (9, 2))
 
 
-@rule("aten.log_sigmoid_forward")
+@rule("aten.log_sigmoid_forward", "aten.log_sigmoid_backward")
 def log_sigmoid(op: Op) -> Cost:
-    """min(x, 0) - log1p(exp(-|x|)): 2, and exp and log. CUDA leaves the second output, a CPU's buffer, empty."""
-    y = op.outputs[0]
-    return work(y.numel, 2, 2) + reads(op.inputs) + writes((y,))
+    """min(x, 0) - log1p(exp(-|x|)): 2, and exp and log; its gradient g / (1 + exp(x)) as g·1/…: 2, and exp and divide.
 
-
-@rule("aten.log_sigmoid_backward")
-def log_sigmoid_backward(op: Op) -> Cost:
-    """g / (1 + exp(x)) as g·1/…: add, multiply; exp, divide. The CPU's buffer is not read."""
-    return work(op.outputs[0].numel, 2, 2) + reads(op.inputs[:2]) + writes(op.outputs)
+    CUDA leaves a CPU's buffer, the second output, empty, and does not read it as the third input.
+    """
+    return work(op.outputs[0].numel, 2, 2) + reads(op.inputs[:2]) + writes(op.outputs[:1])
 
 
 _GLU = "s = sigmoid(b) 2 and 2, g·s for a, times (1-s)·a for b: 6 and 2 for each pair, written to both halves."
