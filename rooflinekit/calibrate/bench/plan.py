@@ -204,20 +204,14 @@ def _source(name_or_path: str) -> tuple[Path | Traversable, str]:
     return data_dir("calibration") / "plans" / f"{name_or_path}.yaml", f"calibration/plans/{name_or_path}.yaml"
 
 
-def _counts(op: str, threads: Collection[int]) -> Collection[int]:
-    """The numbers of threads that an op is measured on; 0 stands for a GPU."""
-    if op not in HOST_OPS:
-        return threads
-    return [max(threads) if HOST_OPS[op].family == "rate" else min(*threads, 1)]
-
-
 def _cases(groups: Iterable[_Cases], threads: Collection[int], label: str) -> Iterator[Case]:
     for i, group in enumerate(groups):
         _check(group, f"{label}: case {i + 1}")
         lists = [_values(value) for value in group.sizes.values()]
         sizes = [dict(zip(group.sizes, values, strict=True)) for values in product(*lists)]
         for op, dtype, one in product(group.ops, group.dtypes, sizes):
-            for count in _counts(op, threads):
+            alone = max(threads) if ALL_OPS[op].family == "rate" else min(*threads, 1)  # on a GPU all are 0
+            for count in [alone] if op in HOST_OPS else threads:
                 yield Case(op=op, dtype=dtype, sizes=MappingProxyType(one), threads=count)
 
 
