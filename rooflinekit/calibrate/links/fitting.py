@@ -67,10 +67,14 @@ class Group:
     sizes: Floats
     seconds: Floats
 
+    @property
+    def sums_in_switch(self) -> bool:
+        """Whether switches add up numbers of the format."""
+        return self.format.startswith(("fp", "bf"))
+
     def predict(self, constants: LinkConstants, wait_s: float | None = None) -> Floats:
         """Seconds by the fastest algorithm. wait_s: instead of the start, where a profiler has timed."""
-        # switches add up numbers of these formats
-        ways = algorithms_of(self.collective, self.route, sums_in_switch=self.format.startswith(("fp", "bf")))
+        ways = algorithms_of(self.collective, self.route, sums_in_switch=self.sums_in_switch)
         timings = [
             ALGORITHMS[way](self.collective, self.sizes, self.route, constants)  # type: ignore[arg-type]
             for way in ways
