@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.frame import si
 from rooflinekit.present.figures.labels import name_marks
 from rooflinekit.present.figures.records.build import op_word
-from rooflinekit.present.figures.records.energy import EnergyPoint, energy_figure
+from rooflinekit.present.figures.records.energy import energy_figure
 from rooflinekit.present.figures.style import (
     BLUE,
     BOUND_COLOURS,
@@ -89,15 +88,11 @@ def sweep(
     with sheet(ax, width, venue, panels=1 + ("throughput" in table)) as page:
         for panel, column in zip(page.panels, ("total_s", "throughput"), strict=False):
             _draw_sweep(panel, lines, against, column, page.style)
-        page.panels[-1].set_xlabel(against + _where(table), fontsize=page.style.axis_font)
+        names = set(table["gpu"]) if "gpu" in table else set()
+        where = f" on {called(names.pop())}" if len(names) == 1 else ""
+        page.panels[-1].set_xlabel(against + where, fontsize=page.style.axis_font)
         page.settle(_sweep_handles(lines))
     return page.ax
-
-
-def _where(table: pd.DataFrame) -> str:
-    """The GPU, where there is one for all lines."""
-    names = set(table["gpu"]) if "gpu" in table else set()
-    return f" on {called(names.pop())}" if len(names) == 1 else ""
 
 
 def _lines(table: pd.DataFrame, against: str) -> dict[str, pd.DataFrame]:
@@ -108,13 +103,11 @@ def _lines(table: pd.DataFrame, against: str) -> dict[str, pd.DataFrame]:
     others = [c for c in table.columns if c not in (*_FOUND, against) and table[c].nunique() > 1]
     if not others:
         return {"": table.sort_values(against)}
-    groups: Iterator[tuple[Hashable, pd.DataFrame]] = iter(table.groupby(others, sort=False))
-    return {_line_name(others, key): rows.sort_values(against) for key, rows in groups}
-
-
-def _line_name(columns: list[str], key: Any) -> str:
-    values = key if isinstance(key, tuple) else (key,)
-    return ", ".join(called(str(v)) if c == "gpu" else f"{c} {v}" for c, v in zip(columns, values, strict=True))
+    found = {}
+    for values, rows in table.groupby(others, sort=False):
+        words = (called(str(v)) if c == "gpu" else f"{c} {v}" for c, v in zip(others, values, strict=True))
+        found[", ".join(words)] = rows.sort_values(against)
+    return found
 
 
 def _look(place: int) -> dict[str, Any]:
@@ -252,12 +245,13 @@ def energy_roofline(
     whole = sum(point.joules for point in figure.points)
     with sheet(ax, width, venue) as page:
         axes, style = page.ax, page.style
+        areas = [(_MARK + _WHOLE * p.joules / whole) * style.whole_area / 1200 for p in figure.points]
         for colour, roof in zip(SERIES_COLOURS, figure.roofs, strict=False):
             axes.plot(roof.intensity, roof.flop_per_joule, color=colour, linewidth=1.0, label=f"best in {roof.math}")
-        for i, point in enumerate(figure.points):
+        for i, (point, area) in enumerate(zip(figure.points, areas, strict=True)):
             axes.scatter(
-                [point.intensity], [point.flop_per_joule], s=_energy_area(point, whole, style), facecolor=INK,
-                alpha=0.6, linewidth=0, zorder=3, gid=f"mark-{i}",
+                [point.intensity], [point.flop_per_joule], s=area, facecolor=INK, alpha=0.6, linewidth=0, zorder=3,
+                gid=f"mark-{i}",
             )  # fmt: skip
         axes.set(xscale="log", yscale="log")
         axes.set_ylim(min(p.flop_per_joule for p in figure.points) / 3, None)
@@ -268,16 +262,11 @@ def energy_roofline(
         plain_frame(axes, style, grid="both")
         page.settle([*axes.get_lines()])
         marks = []
-        for i, p in enumerate(figure.points):
+        for i, (p, area) in enumerate(zip(figure.points, areas, strict=True)):
             text = f"{op_word(p.kind)} {as_percent(p.joules / whole)}" if i < names else ""
-            marks.append(((p.intensity, p.flop_per_joule), math.sqrt(_energy_area(p, whole, style)) / 2, text))
+            marks.append(((p.intensity, p.flop_per_joule), math.sqrt(area) / 2, text))
         name_marks(axes, style, marks, [(roof.intensity[::10], roof.flop_per_joule[::10]) for roof in figure.roofs])
     return axes
-
-
-def _energy_area(point: EnergyPoint, whole: float, style: Style) -> float:
-    """The square around a mark, in pt²."""
-    return (_MARK + _WHOLE * point.joules / whole) * style.whole_area / 1200
 
 
 @checked

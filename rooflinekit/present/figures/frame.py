@@ -48,14 +48,11 @@ class Frame(Ground):
         assert self.limits.rail is not None, "a figure without rail"
         return 10.0**self.limits.rail
 
-    def places(self, point: Point) -> list[Place]:
-        """Where the marks of a point belong, the one that its name stands at last."""
-        return places_of(self.figure, point, self.rail if not point.flop else 0.0)
-
-    def spot(self, point: Point) -> tuple[float, float]:
-        """Where a point's name finds its mark, in FLOP/byte and FLOP/s."""
-        x, y = self.limits.clipped(*self.places(point)[-1].at)
-        return (x, y) if point.flop else (self.rail, y)
+    def places(self, point: Point) -> list[tuple[Place, tuple[float, float]]]:
+        """Where the marks of a point belong, the one that its name stands at last, and where the axes hold each."""
+        found = places_of(self.figure, point, self.rail if not point.flop else 0.0)
+        spots = (self.limits.clipped(*place.at) for place in found)
+        return [(place, spot if point.flop else (self.rail, spot[1])) for place, spot in zip(found, spots, strict=True)]
 
 
 def _prepare(ax: Axes, limits: Limits, style: Style, figure: Figure) -> None:
@@ -79,15 +76,10 @@ def _prepare(ax: Axes, limits: Limits, style: Style, figure: Figure) -> None:
     if limits.rail is not None:
         rail = 10.0**limits.rail
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: "0" if x < 1.5 * rail else said(x)))
-        _draw_rail(ax, limits)
-
-
-def _draw_rail(ax: Axes, limits: Limits) -> None:
-    """A strip at the left where a bandwidth b stands at rail · b: as far below the memory roof as any other point."""
-    assert limits.rail is not None, "a figure without rail"
-    ax.axvspan(10**limits.left, 10 ** (limits.rail + RAIL_HALF), facecolor=RAIL_GREY, linewidth=0, zorder=0.5)
-    for _, (edge, height) in limits.rail_ticks():
-        ax.plot([edge, edge * 0.8], [height] * 2, color=FAINT, linewidth=0.5, zorder=1)
+        # A strip at the left where a bandwidth b stands at rail · b: as far below the memory roof as any other point.
+        ax.axvspan(10**limits.left, 10 ** (limits.rail + RAIL_HALF), facecolor=RAIL_GREY, linewidth=0, zorder=0.5)
+        for _, (edge, height) in limits.rail_ticks():
+            ax.plot([edge, edge * 0.8], [height] * 2, color=FAINT, linewidth=0.5, zorder=1)
 
 
 def si(value: float) -> str:
@@ -162,7 +154,7 @@ def places_of(figure: Figure, point: Point, rail: float) -> list[Place]:
     rail: the intensity at which points without FLOP stand.
     """
     if not point.flop:
-        rates = [(point.bytes / point.time_s, not _measured(figure))]
+        rates = [(point.bytes / point.time_s, not figure.measured)]
         rates += [(point.bytes / point.measured_s, True)] if point.measured_s else []
         return [Place(at=(rail, rail * rate), filled=filled) for rate, filled in rates]
     if figure.by_level and point.l2_bytes:
@@ -170,14 +162,10 @@ def places_of(figure: Figure, point: Point, rail: float) -> list[Place]:
         near = [other for other in others if abs(math.log10(other / slowest)) > _SAME_LEVEL]
         places = [Place(at=(point.flop / moved, point.performance), filled=False) for moved in near]
         return [*places, Place(at=(point.flop / slowest, point.performance), filled=True)]
-    places = [Place(at=(point.intensity, point.performance), filled=not _measured(figure))]
+    places = [Place(at=(point.intensity, point.performance), filled=not figure.measured)]
     if point.measured_s:
         places.append(Place(at=(point.intensity, point.flop / point.measured_s), filled=True))
     return places
-
-
-def _measured(figure: Figure) -> bool:
-    return any(series.measured_s for series in figure.series)
 
 
 def limits_of(figure: Figure, aspect: float, *, wide: bool = False) -> Limits:

@@ -101,19 +101,15 @@ def key_outside(ax: Axes, figure: Figure, style: Style, named: Sequence[Point]) 
 
 def tell_unnamed(ax: Axes, figure: Figure, named: Sequence[Point]) -> None:
     """Corrects how many marks the key calls unnamed, now that the names have their places and some found none."""
+    points = (*figure.points, *figure.rail)
+    rest = sum(point.share for point in points) - sum(point.share for point in named)
     for legend in (artist for artist in ax.get_children() if isinstance(artist, Legend)):
         for text in legend.get_texts():
             if _UNNAMED in text.get_text():
-                text.set_text(_unnamed(figure, named))
+                text.set_text(f"{len(points) - len(named)}{_UNNAMED}{as_percent(rest, 1)}")
 
 
 _UNNAMED = " unnamed: "
-
-
-def _unnamed(figure: Figure, named: Sequence[Point]) -> str:
-    points = (*figure.points, *figure.rail)
-    rest = sum(point.share for point in points) - sum(point.share for point in named)
-    return f"{len(points) - len(named)}{_UNNAMED}{as_percent(rest, 1)}"
 
 
 def _title(figure: Figure) -> str:
@@ -141,7 +137,7 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
     for bound in bounds:
         colour = FAINT if several else BOUND_COLOURS[bound]
         found.append(_handle(f"{bound}-bound", BOUND_MARKERS[bound], colour, 20.0))
-    if any(series.measured_s for series in figure.series):
+    if figure.measured:
         found += [_handle("predicted", "o", "white", 20.0, INK), _handle("measured", "o", FAINT, 20.0)]
     if figure.by_level and points:
         found += [

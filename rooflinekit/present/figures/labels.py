@@ -390,7 +390,7 @@ class Name:
             room.leaders.remove(self._leader)
         self.box = None
         for offer in self._offers:
-            best = room.best([offer], self._leader_costs, self._worth)
+            best = room.best([offer], lambda boxes: self._led(boxes)[0], self._worth)
             if best is not None:
                 self.box, self._text = best
                 break
@@ -408,9 +408,6 @@ class Name:
             return
         font = self._ground.style.label_font
         self._ground.write(self._text, self.box, self._spot, font=font, leader=self._leader, gid=self._gid)
-
-    def _leader_costs(self, boxes: Rows) -> Numbers:
-        return self._led(boxes)[0]
 
     def _led(self, boxes: Rows) -> tuple[Numbers, Numbers]:
         """What the better of two lines from each box to the mark costs, and that line; 0 where it needs none.

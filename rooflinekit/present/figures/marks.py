@@ -16,7 +16,7 @@ from matplotlib.transforms import IdentityTransform
 from rooflinekit.present.figures.frame import Frame, Place
 from rooflinekit.present.figures.labels import Box, Name, Offer, around, shortened, write_names
 from rooflinekit.present.figures.records.caption import percent, three_digits
-from rooflinekit.present.figures.records.figure import Figure, Floor, Point, Stop, Trajectory, by_time, leading
+from rooflinekit.present.figures.records.figure import Figure, Floor, Point, Stop, by_time, leading
 from rooflinekit.present.figures.records.roofs import crossings
 from rooflinekit.present.figures.roofs import roof_colours
 from rooflinekit.present.figures.style import (
@@ -84,18 +84,16 @@ def draw_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> None:
         alpha = 0.75 if len(figure.series) > 1 else 0.9 if point in named else 0.55
         colour, radius, gid = colours[point.series, point.bound], marker_radius(marker, area), gids[id(point)]
         places = frame.places(point)
-        spots = [frame.limits.clipped(*place.at if point.flop else (1.0, place.at[1])) for place in places]
-        spots = spots if point.flop else [(frame.rail, y) for _, y in spots]
-        if len(spots) > 1:
+        if len(spots := [spot for _, spot in places]) > 1:
             frame.ax.plot(*zip(*spots, strict=True), color=colour, linewidth=0.7, alpha=alpha, zorder=3.5)
             frame.room.add_line(*(frame.place(*spot) for spot in spots[:2]))
-        for place, spot in zip(places, spots, strict=True):
+        for place, spot in places:
             draw_mark(frame.ax, spot, marker, area, colour, filled=place.filled, alpha=alpha, gid=f"mark-{gid}")
             frame.room.discs.append((*frame.place(*spot), radius))
             _edge_arrow(frame, place, spot, gid)
         if point in above:
             frame.ax.plot(
-                *frame.spot(point), marker="o", markersize=2 * (radius + _RING), markerfacecolor="none",
+                *spots[-1], marker="o", markersize=2 * (radius + _RING), markerfacecolor="none",
                 markeredgecolor=VERMILLION, markeredgewidth=0.9, linestyle="none", zorder=4.6, gid=f"of-{gid}",
             )  # fmt: skip
 
@@ -141,7 +139,7 @@ def name_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> tuple[P
         text = point.label.partition(" ×")[0] if len(figure.series) > 1 else point.label
         radius = marker_radius(BOUND_MARKERS[point.bound], area_of(figure, frame.style, point.share))
         error = f" {percent(point.error + 1)}" if point.measured_s else ""
-        names.append(Name(frame, frame.spot(point), radius, shortened(text), error, f"of-{gids[id(point)]}"))
+        names.append(Name(frame, frame.places(point)[-1][1], radius, shortened(text), error, f"of-{gids[id(point)]}"))
     write_names(names)
     return tuple(point for point, name in zip(by_time(named), names, strict=True) if name.box is not None)
 
@@ -213,17 +211,12 @@ def name_paths(frame: Frame, figure: Figure) -> None:
     """What each step of a path is called, as far as there is room."""
     names = []
     for path in figure.trajectories:
-        for i in _by_weight(path):
+        last = len(path.stops) - 1
+        for i in [*dict.fromkeys((0, last)), *range(1, last)]:  # the ends before what lies between
             stop = path.stops[i]
             radius = marker_radius(BOUND_MARKERS[stop.bound], _AREA)
             names.append(Name(frame, _spot(frame, stop), radius, shortened(stop.label), shorter=True))
     write_names(names)
-
-
-def _by_weight(path: Trajectory) -> list[int]:
-    """The ends of a path before what lies between."""
-    last = len(path.stops) - 1
-    return [*dict.fromkeys((0, last)), *range(1, last)]
 
 
 _CROSS = 4.5  # points of a crossing's mark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -181,13 +181,13 @@ def sheet(
     ax: Axes | None, width: str, venue: str | None, *, high: float | None = None, inches: float = 0.0, panels: int = 1,
     below: float = 0.42,
 ) -> Iterator[Sheet]:  # fmt: skip
-    """A sheet of a preset's sizes, within the settings that figures are drawn with.
+    """A sheet of a preset's sizes, within the settings that figures are drawn with; the user's own come back.
 
     high, inches: the page's height by its width, and beside that, where the preset has another; below: inches below the
     axes.
     """
     style = style_of(width, venue)
-    with drawing():
+    with mpl.rc_context(_RC):
         page = Sheet(style if high is None else style.high(high, inches), ax, panels, below)
         yield page
         if style.on_screen:
@@ -341,11 +341,6 @@ def check_table(figure: str, table: pd.DataFrame, columns: Iterable[str]) -> Non
             names = [str(name) for name in table.columns]
             has = f"it has {', '.join(names)}" if names else "it is empty"
             raise InputError(f"{figure}: the table has no column {column!r}{nearest(column, names)}; {has}")
-
-
-def drawing() -> AbstractContextManager[None]:
-    """The settings that figures are drawn with; the user's own come back afterwards."""
-    return mpl.rc_context(_RC)
 
 
 def marker_square(marker: str, area: float) -> float:

@@ -131,19 +131,15 @@ def timeline(
     if isinstance(prediction, ParallelPrediction):
         return _parallel_timeline(prediction, ax, width, venue)
     with sheet(ax, width, venue, high=0.09, inches=1.7) as page:
-        _prepare(page.ax, prediction, page.style)
+        page.ax.set_ylim(-0.2, _CPU + HALF + 0.4)
+        queues = ("CPU", "GPU") if prediction.machine.device.kind == "gpu" else ("issue", "kernels")
+        page.ax.set_yticks([*LANES.values(), _MODULES], [*queues, "module"])
+        time_axis(page.ax, prediction.total_s, page.style)
         _lanes(page.ax, prediction)
         page.settle(_handles(prediction))
         _blocks(page.ax, prediction, page.style)
         _phases(page.ax, prediction, page.style)
     return page.ax
-
-
-def _prepare(ax: Axes, p: Prediction, style: Style) -> None:
-    ax.set_ylim(-0.2, _CPU + HALF + 0.4)
-    queues = ("CPU", "GPU") if p.machine.device.kind == "gpu" else ("issue", "kernels")
-    ax.set_yticks([*LANES.values(), _MODULES], [*queues, "module"])
-    time_axis(ax, p.total_s, style)
 
 
 def _lanes(ax: Axes, p: Prediction) -> None:
@@ -300,8 +296,10 @@ def _parallel_timeline(p: ParallelPrediction, ax: Axes | None, width: str, venue
             if lane.head:
                 place = 0.004 * p.total_s, lane.height + HALF + 0.06
                 axes.text(*place, lane.head, fontsize=style.label_font, va="bottom", color=INK)
-            for start, end, text in _texts(lane):
-                bars.write(lane.height, start, end, [str(text)], _MARGIN)
+            for what, start, end in () if lane.share is None else lane.share.run.slots:  # a piece's number
+                bars.write(lane.height, start, end, [what.partition(",")[0].rpartition(" ")[2]], _MARGIN)
+            for message in lane.messages:
+                bars.write(lane.height, message.start_s, message.end_s, [message.key], _MARGIN)
     return axes
 
 
@@ -321,11 +319,14 @@ def _parallel_lanes(p: ParallelPrediction) -> Iterator[_Lane]:
         height -= _NEXT
         yield _Lane(height=height, name=f"GPU {numbers}", share=share, kernels=True)
     groups = list(dict.fromkeys(message.group for message in p.messages))
+    links = dict.fromkeys(link.name for message in p.messages for link in message.timing.route.links)
+    hidden, exposed = (format_quantity(seconds, "s") for seconds in (p.hidden_s, p.exposed_s))
+    totals = f"{' and '.join(links)}: {exposed} exposed, {hidden} hidden"
     for i, group in enumerate(groups):
         height -= _NEXT if i else _NEXT_HEAD
         own = tuple(message for message in p.messages if message.group == group)
-        head = "" if i else _totals(p)
-        yield _Lane(height=height, name=f"links: {group}" if len(groups) > 1 else "links", head=head, messages=own)
+        name = f"links: {group}" if len(groups) > 1 else "links"
+        yield _Lane(height=height, name=name, head="" if i else totals, messages=own)
 
 
 def _devices(p: ParallelPrediction, share: Share) -> str:
@@ -335,12 +336,6 @@ def _devices(p: ParallelPrediction, share: Share) -> str:
     if share.run.slots:
         return f"{len(p.shares)} stages of {who}, {share.batch} samples"
     return f"{who}, {share.batch} samples{' each' if count > 1 else ''}"
-
-
-def _totals(p: ParallelPrediction) -> str:
-    links = dict.fromkeys(link.name for message in p.messages for link in message.timing.route.links)
-    hidden, exposed = (format_quantity(seconds, "s") for seconds in (p.hidden_s, p.exposed_s))
-    return f"{' and '.join(links)}: {exposed} exposed, {hidden} hidden"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -401,15 +396,6 @@ def _links(ax: Axes, lane: _Lane, exposed: Sequence[tuple[float, float]] | None,
         shorter = min(message.end_s - message.start_s for message in (one, other))
         if other.start_s - one.end_s < least and shorter > _TOLD_APART / SEEN * least:
             ax.vlines(other.start_s, lane.height - HALF, lane.height + HALF, color="white", linewidth=0.8, zorder=2.5)
-
-
-def _texts(lane: _Lane) -> Iterator[Run]:
-    """What stands in the bars: a piece's number, a collective's name."""
-    if lane.share is not None:
-        for what, start, end in lane.share.run.slots:
-            yield start, end, what.partition(",")[0].rpartition(" ")[2]
-    for message in lane.messages:
-        yield message.start_s, message.end_s, message.key
 
 
 def _parallel_handles(p: ParallelPrediction, known: bool) -> list[Patch]:

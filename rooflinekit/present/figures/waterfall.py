@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
@@ -64,8 +65,10 @@ def waterfall(told: Told, ax: Axes | None = None, *, width: Width = "column", ve
         page.settle([], spare=0.1)  # names first: the key's columns go by the width that they leave
         seen = {step.said: step for step in steps if step.seconds}
         page.settle([Patch(**_look(step), label=said) for said, step in seen.items()], spare=0.1)
-        if low:
-            _broken(axes, (0, last), (low, high))
+        rise = 0.02 * (high - low)  # of two slanted white lines through each total's bar: it begins at 0, the axis not
+        for place, level in product((0, last), (low + 3 * rise, low + 5 * rise)) if low else ():
+            axes.plot([place - 0.55 * _BAR, place + 0.55 * _BAR], [level - rise, level + rise], color="white",
+                      linewidth=1.6, zorder=3)  # fmt: skip
         _label(axes, steps, totals, style)
     return axes
 
@@ -124,15 +127,6 @@ def _span(steps: Sequence[_Step], totals: tuple[float, float]) -> tuple[float, f
     return (low - reach / 2 if 0 < reach < _SMALL * min(totals) else 0.0), high
 
 
-def _broken(axes: Axes, places: tuple[int, int], span: tuple[float, float]) -> None:
-    """Two slanted white lines through each bar of a total: it begins at 0, the axis does not."""
-    rise = 0.02 * (span[1] - span[0])
-    for place in places:
-        for level in (span[0] + 3 * rise, span[0] + 5 * rise):
-            axes.plot([place - 0.55 * _BAR, place + 0.55 * _BAR], [level - rise, level + rise], color="white",
-                      linewidth=1.6, zorder=3)  # fmt: skip
-
-
 def _steps(compared: Compared) -> list[_Step]:
     """The terms one after another; what is told aside stands behind exposed communication."""
     found: list[_Step] = []
@@ -172,10 +166,10 @@ def _look(step: _Step) -> dict[str, Any]:
 
 def _frame(axes: Axes, explanation: Compared, terms: list[str], span: tuple[float, float], style: Style) -> None:
     names = [called(name) for name in explanation.labels]
-    axes.set_xticks(
-        range(len(terms) + 2), [names[0], *terms, names[1]], rotation=_turn(axes, len(terms) + 2, style), ha="right",
-        rotation_mode="anchor",
-    )  # fmt: skip
+    bars = [names[0], *terms, names[1]]
+    across = 0.9 * Ruler(axes).across(axes) / len(bars)  # between names, which are turned the more, the less it is
+    turn = next((a for a in _TURNS if across * math.sin(math.radians(a)) > 1.2 * style.tick_font), 90.0)
+    axes.set_xticks(range(len(bars)), bars, rotation=turn, ha="right", rotation_mode="anchor")
     low, high = span
     axes.set_ylim(low, low + (high - low) * 1.12 or 1.0)
     scale, unit = unit_of(high, "s")
@@ -184,12 +178,6 @@ def _frame(axes: Axes, explanation: Compared, terms: list[str], span: tuple[floa
     axes.set_ylabel(f"Time of a {explanation.per} ({unit}{begins})", fontsize=style.axis_font)
     plain_frame(axes, style)
     axes.tick_params(axis="x", length=0)
-
-
-def _turn(axes: Axes, bars: int, style: Style) -> float:
-    """Degrees by which names are turned: the more, the nearer they stand to each other."""
-    across = 0.9 * Ruler(axes).across(axes) / bars
-    return next((a for a in _TURNS if across * math.sin(math.radians(a)) > 1.2 * style.tick_font), 90.0)
 
 
 def _label(axes: Axes, steps: Sequence[_Step], totals: tuple[float, float], style: Style) -> None:

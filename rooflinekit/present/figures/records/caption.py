@@ -23,7 +23,7 @@ def level_sentences(figure: Figure) -> list[str]:
             "Two marks a kernel, joined: FLOP by the traffic predicted at DRAM and at the L2; the level that takes "
             "longer is filled."
         ]
-    if any(series.measured_s for series in figure.series):
+    if figure.measured:
         return [
             _COMPULSORY,
             "Hollow marks are predicted, filled ones measured at the same FLOP and bytes; beside a name stands "
@@ -151,7 +151,7 @@ def caption(figure: Figure) -> str:
     sentences = [_series(series, names[series.device]) for series in figure.series]
     sentences = sentences or [f"Roofs of {devices}{' and of links' * bool(figure.links)}."]
     sentences += path_sentences(figure)
-    if (figure.series or figure.trajectories) and not any(series.measured_s for series in figure.series):
+    if (figure.series or figure.trajectories) and not figure.measured:
         sentences.append("Predicted, not measured.")
     for device in figure.devices:
         sentences += _roofs(figure, device)

@@ -198,6 +198,11 @@ class Figure:
         return sum(series.omitted for series in self.series)
 
     @property
+    def measured(self) -> bool:
+        """Whether a series was measured."""
+        return any(series.measured_s for series in self.series)
+
+    @property
     def kernels(self) -> int:
         """How many kernels the series have, omitted ones included."""
         return sum(series.kernels for series in self.series)
