@@ -216,7 +216,7 @@ def explain(
 
     def told() -> None:
         for one in found:
-            text.explanations.print_explanation(one, details=details)
+            text.choices.print_explanation(one, details=details)
 
     written = [] if plot is None else [f"figure written to {plot}"]
     return Answer("explain", lambda: {"explanations": [one.to_dict() for one in found]}, told, lines=written)

@@ -111,7 +111,6 @@ def _lines(table: pd.DataFrame, against: str) -> dict[str, pd.DataFrame]:
 
 
 def _look(place: int) -> dict[str, Any]:
-    """Colour and dashes of a line."""
     return {"color": SERIES_COLOURS[place % len(SERIES_COLOURS)], "linestyle": _STYLES[place % len(_STYLES)]}
 
 

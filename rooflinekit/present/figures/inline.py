@@ -98,8 +98,6 @@ def _number(value: float) -> str:
 
 
 class _Reader:
-    """Reads the SVG that matplotlib writes."""
-
     def __init__(self, ax: Axes, salt: str, titles: Sequence[str]) -> None:
         written = io.StringIO()
         for patch in (whole_page(ax).patch, *(axes.patch for axes in whole_page(ax).axes)):
@@ -132,8 +130,10 @@ class _Reader:
         if own.startswith("mark-"):
             yield self._mark(node, int(own.removeprefix("mark-")))
         elif node.tag == "g":
-            inside = (part for child in node for part in self._parts(child, clip, name))
-            yield from sorted(inside, key=_order) if own.startswith("matplotlib.axis") else inside
+            inside = [part for child in node for part in self._parts(child, clip, name)]
+            if own.startswith("matplotlib.axis"):  # what looks alike together, texts last
+                inside.sort(key=lambda part: (part.tag == "text", [] if part.tag == "text" else _look(part)))
+            yield from inside
         elif node.tag != "defs":
             found = self._shape(node) if node.tag == "use" else self._attributed(node)
             if clip:
@@ -172,13 +172,15 @@ class _Reader:
         return found
 
     def _attributed(self, node: Element) -> Element:
-        """The node with its style as attributes."""
         style = dict(part.split(": ", 1) for part in node.get("style", "").split("; ") if part)
         found = Element(node.tag, {k: v for k, v in (node.attrib | style).items() if k not in _DROPPED})
         if node.tag in ("clipPath", "pattern"):
             found.set("id", node.get("id", ""))
-        if found.get("fill", "").startswith("url("):
-            found.set("fill", self._face(found.get("fill", "")))
+        hatch = found.get("fill", "")
+        for pattern in self._root.iter("pattern") if hatch.startswith("url(") else ():
+            # The colour behind it tells kinds apart where a page has no grey print; white keeps its hatch.
+            if pattern.get("id") == hatch[5:-1] and (colour := pattern[0].get("fill", "")) != "#ffffff":
+                found.set("fill", colour)
         for key in ("x", "y", "width", "height", "stroke-width", "fill-opacity", "stroke-opacity"):
             if key in found.attrib:
                 found.set(key, f"{float(found.attrib[key]):.4g}" if "-" in key else _number(float(found.attrib[key])))
@@ -189,16 +191,6 @@ class _Reader:
             _place_text(found)
         found.extend(self._attributed(child) for child in node)
         return found
-
-    def _face(self, hatch: str) -> str:
-        """The colour behind a hatch, which tells kinds apart where a page has no grey print; white keeps its hatch."""
-        (colour,) = (part[0].get("fill", "") for part in self._root.iter("pattern") if part.get("id") == hatch[5:-1])
-        return hatch if colour == "#ffffff" else colour
-
-
-def _order(part: Element) -> tuple[bool, list[tuple[str, str]]]:
-    """Of an axis: what looks alike together, texts last."""
-    return part.tag == "text", [] if part.tag == "text" else _look(part)
 
 
 def _look(part: Element) -> list[tuple[str, str]]:

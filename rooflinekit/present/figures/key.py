@@ -113,7 +113,6 @@ _UNNAMED = " unnamed: "
 
 
 def _title(figure: Figure) -> str:
-    """The device, where there is one alone."""
     return figure.devices[0].display_name if len(figure.devices) == 1 else ""
 
 

@@ -190,7 +190,6 @@ def draw_paths(frame: Frame, figure: Figure) -> None:
 
 
 def _spot(frame: Frame, stop: Stop, level: int = 0) -> tuple[float, float]:
-    """Where the mark of one of a step's levels stands."""
     return frame.limits.clipped(stop.intensities[level], stop.performance)
 
 

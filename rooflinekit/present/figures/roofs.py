@@ -157,7 +157,6 @@ def _band(frame: Frame, lines: Sequence[Line]) -> None:
 
 
 def _ridges(frame: Frame, figure: Figure, colours: Mapping[str, str]) -> None:
-    """A mark at each ridge and a drop line to the axis."""
     for ridge, level, line in _ridges_of(frame, figure):
         colour = _colour(line, colours)
         frame.ax.plot(

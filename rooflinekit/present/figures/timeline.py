@@ -273,7 +273,6 @@ class _Lane:
 
 
 def _parallel_timeline(p: ParallelPrediction, ax: Axes | None, width: str, venue: str | None) -> Axes:
-    """Lanes of each share, and of each group of devices that exchange something."""
     lanes = list(_parallel_lanes(p))
     inches = 1.0 + _LANE_INCHES * (lanes[0].height - lanes[-1].height + 1.5)
     with sheet(ax, width, venue, high=0.0, inches=inches) as page:
@@ -307,7 +306,11 @@ def _parallel_lanes(p: ParallelPrediction) -> Iterator[_Lane]:
     """From the top: of each share CPU and GPU, or its stage; then the links, group by group."""
     height, told = 0.0, ""
     for share in p.shares:
-        head = _devices(p, share)
+        head = f"{len(share.numbers)} × {share.prediction.machine.device.title}, {share.batch} samples"
+        if share.run.slots:
+            head = f"{len(p.shares)} stages of {head}"
+        elif len(share.numbers) > 1:
+            head = f"{head} each"
         if told:
             height -= _NEXT if head == told else _NEXT_HEAD
         shown, told = "" if head == told else head, head
@@ -327,15 +330,6 @@ def _parallel_lanes(p: ParallelPrediction) -> Iterator[_Lane]:
         own = tuple(message for message in p.messages if message.group == group)
         name = f"links: {group}" if len(groups) > 1 else "links"
         yield _Lane(height=height, name=name, head="" if i else totals, messages=own)
-
-
-def _devices(p: ParallelPrediction, share: Share) -> str:
-    """Who the lanes are of, and what they do."""
-    device, count = share.prediction.machine.device, len(share.numbers)
-    who = f"{count} × {device.title}"
-    if share.run.slots:
-        return f"{len(p.shares)} stages of {who}, {share.batch} samples"
-    return f"{who}, {share.batch} samples{' each' if count > 1 else ''}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -441,7 +435,11 @@ def memory(
     with sheet(ax, width, venue, high=0.85) as page:
         areas = _areas(page.ax, course, step.total_s)
         _memory_frame(page.ax, step, page.style)
-        page.settle([*areas, _capacity(step)])
+        use = step.memory
+        taken, needed = (format_quantity(size, "byte") for size in (use.capacity, use.context_bytes))
+        told = f"capacity {taken}, CUDA takes {needed}{'' if use.fits else ': does not fit'}"
+        colour = VERMILLION if _room(step)[1] else "none"
+        page.settle([*areas, Line2D([], [], color=colour, linewidth=1.0, linestyle="--", label=told)])
         if course:
             _peak(page.ax, step, max(course, key=lambda moment: moment.alive.total_bytes), page.style)
     return page.ax
@@ -493,13 +491,6 @@ def _room(p: Prediction | Share) -> tuple[float, bool]:
     """Bytes beside those of CUDA, and whether that is near enough to the peak to be drawn."""
     room = p.memory.capacity - p.memory.context_bytes
     return room, room < _NEAR * p.memory.peak_bytes
-
-
-def _capacity(p: Prediction | Share) -> Line2D:
-    use = p.memory
-    taken = f"capacity {format_quantity(use.capacity, 'byte')}, CUDA takes {format_quantity(use.context_bytes, 'byte')}"
-    return Line2D([], [], color=VERMILLION if _room(p)[1] else "none", linewidth=1.0, linestyle="--",
-                  label=taken if use.fits else f"{taken}: does not fit")  # fmt: skip
 
 
 def _peak(ax: Axes, p: Prediction | Share, moment: Moment, style: Style) -> None:

@@ -140,7 +140,6 @@ def _steps(compared: Compared) -> list[_Step]:
 
 
 def _seen(compared: Compared) -> dict[str, float]:
-    """The terms to show. They add up as all do."""
     terms = {name: seconds for name, seconds in compared.terms().items() if seconds or name != "input"}
     if not isinstance(compared, scaling.Scaling):
         return terms

@@ -82,7 +82,6 @@ def explore_page(
 def _document(
     grid: Explored, roofs: Sequence[Sequence[tuple[Roof, Roof]]], prices: Sequence[float | None], currency: str
 ) -> dict[str, Any]:
-    """What the script reads."""
     pool: dict[tuple[int, ...], int] = {}
     counts = [[pool.setdefault(column, len(pool)) for column in zip(*one.exact, strict=True)] for one in grid.series]
     return {

@@ -11,8 +11,6 @@ from rooflinekit.step.summary import ModuleRow, SummaryText
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """A module with those below it."""
-
     row: ModuleRow
     below: list[_Node] = field(default_factory=list)
 

@@ -21,6 +21,7 @@ from rooflinekit.present.page.templating import View, capital
 from rooflinekit.step.energy import Energy
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.timeline import CopySpan, CpuSpan, Span
 from rooflinekit.study.compare.limits import PowerLimits
 from rooflinekit.units import said
 
@@ -65,17 +66,12 @@ def _kernel(point: Point, figure: Figure) -> View:
     return {
         "point": point,
         "name": f"{point.word}{f' ({point.algorithm})' if point.algorithm else ''}",
-        "module": _pattern(point.modules),
+        "module": ".".join("/".join(part) for part in path_pattern(point.modules)) or ROOT,
         "intensity": three_digits(point.intensity) if point.intensity >= 0.01 else f"{point.intensity:.1e}",
         "rate": said(achieved, "flop/s" if point.flop else "byte/s"),
         "of_roof": achieved / limits[roof],
         "roof": roof,
     }
-
-
-def _pattern(modules: Sequence[str]) -> str:
-    """Paths that numbers alone tell apart as one; the root has a name."""
-    return ".".join("/".join(part) for part in path_pattern(modules)) or ROOT
 
 
 def _rest(left: Sequence[Point], figure: Figure) -> str:
@@ -125,36 +121,31 @@ def step_of(p: Prediction) -> View:
         f"Time line of {p.graph_name}: the lanes of CPU and GPU",
         f"Memory in use over the step: {said(m.peak_bytes, 'GiB')} at the most, of {said(m.capacity, 'GiB')}",
     )
-    blocks = [*_cpu(p), *_gpu(p)]
     course = [moment.alive for moment in memory_course(p)]
     return {
-        "timelines": inline(lambda: timeline(p), "timeline", texts[0], (200, 175), blocks=blocks),
+        "timelines": inline(lambda: timeline(p), "timeline", texts[0], (200, 175), blocks=[*_blocks(p)]),
         "memories": inline(lambda: memory(p), "memory", texts[1], (250, 220)),
         "fullest": max(course, key=lambda alive: alive.total_bytes, default=None),
     }
 
 
-def _block(lane: str, start_s: float, end_s: float, text: str) -> Block:
-    return Block(start=start_s, end=end_s, bottom=LANES[lane] - HALF, top=LANES[lane] + HALF, text=text)
+def _blocks(p: Prediction) -> Iterator[Block]:
+    """What can be pointed at: the CPU's work, copies, kernels."""
 
+    def block(lane: str, at: CpuSpan | CopySpan | Span, text: str) -> Block:
+        return Block(start=at.start_s, end=at.end_s, bottom=LANES[lane] - HALF, top=LANES[lane] + HALF, text=text)
 
-def _cpu(p: Prediction) -> Iterator[Block]:
     for work in p.timeline.cpu:
         name = work.what.name if isinstance(work.what, Op) else work.what
         doing = name if work.waits or not isinstance(work.what, Op) else f"issues {name}"
-        text = f"CPU {doing}, {said(work.end_s - work.start_s, 's')}"
-        yield _block("CPU", work.start_s, work.end_s, text)
-
-
-def _gpu(p: Prediction) -> Iterator[Block]:
+        yield block("CPU", work, f"CPU {doing}, {said(work.end_s - work.start_s, 's')}")
     for copy in p.timeline.copies:
-        text = f"copy of {copy.transfer.name}, {said(copy.transfer.seconds, 's')}"
-        yield _block("GPU", copy.start_s, copy.end_s, text)
+        yield block("GPU", copy, f"copy of {copy.transfer.name}, {said(copy.transfer.seconds, 's')}")
     for span in p.spans:
         kernel, timing = span.timing.kernel, span.timing
         where = f" in {kernel.module}" if kernel.module else ""
         text = f"{kernel.name}{where}, {kernel.phase}, {said(timing.total_s, 's')}, {timing.bound}-bound"
-        yield _block("GPU", span.start_s, span.end_s, text)
+        yield block("GPU", span, text)
 
 
 #: What each part is, beside its name, and the colour of its bar.
@@ -183,7 +174,6 @@ def energy_of(p: Prediction, limits: PowerLimits[Prediction] | None) -> View | N
 
 
 def _limits(limits: PowerLimits[Prediction]) -> tuple[str, ...]:
-    """Joules over seconds under each limit; none of a single one."""
     label = "Joules over seconds of a step at every power limit"
     rows = limits.table[["limit_w", "total_s", "energy_j"]].to_numpy(dtype=float)
     titles = [f"{said(watts, 'W')}: {said(seconds, 's')}, {said(joules, 'J')}" for watts, seconds, joules in rows]
@@ -191,7 +181,6 @@ def _limits(limits: PowerLimits[Prediction]) -> tuple[str, ...]:
 
 
 def _energy_roofline(p: Prediction) -> tuple[str, ...]:
-    """The roofline of energy; none where nothing computes."""
     try:
         points = energy_figure(p).points
     except InputError:
@@ -207,7 +196,6 @@ def _energy_roofline(p: Prediction) -> tuple[str, ...]:
 
 
 def _parts(energy: Energy) -> Iterator[tuple[str, str, float, Bar]]:
-    """Name, what it is, joules and bar of each."""
     for name, bar in waterfall_bars(energy.parts_j).items():
         detail, look = _PARTS[name]
         yield "DRAM" if name == "dram" else capital(name), detail, energy.parts_j[name], replace(bar, look=look)

@@ -83,7 +83,9 @@ def _facts(p: Prediction) -> Iterator[tuple[str, str]]:
     graph, execution = p.graph, p.execution
     if p.sizes:
         yield "Sizes", ", ".join(f"{name} = {value}" for name, value in p.sizes.items())
-    yield "Formats", _formats(p)
+    ranked = ", ".join(formats(p.timings))  # how products are multiplied, by their FLOP
+    autocast = f", autocast {graph.autocast}" if graph.autocast else ""
+    yield "Formats", f"{f'products in {ranked}' if ranked else 'no products'}{autocast}"
     if graph.channels_last:
         yield "Layout", "channels last"
     if graph.like is not None:
@@ -105,13 +107,6 @@ def _facts(p: Prediction) -> Iterator[tuple[str, str]]:
 
 
 _SYNC = {"step": "synchronized after the step", "op": "synchronized after each op", "none": "in a loop of steps"}
-
-
-def _formats(p: Prediction) -> str:
-    """How products are multiplied, by their FLOP."""
-    ranked = ", ".join(formats(p.timings))
-    autocast = f", autocast {p.graph.autocast}" if p.graph.autocast else ""
-    return f"products in {ranked}{autocast}" if ranked else f"no products{autocast}"
 
 
 # Bars within the cells of a table: places on a line of 1000 units, whatever the width of the cell.

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rooflinekit.present.text import choices as choices
     from rooflinekit.present.text import device_table as device_table
     from rooflinekit.present.text import devices as devices
-    from rooflinekit.present.text import explanations as explanations
     from rooflinekit.present.text import guard as guard
     from rooflinekit.present.text import predictions as predictions
     from rooflinekit.present.text import profiles as profiles

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.table import Table
 
 from rooflinekit.calibrate.bench.session import Calibrated, outliers_of, warnings_of
 from rooflinekit.calibrate.campaigns.files import Summary
 from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
-from rooflinekit.calibrate.hosts.draft import HostCost
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.model.machine import Spread
 from rooflinekit.model.stated import Constant
@@ -24,7 +23,14 @@ def print_calibration(found: Calibrated) -> None:
     done = len(found.recorded.measurements)
     say(f"{head.device}, plan {head.plan}: {done} of {head.units} measurements")
     if found.costs:
-        print_table(_costs(found.costs))
+        columns: dict[str, Cell] = {
+            "beside kernels": ("case.key", ""),
+            "what": lambda cost: HOST_OPS[cost.case.op].meaning,
+            "median": ("summary.median", "s"),
+            "± error": ("summary.error", ".0%"),
+            "rate": lambda cost: said(*cost.rate) if cost.rate else "",
+        }
+        print_table(table_of(columns, found.costs, words=(0, 1)))
     if fit is not None:
         print_own_fit(fit)
     far, samples = outliers_of(found.recorded)
@@ -40,43 +46,23 @@ def print_own_fit(fit: OwnFit) -> None:
         print_table(constants_table(fit.calibration.constants))
     else:
         say("the measurements determine no constant, so those of an unmeasured device are kept")
-    print_table(_families(fit))
-    print_table(_worst(fit))
-    if fit.left_out:
-        say(
-            f"{fit.left_out} cases are left out, as they are faster than the specification allows: is it of this "
-            "device?"
-        )
-
-
-def _costs(costs: Sequence[HostCost]) -> Table:
-    """A row a case beside kernels."""
-    columns: dict[str, Cell] = {
-        "beside kernels": ("case.key", ""),
-        "what": lambda cost: HOST_OPS[cost.case.op].meaning,
-        "median": ("summary.median", "s"),
-        "± error": ("summary.error", ".0%"),
-        "rate": lambda cost: said(*cost.rate) if cost.rate else "",
-    }
-    return table_of(columns, costs, words=(0, 1))
-
-
-def _families(fit: OwnFit) -> Table:
-    columns: dict[str, Cell] = {
+    families: dict[str, Cell] = {
         "family": ("family", ""), "cases": ("cases", ""), "typical error": ("typical_error", ".0%"),
         "before the fit": ("typical_error_before", ".0%"), "bias": lambda row: f"{row['bias']:+.0%}",
     }  # fmt: skip
-    return table_of(columns, ({"family": family, **found} for family, found in fit.families.items()))
-
-
-def _worst(fit: OwnFit) -> Table:
-    columns: dict[str, Cell] = {
+    print_table(table_of(families, ({"family": family, **found} for family, found in fit.families.items())))
+    worst: dict[str, Cell] = {
         "furthest off": ("name", ""),
         "measured": ("measured_s", "s"),
         "predicted": ("predicted_s", "s"),
         "measured / predicted": lambda miss: f"{miss.measured_s / miss.predicted_s:.2f}",
     }
-    return table_of(columns, fit.worst)
+    print_table(table_of(worst, fit.worst))
+    if fit.left_out:
+        say(
+            f"{fit.left_out} cases are left out, as they are faster than the specification allows: is it of this "
+            "device?"
+        )
 
 
 def print_refit(found: Refit) -> None:

@@ -1,4 +1,4 @@
-"""What is chosen by, in a terminal: GPUs beside each other, limits of power, costs, sweeps and searches."""
+"""What is chosen by, in a terminal: GPUs, two steps, limits of power, costs, sweeps and searches."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of, whole
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.step.report import title
+from rooflinekit.step.report import table_rows, title
 from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, price_sentences, surprise_sentences
 from rooflinekit.study.compare.gpus import table_of as gpu_table
+from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 from rooflinekit.units import said
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ def print_gpu_comparison(comparison: GpuComparison) -> None:
     say(*(f"{name}: {why}" for name, why in comparison.refused.items()), before="left out: ")
 
 
-def _print_some(sentences: Iterable[str]) -> None:
-    listed = list(sentences)
+def _print_some(told: Iterable[str]) -> None:
+    listed = list(told)
     say(*listed[:_SENTENCES])
     if (left := len(listed) - _SENTENCES) > 0:
         say(f"{left} more such line{'' if left == 1 else 's'} with --json")
@@ -124,3 +125,25 @@ def _print(frame: pd.DataFrame, currency: str | None = None) -> None:
     heads, rows, alike = cells_of(frame, currency)
     say(*alike)
     print_table(table(heads, rows), lambda: frame)
+
+
+_DRIVERS = 25  # of groups of kernels; the rest is one line
+
+
+def print_explanation(explanation: Explanation, *, details: bool = False) -> None:
+    """The sentences, then both steps side by side; with `details` what is behind them, too."""
+    say(*(f"{title(p)}, {p.machine.name}" for p in (explanation.a, explanation.b)))
+    say(*sentences(explanation))
+    rows = ((label, *values) for label, values in table_rows((explanation.a, explanation.b)))
+    print_table(table(("", *explanation.labels), rows))
+    if details:
+        say(*explanation.details)
+        a, b = explanation.labels
+        columns: dict[str, Cell] = {
+            "module, kind of op": ("words", ""), a: ("a_s", "s"), b: ("b_s", "s"),
+            "difference": lambda driver: signed(driver.delta_s),
+        }  # fmt: skip
+        shown = [driver for driver in explanation.drivers if driver.delta_s]
+        print_table(table_of(columns, shown[:_DRIVERS]))
+        if len(shown) > _DRIVERS:
+            say(f"{len(shown) - _DRIVERS} more differ by less")

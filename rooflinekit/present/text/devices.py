@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rooflinekit.hardware.catalog import Row
 from rooflinekit.hardware.checks import Check
@@ -20,7 +20,12 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
     _say(f"{device.name}: {device.title} ({device.vendor}, {device.architecture})")
     if device.draft:
         _say(f"draft: {device.draft_reason}")
-    print_table(table(("", "datasheet", "ridge"), (*device_rows(device), *_value(row))))
+    quotients = [
+        (f"{row.math} per {unit}", format_quantity(quotient, "flop/s"), "")
+        for unit, quotient in (("watt", row.per_watt), ("dollar", row.per_dollar))
+        if quotient is not None
+    ]
+    print_table(table(("", "datasheet", "ridge"), (*device_rows(device), *quotients)))
     _say(*(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}" for one in checks))
     _say(*(f"source of {group}: {source}" for group, source in device.sources.items()))
     further = {
@@ -33,12 +38,6 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
 def _say(*lines: str) -> None:
     """Paragraphs, each on one line."""
     say(*(" ".join(line.split()) for line in lines))
-
-
-def _value(row: Row) -> Iterator[tuple[str, str, str]]:
-    for unit, quotient in (("watt", row.per_watt), ("dollar", row.per_dollar)):
-        if quotient is not None:
-            yield f"{row.math} per {unit}", format_quantity(quotient, "flop/s"), ""
 
 
 _TIMES = {

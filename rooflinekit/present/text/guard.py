@@ -18,12 +18,12 @@ _BAR = 24  # columns of the longest bar
 
 def text(found: Sequence[Checked]) -> str:
     """A paragraph a workload and GPU."""
-    return "\n\n".join(
-        "\n    ".join(
-            [f"{_mark(one)}  {one.block.name} on {one.gpu}: {_time(one)}, {one.now.regime}-bound", *details(one)]
-        )
-        for one in found
-    )
+    paragraphs = []
+    for one in found:
+        mark = "new " if one.locked is None else "FAIL" if one.exceeded else "chg " if one.changes else "ok  "
+        head = f"{mark}  {one.block.name} on {one.gpu}: {_time(one)}, {one.now.regime}-bound"
+        paragraphs.append("\n    ".join([head, *details(one)]))
+    return "\n\n".join(paragraphs)
 
 
 def details(one: Checked) -> Iterator[str]:
@@ -32,8 +32,12 @@ def details(one: Checked) -> Iterator[str]:
     others = [f"{name} {shown(name, was)} → {shown(name, now)}" for name, (was, now) in one.changes.items()]
     if others:
         yield f"changed: {', '.join(others)}"
-    if "time" in one.changes and one.ratio is not None:
-        yield _certainty(one)
+    if "time" in one.changes and (ratio := one.ratio) is not None:
+        bounds = f"with 90 % probability {ratio.low:.3f} to {ratio.high:.3f}"
+        if ratio.certain:
+            yield f"{ratio.times:.3f} times as long, for certain: {bounds}"
+        else:
+            yield "it is not certain that the time changed: the difference is within the error of the two predictions"
     for cause in one.causes[:_SHOWN]:
         after = f", and what follows it {signed(cause.following_s)}" if cause.following_s else ""
         yield f"because of {cause.words}: {signed(cause.delta_s)}{after} ({cause.what})"
@@ -42,18 +46,6 @@ def details(one: Checked) -> Iterator[str]:
     if one.own_s:
         yield f"rooflinekit itself: {signed(one.own_s)}; its constants or counts have changed since"
     yield from one.notes
-
-
-def _certainty(one: Checked) -> str:
-    ratio = one.ratio
-    assert ratio is not None
-    if not ratio.certain:
-        return "it is not certain that the time changed: the difference is within the error of the two predictions"
-    return f"{ratio.times:.3f} times as long, for certain: with 90 % probability {ratio.low:.3f} to {ratio.high:.3f}"
-
-
-def _mark(one: Checked) -> str:
-    return "new " if one.locked is None else "FAIL" if one.exceeded else "chg " if one.changes else "ok  "
 
 
 def _time(one: Checked) -> str:
@@ -79,7 +71,9 @@ def markdown(found: Sequence[Checked]) -> str:
     for one in found:
         if behind := list(details(one)):
             lines += ["", f"**{one.block.name} on {one.gpu}**", "", *(f"- {_cell(line)}" for line in behind)]
-    if worst := _worst(found):
+    grown = [(one.ratio.times, one) for one in found if one.ratio is not None and "time" in one.changes]
+    if grown:
+        worst = max(grown, key=lambda item: item[0])[1]
         lines += ["", f"From what was locked to now, {worst.block.name} on {worst.gpu}:", "", "```text"]
         lines += [*waterfall(worst), "```"]
     return "\n".join(lines) + "\n"
@@ -87,12 +81,6 @@ def markdown(found: Sequence[Checked]) -> str:
 
 def _cell(words: str) -> str:
     return words.replace("<", "&lt;")
-
-
-def _worst(found: Sequence[Checked]) -> Checked | None:
-    """The one whose time grew by the largest share."""
-    grown = [(one.ratio.times, one) for one in found if one.ratio is not None and "time" in one.changes]
-    return max(grown, key=lambda item: item[0])[1] if grown else None
 
 
 def waterfall(one: Checked) -> list[str]:

@@ -150,7 +150,6 @@ def _word(name: str, row: Mapping[str, Any]) -> str:
 
 
 def _count(name: str, row: Mapping[str, Any]) -> str:
-    """A number of things of a mean step."""
     return f"{round(row[name], 1):g}".replace("-", "−")
 
 

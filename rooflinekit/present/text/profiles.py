@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
 from rooflinekit.present.text.tables import Cell, print_first, print_table, say, table
@@ -24,19 +22,33 @@ _NAME = 80  # letters of a kernel's name: templates fill a page
 
 def print_profile(profile: Profile, device: Device | None = None) -> None:
     """The regime first, then what it rests on, then the kernels; `device` is what it should have run on."""
-    say(_title(profile))
-    say(_regime(profile))
+    marked = f" by {profile.mark}" if profile.mark else ""
+    on = f", {profile.device}" if profile.device else ""
+    steps = f"{profile.steps} step{'s' if profile.steps > 1 else ''}{marked}{on}"
+    say(f"{profile.file}: {steps}, {said(profile.wall_s, 's')} a step", _regime(profile))
     if profile.on_gpu:
+        times = {
+            "time of a step": profile.wall_s, "GPU busy": profile.busy_s, "GPU idle": profile.idle_s,
+            "  waits for the CPU": profile.late_s,
+            **({"  launch not in the trace": profile.unknown_s} if profile.unknown_s else {}),
+        }  # fmt: skip
         rows = [
             (label, said(seconds, "s"), said(seconds / profile.wall_s, ".1%") if profile.wall_s else "")
-            for label, seconds in _times(profile)
+            for label, seconds in times.items()
         ]
         rows += [("gaps", f"{profile.gaps:.4g}", ""), ("kernels, copies, fills", f"{profile.launched:.4g}", "")]
         rows.append(("  half of them take less than", said(profile.median_s, "s"), ""))
         print_table(table(("", "a step", "share"), rows))
-        _print_kernels(profile)
+        columns: dict[str, Cell] = {
+            "kernel": lambda row: _name(row["name"]), "count": ("count", ".0f"), "a step": ("total_s", "s"),
+            "each": ("each_s", "s"), "share": ("share", ".1%"),
+        }  # fmt: skip
+        print_first(columns, profile.by_kernel().rename_axis("name"), _ROWS, " kernels")
     else:
-        _print_calls(profile)
+        columns = {
+            "kind of call": lambda row: _name(row["name"]), "calls": ("count", ".0f"), "itself": ("total_s", "s"),
+        }  # fmt: skip
+        print_first(columns, profile.by_call().rename_axis("name"), _ROWS, " kinds")
     if profile.devices > 1:
         say(f"note: {profile.devices} GPUs have kernels in the trace; the busiest is shown")
     if device is not None and (note := device_note(profile, device)):
@@ -54,13 +66,6 @@ def _unmarked(profile: Profile) -> str:
     )
 
 
-def _title(profile: Profile) -> str:
-    steps = f"{profile.steps} step{'s' if profile.steps > 1 else ''}"
-    marked = f" by {profile.mark}" if profile.mark else ""
-    device = f", {profile.device}" if profile.device else ""
-    return f"{profile.file}: {steps}{marked}{device}, {said(profile.wall_s, 's')} a step"
-
-
 def _regime(profile: Profile) -> str:
     if not profile.on_gpu:
         return "regime: CPU only: the trace holds no kernels of a GPU"
@@ -72,29 +77,6 @@ def _regime(profile: Profile) -> str:
         words = f"{profile.regime}: {busy}; for {late:.1%} of the rest it waits for the CPU to launch a kernel"
     sea = f"; a sea of small kernels: half take less than {said(SMALL_S, 's')}" if profile.small_kernels else ""
     return f"regime: {words}{sea}"
-
-
-def _times(profile: Profile) -> list[tuple[str, float]]:
-    rows = [("time of a step", profile.wall_s), ("GPU busy", profile.busy_s), ("GPU idle", profile.idle_s)]
-    rows.append(("  waits for the CPU", profile.late_s))
-    if profile.unknown_s:
-        rows.append(("  launch not in the trace", profile.unknown_s))
-    return rows
-
-
-def _print_kernels(profile: Profile) -> None:
-    columns: dict[str, Cell] = {
-        "kernel": lambda row: _name(row["name"]), "count": ("count", ".0f"), "a step": ("total_s", "s"),
-        "each": ("each_s", "s"), "share": ("share", ".1%"),
-    }  # fmt: skip
-    print_first(columns, profile.by_kernel().rename_axis("name"), _ROWS, " kernels")
-
-
-def _print_calls(profile: Profile) -> None:
-    columns: dict[str, Cell] = {
-        "kind of call": lambda row: _name(row["name"]), "calls": ("count", ".0f"), "itself": ("total_s", "s"),
-    }  # fmt: skip
-    print_first(columns, profile.by_call().rename_axis("name"), _ROWS, " kinds")
 
 
 def print_profile_comparison(found: ProfileComparison) -> None:
@@ -166,20 +148,6 @@ def print_validation(found: Validation) -> None:
         f"{found.model}, {found.mode}{f', {sizes}' if sizes else ''}, {found.execution['backend']}, "
         f"on {found.device}{threads}"
     )
-    print_table(_totals(found))
-    say(f"predicted / measured − 1: {found.error:+.1%}; the measured time is {_verdict(found)}")
-    if found.summary.noisy:
-        say("note: the samples are noisy: end what else runs here, measure again")
-    if found.ops:
-        _print_compared(found.by_kind(), "kind of op", _KINDS)
-        say("furthest from predicted:")
-        for op in found.worst:
-            place = f"{op.name} in {op.module}" if op.module else op.name
-            say(f"  {place}: measured {said(op.measured_s, 's')}, predicted {said(op.predicted_s, 's')}")
-    say(*(() if found.prediction is None else found.prediction.notes), before="note: ")
-
-
-def _totals(found: Validation) -> Table:
     summary, predicted = found.summary, found.predicted
     rows = [
         ("time of a step", said(summary.median, "s"), said(predicted.total_s, "s")),
@@ -188,14 +156,19 @@ def _totals(found: Validation) -> Table:
         ("samples, outliers", f"{len(found.seconds)}, {summary.outliers}", ""),
         ("regime", "", predicted.regime),
     ]  # fmt: skip
-    return table(("", "measured", "predicted"), rows)
+    print_table(table(("", "measured", "predicted"), rows))
+    place = "inside" if found.inside else "above" if found.measured_s > predicted.high_s else "below"
+    say(f"predicted / measured − 1: {found.error:+.1%}; the measured time is {place} the interval")
+    if summary.noisy:
+        say("note: the samples are noisy: end what else runs here, measure again")
+    if found.ops:
+        _print_compared(found.by_kind(), "kind of op", _KINDS)
+        say("furthest from predicted:")
+        for op in found.worst:
+            where = f"{op.name} in {op.module}" if op.module else op.name
+            say(f"  {where}: measured {said(op.measured_s, 's')}, predicted {said(op.predicted_s, 's')}")
+    say(*(() if found.prediction is None else found.prediction.notes), before="note: ")
 
 
 def _between(low: float, high: float) -> str:
     return f"{said(low, 's')} to {said(high, 's')}"
-
-
-def _verdict(found: Validation) -> str:
-    if found.inside:
-        return "inside the interval"
-    return f"{'above' if found.measured_s > found.predicted.high_s else 'below'} the interval"

@@ -14,7 +14,7 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
 from rooflinekit.step.entry import input_pipeline_of
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.step.timeline import CpuSpan, Span
+from rooflinekit.step.timeline import Span
 from rooflinekit.study.compare.scaling import exposed_intervals, split
 
 _CPU, _KERNELS, _WAITS, _COPIES, _LOADER = range(1, 6)
@@ -49,7 +49,11 @@ def save_trace(prediction: Prediction | ParallelPrediction | Sequence[Prediction
 def _events(p: Prediction, process: int) -> Iterator[_Event]:
     yield from _names(p, process)
     for work in p.timeline.cpu:
-        name, args = _cpu_work(work)
+        what: Op | str = work.what
+        args: _Event = {"waits": True} if work.waits else {}
+        if isinstance(what, Op):
+            args = {"kind": what.kind, "module": what.module, "phase": str(what.phase)}
+        name = what.name if isinstance(what, Op) else what
         yield _event(process, _CPU, "cpu", name, work.start_s, work.end_s, args)
     at = 0.0
     for copy in p.timeline.copies:
@@ -81,12 +85,6 @@ def _names(p: Prediction, process: int) -> Iterator[_Event]:
     for track, name in {**tracks, _LOADER: "data loader"}.items():
         yield _meta("thread_name", process, track, name=name)
         yield _meta("thread_sort_index", process, track, sort_index=track)
-
-
-def _cpu_work(work: CpuSpan) -> tuple[str, _Event]:
-    if isinstance(work.what, Op):
-        return work.what.name, {"kind": work.what.kind, "module": work.what.module, "phase": str(work.what.phase)}
-    return work.what, {"waits": True} if work.waits else {}
 
 
 def _facts(span: Span) -> _Event:

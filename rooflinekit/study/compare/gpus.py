@@ -463,7 +463,6 @@ def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:
 
 
 def _heads(counted: str) -> list[str]:
-    """Of the columns that come first."""
     return ["", "step", "90 % interval", "GPU busy", f"{counted}/s", "regime", "memory", "of peak"]
 
 

@@ -156,7 +156,6 @@ def drivers_of(a: Prediction, b: Prediction, scale: tuple[float, float], *, one_
 
 
 def _seconds(p: Prediction, factor: float) -> dict[_Key, float]:
-    """Time by group, in the order of execution."""
     found: dict[_Key, float] = defaultdict(float)
     for span in p.spans:
         kernel = span.timing.kernel

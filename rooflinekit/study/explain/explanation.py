@@ -352,7 +352,6 @@ def _ratio_said(ratio: float, more: str, less: str, same: str) -> str:
 
 
 def _certainty(e: Explanation) -> str:
-    """How sure the order of the two times is."""
     low, high = e.ratio.low, e.ratio.high
     b = e.labels[1]
     if e.ratio.certain:
@@ -362,8 +361,6 @@ def _certainty(e: Explanation) -> str:
 
 
 def _busy(e: Explanation) -> str:
-    """What bounds the two, and how long the GPU works."""
-
     def one(p: Prediction) -> str:
         count = p.launched
         kernels = f"{count} kernel{'' if count == 1 else 's'}"
@@ -377,7 +374,6 @@ def _busy(e: Explanation) -> str:
 
 
 def _datasheets(e: Explanation) -> Iterator[str]:
-    """What two devices, or two formats, state."""
     if not e.differs("device", "format", "autocast", "tf32"):
         return
     parts = []

@@ -161,8 +161,6 @@ class Locked:
 
 
 class _Written(BaseModel):
-    """A workload's table in the file."""
-
     model_config = ConfigDict(strict=True, extra="forbid")
 
     run: str
@@ -267,7 +265,6 @@ def _replaced(text: str, name: str, tables: str) -> str:
 
 
 def _head(part: str) -> list[str]:
-    """The names of a table's head."""
     line = part.partition("\n")[0].strip()
     if not line.startswith("["):
         return []

@@ -98,8 +98,6 @@ def draw_all(files: Sequence[Path], gpu: str | None, licence: str, progress: Pro
 
 
 class _Rows:
-    """Rows as they come, trace by trace."""
-
     def __init__(self) -> None:
         self.rows: dict[tuple[tuple[str, Any], ...], list[float]] = defaultdict(list)
         self.refused: Counter[str] = Counter()

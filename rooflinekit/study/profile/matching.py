@@ -189,7 +189,6 @@ def whole_calls(measured: Sequence[ProfiledOp], kinds: Collection[str]) -> Itera
 
 
 def _children(measured: Sequence[ProfiledOp], parent: int) -> Iterator[float]:
-    """Seconds of the calls that one makes itself."""
     depth = measured[parent].depth
     for op in measured[parent + 1 :]:
         if op.depth <= depth:

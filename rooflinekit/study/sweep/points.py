@@ -129,7 +129,6 @@ def predict_points(
 def _classes(
     graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, NDArray[np.int64]], count: int, asked: _Asked
 ) -> Iterator[tuple[NDArray[np.int64], list[Table]]]:
-    """The points of each class, and their tables."""
     left = np.arange(count)
     expressions = _expressions(graph)
     while left.size:
@@ -267,8 +266,6 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Lasting:
-    """Of a kernel's timing what the time line needs."""
-
     total_s: Number
 
 

@@ -223,7 +223,6 @@ def _how(status: int | None) -> str:
 
 
 def _serve(pipe: connection.Connection) -> None:
-    """What a process does: it answers each piece."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the process that hands out, which ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
@@ -422,7 +421,6 @@ def check_workers(executor: object, workers: object) -> None:
 
 
 def _write(frame: pd.DataFrame, path: Path) -> None:
-    """A table as .csv or .json (a list of records), whole or not at all. Raises MemoryError where it is too large."""
     try:
         text = frame.to_csv(index=False) if path.suffix == ".csv" else f"{frame.to_json(orient='records', indent=1)}\n"
     except OverflowError as error:  # what pandas raises where there is no room for the text

@@ -175,8 +175,6 @@ def search_plan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """One case of a sweep, whose sizes are looked through."""
-
     plan: Plan
     case: Case
     price: float

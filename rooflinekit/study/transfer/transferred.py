@@ -167,7 +167,6 @@ class Transferred(Prediction):
         return (first, self._split(), *self.evidence.notes(self.source), *self.plain.notes)
 
     def _split(self) -> str:
-        """What the measured step is off by, in words."""
         found = [f"its {name} {math.expm1(ln):+.1%}" for name, ln in self.posterior.split.items() if abs(ln) >= 0.001]
         own = "" if self.source.machine.device == self.machine.device else "; its constants are of that GPU alone"
         return f"found to be off there: {', '.join(found) or 'nothing above 0.1 %'}{own}"

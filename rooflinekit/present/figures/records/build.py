@@ -89,9 +89,12 @@ def kernel_figure(prediction: Prediction) -> Figure:
 def _with_marks(
     roofs: Figure, sources: Sequence[Prediction | Measured], grouping: Callable[[_Marks], _Grouping]
 ) -> Figure:
-    """The figure with a series for each source."""
     predictions = [compared_prediction(source) for source in sources]
-    names = _series_names(predictions)
+    names = told_apart([
+        (p.graph_name, p.machine.device.title, p.mode,
+         ", ".join(f"{name}={value}" for name, value in p.sizes.items()))
+        for p in predictions
+    ])  # fmt: skip
     points: list[Point] = []
     for source, prediction, name in zip(sources, predictions, names, strict=True):
         marks = _Marks(prediction, name, None if isinstance(source, Prediction) else source)
@@ -108,7 +111,6 @@ def _with_marks(
 
 
 def _roofs(parts: Sequence[Part], *, by_level: bool = False) -> Figure:
-    """A figure of roofs alone."""
     bare = [part if isinstance(part, Machine | Device) else compared_prediction(part) for part in parts]
     roofs = [roof for part in bare for roof in roofs_of(part)]
     if by_level:
@@ -156,15 +158,6 @@ def _series(source: Prediction | Measured, prediction: Prediction, name: str) ->
     )
 
 
-def _series_names(predictions: Sequence[Prediction]) -> Sequence[str]:
-    """For each prediction what tells it from the others: its model, device, mode, sizes, or at last a number."""
-    return told_apart([
-        (p.graph_name, p.machine.device.title, p.mode,
-         ", ".join(f"{name}={value}" for name, value in p.sizes.items()))
-        for p in predictions
-    ])  # fmt: skip
-
-
 def _has_place(timing: Timing) -> bool:
     """Without traffic there is neither an intensity nor a bandwidth."""
     return bool(timing.kernel.bytes) and timing.total_s > 0
@@ -174,8 +167,6 @@ _Grouping: TypeAlias = Callable[[Sequence[Group], Callable[[Group], str]], list[
 
 
 class _Marks:
-    """The marks of one series."""
-
     def __init__(self, prediction: Prediction, series: str, measured: Measured | None) -> None:
         self.prediction = prediction
         self.series = series
@@ -289,9 +280,14 @@ def alike(units: Sequence[Group], roof_of: Callable[[Group], str]) -> list[tuple
 
 def _neighbours(units: Sequence[Group]) -> list[tuple[Group, ...]]:
     """Cut into sets whose members lie within a tenth of a decade of the longest of them, on both axes."""
-    seconds = [_total(unit)[2] for unit in units]
+    seconds, places = [], []
+    for unit in units:
+        flop = sum(float(timing.kernel.cost.flop) for timing in unit)
+        moved = sum(float(timing.kernel.bytes) for timing in unit)
+        seconds.append(sum(timing.total_s for timing in unit))
+        # Decades of intensity and of rate: FLOP/s, or byte/s without FLOP.
+        places.append((math.log10(flop / moved) if flop else 0.0, math.log10((flop or moved) / seconds[-1])))
     left = sorted(range(len(units)), key=lambda i: (-seconds[i], i))
-    places = [_place(unit) for unit in units]
     found: list[tuple[Group, ...]] = []
     while left:
         first = left[0]
@@ -299,24 +295,6 @@ def _neighbours(units: Sequence[Group]) -> list[tuple[Group, ...]]:
         found.append(tuple(units[i] for i in sorted(near)))
         left = [i for i in left if i not in near]
     return found
-
-
-def _total(unit: Group) -> tuple[float, float, float]:
-    """FLOP, bytes and seconds."""
-    kernels = [timing.kernel for timing in unit]
-    return (
-        sum(float(kernel.cost.flop) for kernel in kernels),
-        sum(float(kernel.bytes) for kernel in kernels),
-        sum(timing.total_s for timing in unit),
-    )
-
-
-def _place(unit: Group) -> tuple[float, float]:
-    """Decades of intensity and of rate: FLOP/s, or byte/s without FLOP."""
-    flop, moved, seconds = _total(unit)
-    if not flop:
-        return 0.0, math.log10(moved / seconds)
-    return math.log10(flop / moved), math.log10(flop / seconds)
 
 
 _WORDS = (
@@ -340,9 +318,7 @@ def op_word(kind: str, family: Family | None = None, part: str = "") -> str:
         word = pattern.sub(to, word)
     if family is Family.ATTENTION:
         word = "attention backward" if "backward" in kind else "attention"
-    if not part:
-        return word
-    return f"{word.removesuffix(' backward')} {part}"
+    return f"{word.removesuffix(' backward')} {part}" if part else word
 
 
 def path_pattern(modules: Sequence[str]) -> tuple[tuple[str, ...], ...]:

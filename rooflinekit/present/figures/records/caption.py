@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.model.algorithms import FEWER_FLOP
-from rooflinekit.present.figures.records.figure import DeviceFacts, Figure, Floor, Roof, Series
+from rooflinekit.present.figures.records.figure import DeviceFacts, Figure, Floor, Series
 from rooflinekit.present.figures.records.roofs import crossings
 from rooflinekit.units import format_quantity
 
@@ -90,9 +90,7 @@ def path_sentences(figure: Figure) -> list[str]:
 
 
 def floor_sentence(figure: Figure, floor: Floor) -> str:
-    """How many kernels wait for their start, and below which work that is so; "" for none."""
-    if not floor.kernels:
-        return ""
+    """How many kernels wait for their start, and below which work that is so."""
     (series,) = (series for series in figure.series if series.name == floor.series)
     least = floor.start_s * figure.memory_roof(floor.device).value
     name = f"{floor.series}: " if len(figure.series) > 1 else ""
@@ -161,50 +159,38 @@ def caption(figure: Figure) -> str:
     sentences.append("A multiply-add counts as 2 FLOP.")
     if figure.points or figure.rail:
         sentences += _marks(figure)
-    sentences += [sentence for floor in figure.floors if (sentence := floor_sentence(figure, floor))]
+    sentences += [floor_sentence(figure, floor) for floor in figure.floors if floor.kernels]
     sentences += wall_sentences(figure)
     sentences += [f"{note[0].upper()}{note[1:]}." for note in figure.notes]
     return " ".join(sentences)
 
 
 def _series(series: Series, device: str) -> str:
-    sizes = ", ".join(f"{name} = {value}" for name, value in series.sizes)
+    sizes, measured = ", ".join(f"{name} = {value}" for name, value in series.sizes), ""
+    if series.measured_s:
+        error = percent(series.total_s / series.measured_s)
+        measured = f" Measured: {format_quantity(series.measured_s, 's')}; predicted / measured − 1 is {error}."
     return (
         f"{series.model}, {series.mode}{f', {sizes}' if sizes else ''}, on {device}: {_count(series.kernels)}, "
-        f"GPU busy {format_quantity(series.gpu_s, 's')} of {format_quantity(series.total_s, 's')}."
-        f"{_measured(series)}"
+        f"GPU busy {format_quantity(series.gpu_s, 's')} of {format_quantity(series.total_s, 's')}.{measured}"
     )
 
 
-def _measured(series: Series) -> str:
-    if not series.measured_s:
-        return ""
-    error = percent(series.total_s / series.measured_s)
-    return f" Measured: {format_quantity(series.measured_s, 's')}; predicted / measured − 1 is {error}."
-
-
 def _roofs(figure: Figure, device: DeviceFacts) -> list[str]:
-    """The device's datasheet, and what of it kernels are predicted to sustain."""
     mine = [roof for roof in figure.roofs if roof.device == device.name]
     stated = [roof for roof in mine if roof.provenance == "datasheet"]
     parts = [f"{roof.name} {roof.rate}" for roof in stated if roof.kind != "compute"]
-    for roof in stated:
-        if roof.kind == "compute":
-            parts.append(f"{_accumulate(roof)} {roof.rate} (ridge {three_digits(figure.ridge(roof))} FLOP/byte)")
+    for roof in (roof for roof in stated if roof.kind == "compute"):
+        math, _, unit = roof.name.partition(" ")
+        sums = f" with {'int32' if math == 'int8' else 'fp32'} accumulation"
+        name = roof.name + sums * (unit == "matrix" and math not in ("fp64", "fp32"))
+        parts.append(f"{name} {roof.rate} (ridge {three_digits(figure.ridge(roof))} FLOP/byte)")
     clock = format_quantity(device.clock_hz, "Hz")
     if device.matrix_clock_hz != device.clock_hz:
         clock += f" (matrix units {format_quantity(device.matrix_clock_hz, 'Hz')})"
     found = [f"{device.display_name}, datasheet (solid), dense peaks at {clock}: {', '.join(parts)}."]
     sustained = [f"{roof.name} {roof.rate} ({roof.origin})" for roof in mine if roof.provenance != "datasheet"]
     return [*found, f"Sustained (dashed): {', '.join(sustained)}."] if sustained else found
-
-
-def _accumulate(roof: Roof) -> str:
-    """A matrix unit's name with the format that it adds up in."""
-    math, _, unit = roof.name.partition(" ")
-    if unit != "matrix" or math in ("fp64", "fp32"):
-        return roof.name
-    return f"{roof.name} with {'int32' if math == 'int8' else 'fp32'} accumulation"
 
 
 def _marks(figure: Figure) -> list[str]:

@@ -42,8 +42,12 @@ def trajectories_of(
     if len(predictions) < 2:
         raise InputError(f"path: expected two predictions or more, in order; got {len(predictions)}")
     _check_words(words, len(predictions))
-    facts = [_facts(prediction) for prediction in predictions]
-    differing = _differing(facts)
+    facts = [
+        {name: say(p) for name, say in _SAID.items()} | {name: str(value) for name, value in p.sizes.items()}
+        for p in predictions
+    ]
+    named = dict.fromkeys(name for fact in facts for name in fact)
+    differing = [name for name in named if len({fact.get(name) for fact in facts}) > 1]
     sizes = [name for name in differing if any(name in p.sizes for p in predictions)]
     if not joined:
         names = words or [_label(fact, differing, sizes) or f"#{i}" for i, fact in enumerate(facts, 1)]
@@ -68,21 +72,12 @@ def _check_words(words: Sequence[str], count: int) -> None:
         raise InputError(f"path: expected a name for each of {count} predictions; got {words!r}")
 
 
-def _differing(facts: Sequence[Mapping[str, str]]) -> list[str]:
-    """What is not the same in all."""
-    return [name for name in dict.fromkeys(key for f in facts for key in f) if len({f.get(name) for f in facts}) > 1]
-
-
 def _label(fact: Mapping[str, str], along: Sequence[str], sizes: Sequence[str]) -> str:
     """What a stop is called: its device, format or version, or its size with the name where there are several."""
     return ", ".join(f"{name} {fact.get(name, '')}" if name in sizes else fact.get(name, "") for name in along)
 
 
-def _facts(p: Prediction) -> dict[str, str]:
-    """What may differ between steps, as a reader would say it."""
-    return {name: say(p) for name, say in _SAID.items()} | {name: str(value) for name, value in p.sizes.items()}
-
-
+#: What may differ between steps beside sizes, as a reader would say it.
 _SAID: Mapping[str, Callable[[Prediction], str]] = {
     "model": lambda p: p.graph_name,
     "device": lambda p: p.machine.device.short_title,
@@ -126,10 +121,15 @@ def link_figure(given: Sequence[object], words: Sequence[str] = (), *, other: bo
     names = _link_names(steps, sent)
     roofs = [roof for p in steps for roof in roofs_of(p.slowest.prediction)]
     roofs += [roof for p, found in zip(steps, sent, strict=True) for one in found for roof in _roofs(p, one, names)]
+    sends: list[dict[str, float]] = []  # of each step the bytes by the name of the link
+    for p, found in zip(steps, sent, strict=True):
+        sends.append(defaultdict(float))
+        for one in found:
+            sends[-1][names[p.slowest.prediction.machine.name, one.link]] += one.bytes
     return Figure(
         devices=tuple(dict.fromkeys(facts_of(p.slowest.prediction) for p in steps)),
         series=(), roofs=highest(roofs), points=(), rail=(), by_level=True,
-        trajectories=_paths(steps, [_sends(p, found, names) for p, found in zip(steps, sent, strict=True)], words),
+        trajectories=_paths(steps, sends, words),
         notes=tuple(dict.fromkeys(note for p in steps for note in p.notes)),
     )  # fmt: skip
 
@@ -156,13 +156,6 @@ def _roofs(p: ParallelPrediction, sent: Sent, names: _LinkNames) -> tuple[Roof, 
     return stated, replace(stated, value=sent.rate, provenance="fitted share", share=sent.rate / link.bandwidth)
 
 
-def _sends(p: ParallelPrediction, sent: Sequence[Sent], names: _LinkNames) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
-    for one in sent:
-        found[names[p.slowest.prediction.machine.name, one.link]] += one.bytes
-    return found
-
-
 def _paths(
     steps: Sequence[ParallelPrediction], sends: Sequence[Mapping[str, float]], words: Sequence[str]
 ) -> tuple[Trajectory, ...]:
@@ -172,22 +165,18 @@ def _paths(
     groups: dict[str, list[int]] = defaultdict(list)
     for i, p in enumerate(steps):
         groups[family_of(p)].append(i)
-    found = []
-    for name, members in zip(_group_names(steps, list(groups.values())), groups.values(), strict=True):
+    found, apart = [], [*groups.values()]
+    grows = any(len({steps[i].gpus for i in members}) > 1 for members in apart)
+    names = names_of([steps[members[0]] for members in apart], counted=not grows)
+    if len(apart) == 1 and len(apart[0]) > 1:
+        names = ("",)
+    for name, members in zip(names, apart, strict=True):
         counts = [f"{name}{', ' * bool(name)}{steps[i].gpus} GPUs" for i in members]
         labels = counts if len(set(counts)) == len(counts) else names_of([steps[i] for i in members])
         labels = labels if len(members) > 1 or not name else [name]
         stops = tuple(_link_stop(steps[i], sends[i], label) for i, label in zip(members, labels, strict=True))
         found.append(Trajectory(name=name, over="devices", stops=stops))
     return tuple(found)
-
-
-def _group_names(steps: Sequence[ParallelPrediction], groups: Sequence[Sequence[int]]) -> Sequence[str]:
-    """What tells the paths apart; "" for the only one, with several steps."""
-    if len(groups) == 1 and len(groups[0]) > 1:
-        return [""]
-    grows = any(len({steps[i].gpus for i in members}) > 1 for members in groups)
-    return names_of([steps[members[0]] for members in groups], counted=not grows)
 
 
 def _link_stop(p: ParallelPrediction, sent: Mapping[str, float], label: str) -> Stop:

@@ -226,17 +226,12 @@ def crossings(figure: Figure) -> tuple[Crossing, ...]:
             levels.setdefault(roof.device, {})[roof.name] = roof.value
     found = []
     for a, b in permutations((device for device in slopes if device in levels), 2):
-        one, two = _compared(levels[a], levels[b], alike=not figure.series and not figure.trajectories)
+        one, two = (max(levels[device], key=levels[device].__getitem__) for device in (a, b))
+        if not figure.series and not figure.trajectories:
+            common = (name for name in levels[a] if name in levels[b])
+            one = two = max(common, key=levels[a].__getitem__, default="")
         if one in levels[a] and slopes[a] > slopes[b] and levels[a][one] < levels[b][two]:
             level = levels[a][one]
             by = one if one == two else f"{one} and {two}"
             found.append(Crossing(left=a, right=b, by=by, at=(level / slopes[b], level)))
     return tuple(found)
-
-
-def _compared(a: dict[str, float], b: dict[str, float], *, alike: bool) -> tuple[str, str]:
-    """The names of the roofs to compare; no name where there is none in common."""
-    if not alike:
-        return max(a, key=a.__getitem__), max(b, key=b.__getitem__)
-    name = max((name for name in a if name in b), key=a.__getitem__, default="")
-    return name, name
