@@ -22,18 +22,20 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.curves import attention, energy_roofline, errors, layouts, sweep, time_energy
 from rooflinekit.present.figures.files import save
 from rooflinekit.present.figures.frame import Frame
-from rooflinekit.present.figures.key import draw_key, key_outside, tell_unnamed
 from rooflinekit.present.figures.marks import (
     draw_crossings,
     draw_floors,
+    draw_key,
     draw_paths,
     draw_points,
     draw_rail_scale,
+    key_outside,
     label_crossings,
     label_floors,
     name_paths,
     name_points,
     named_points,
+    tell_unnamed,
 )
 from rooflinekit.present.figures.records.build import Subject, roofline_figure
 from rooflinekit.present.figures.records.caption import caption as caption_of

@@ -144,7 +144,12 @@ def drivers_of(a: Prediction, b: Prediction, scale: tuple[float, float], *, one_
     wait after the last, stands under kinds of its own.
     """
     seconds_a, seconds_b = (_seconds(p, factor) for p, factor in zip((a, b), scale, strict=True))
-    pairs = {} if one_network else _by_position(seconds_a, seconds_b)
+    # Groups whose path the other has not stand in pairs of one kind, by their places among those left.
+    left: dict[str, list[_Key]] = defaultdict(list)
+    for key in () if one_network else seconds_b:
+        if key not in seconds_a:
+            left[key[1]].append(key)
+    pairs = {key: left[key[1]].pop(0) for key in seconds_a if key not in seconds_b and left[key[1]]}
     found = []
     for (module, kind), a_s in seconds_a.items():
         there = pairs.get((module, kind), (module, kind))
@@ -165,15 +170,6 @@ def _seconds(p: Prediction, factor: float) -> dict[_Key, float]:
     for kind, seconds in zip(UNPLACED, (before_s, line.tail_s), strict=True):
         found["", kind] = factor * seconds
     return dict(found)
-
-
-def _by_position(a: dict[_Key, float], b: dict[_Key, float]) -> dict[_Key, _Key]:
-    """For groups of a whose path b has not: the group of b, of the same kind, at the same place among those left."""
-    left: dict[str, list[_Key]] = defaultdict(list)
-    for key in b:
-        if key not in a:
-            left[key[1]].append(key)
-    return {key: left[key[1]].pop(0) for key in a if key not in b and left[key[1]]}
 
 
 def main_format(p: Prediction) -> tuple[Math, bool]:

@@ -287,7 +287,9 @@ def details(e: Explanation) -> Iterator[str]:
     yield from _memory(e)
     if next(_promise(e), None) is not None:
         yield _terms(e)
-    yield from _underuse(e)
+    terms, parts = e.terms(), e.underuse()
+    if abs(terms["underuse"]) >= 0.1 * sum(map(abs, terms.values())) > 0 and sum(map(bool, parts.values())) > 1:
+        yield f"Of these, {MEANING['underuse']} {signed(terms['underuse'])} is {_listed(parts)}."
 
 
 def seconds(value: float) -> str:
@@ -361,16 +363,13 @@ def _certainty(e: Explanation) -> str:
 
 
 def _busy(e: Explanation) -> str:
-    def one(p: Prediction) -> str:
-        count = p.launched
-        kernels = f"{count} kernel{'' if count == 1 else 's'}"
-        return f"{seconds(p.gpu_s)} ({p.gpu_s / p.total_s:.0%} of the step, {kernels})"
-
     a, b = e.labels
-    return (
-        f"{a} is {e.a.regime}-bound, {b} {e.b.regime}-bound: "
-        f"the GPU is busy for {one(e.a)} in {a} and for {one(e.b)} in {b}."
+    busy_a, busy_b = (
+        f"{seconds(p.gpu_s)} ({p.gpu_s / p.total_s:.0%} of the step, {p.launched} kernel{'s' * (p.launched != 1)})"
+        for p in (e.a, e.b)
     )
+    bounds = f"{a} is {e.a.regime}-bound, {b} {e.b.regime}-bound"
+    return f"{bounds}: the GPU is busy for {busy_a} in {a} and for {busy_b} in {b}."
 
 
 def _datasheets(e: Explanation) -> Iterator[str]:
@@ -432,13 +431,6 @@ def _memory(e: Explanation) -> Iterator[str]:
 def _terms(e: Explanation) -> str:
     a, b = e.labels
     return f"From {a} to {b}: {_listed(e.terms()) or 'no difference'}; together {signed(e.delta_s)}."
-
-
-def _underuse(e: Explanation) -> Iterator[str]:
-    """Told where peak not reached is a tenth of what differs, and has more than one cause."""
-    terms, parts = e.terms(), e.underuse()
-    if abs(terms["underuse"]) >= 0.1 * sum(map(abs, terms.values())) > 0 and sum(map(bool, parts.values())) > 1:
-        yield f"Of these, {MEANING['underuse']} {signed(terms['underuse'])} is {_listed(parts)}."
 
 
 def _promise(e: Explanation) -> Iterator[str]:

@@ -224,6 +224,11 @@ _MEANS = ("wall_s", "busy_s", "gaps", "late_s", "unknown_s", "launched")
 
 def _together(folder: str, ranks: Sequence[Profile]) -> Profile:
     named = {one.device for one in ranks}
+    seconds, counts = defaultdict[str, float](float), Counter[str]()
+    for kernel in (kernel for one in ranks for kernel in one.kernels):
+        seconds[kernel.name] += kernel.seconds / len(ranks)
+        counts[kernel.name] += kernel.count
+    longest = sorted(seconds, key=lambda name: (-seconds[name], name))
     means: dict[str, Any] = {name: fmean(getattr(one, name) for one in ranks) for name in _MEANS}
     return replace(
         ranks[0],
@@ -232,20 +237,12 @@ def _together(folder: str, ranks: Sequence[Profile]) -> Profile:
         device=named.pop() if len(named) == 1 else "",
         devices=sum(one.devices for one in ranks),
         median_s=median(one.median_s for one in ranks),
-        kernels=_kernels(ranks),
+        kernels=tuple(
+            KernelTime(name=name, count=round(counts[name] / len(ranks)), seconds=seconds[name]) for name in longest
+        ),
         ops=median_step([one.ops for one in ranks]),
         **means,
     )
-
-
-def _kernels(ranks: Sequence[Profile]) -> tuple[KernelTime, ...]:
-    """By name, in the mean over ranks, the longest together first."""
-    seconds, counts = defaultdict[str, float](float), Counter[str]()
-    for kernel in (kernel for one in ranks for kernel in one.kernels):
-        seconds[kernel.name] += kernel.seconds / len(ranks)
-        counts[kernel.name] += kernel.count
-    order = sorted(seconds, key=lambda name: (-seconds[name], name))
-    return tuple(KernelTime(name=name, count=round(counts[name] / len(ranks)), seconds=seconds[name]) for name in order)
 
 
 # Which file is meant, and of which rank it is.
@@ -332,13 +329,17 @@ def profile_of(trace: Trace, mark: str | None = None) -> Profile:
     kernels = kernels[kernels["step"] >= 0]
     count = len(windows)
     number = int(kernels["thread"].iloc[0]) if len(kernels) else 0
+    of_call = _steps_of(trace.calls["start"], windows)
     return Profile(
         file=trace.file, mark=name, steps=count, devices=devices,
         device=trace.devices[number] if 0 <= number < len(trace.devices) else "",
         launched=len(kernels) / count,
         median_s=float(seconds_of(kernels).median()) if len(kernels) else 0.0,
         kernels=by_name(kernels, trace.names, count),
-        ops=_ops(trace, kernels, windows),
+        ops=median_step([
+            calls_of(trace.calls[of_call == i], kernels[kernels["step"] == i], trace)
+            for i in range(max(0, count - _MEDIANS), count)
+        ]),
         **{name: value / count for name, value in _gpu_time(kernels, windows).items()},
     )  # fmt: skip
 
@@ -381,18 +382,14 @@ def _steps_of(times: ArrayLike, windows: Windows) -> Rows:
     return np.where(inside, step, -1)
 
 
-def _lasting(windows: Windows, kernels: pd.DataFrame) -> Windows:
-    """The steps until their last kernel has ended; those that then meet, as one."""
+def _gpu_time(kernels: pd.DataFrame, windows: Windows) -> dict[str, float]:
+    """What a `Profile` says of a step's wall time, of all steps together."""
+    # Steps last until their last kernel has ended; those that then meet are one.
     ends = windows[:, 1].copy()
     np.maximum.at(ends, kernels["step"].to_numpy(), kernels["end"].to_numpy())
     ends = np.maximum.accumulate(ends)
     first = np.append(True, windows[1:, 0] > ends[:-1])
-    return np.column_stack((windows[first, 0], ends[np.append(first[1:], True)]))
-
-
-def _gpu_time(kernels: pd.DataFrame, windows: Windows) -> dict[str, float]:
-    """What a `Profile` says of a step's wall time, of all steps together."""
-    begins, ends = _lasting(windows, kernels).T
+    begins, ends = windows[first, 0], ends[np.append(first[1:], True)]
     found = {"wall_s": float((ends - begins).sum()) * _MICROSECOND}
     kernels = kernels[kernels["start"] < ends[-1]]
     if kernels.empty:
@@ -414,14 +411,6 @@ def _gpu_time(kernels: pd.DataFrame, windows: Windows) -> dict[str, float]:
         "late_s": float(gap[issued >= free].sum()) * _MICROSECOND,
         "unknown_s": float(gap[np.isnan(issued)].sum()) * _MICROSECOND,
     }
-
-
-def _ops(trace: Trace, kernels: pd.DataFrame, windows: Windows) -> tuple[ProfiledOp, ...]:
-    of_call, count = _steps_of(trace.calls["start"], windows), len(windows)
-    return median_step([
-        calls_of(trace.calls[of_call == i], kernels[kernels["step"] == i], trace)
-        for i in range(max(0, count - _MEDIANS), count)
-    ])  # fmt: skip
 
 
 # Steps that nothing marks: rounds of the same calls, one after the other, at the end of a trace.

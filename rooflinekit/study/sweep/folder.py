@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.errors import OutputError, SweepWarning
-from rooflinekit.files import MOST_BYTES, check_kind, locked, write_bytes, write_text
+from rooflinekit.files import MOST_BYTES, check_kind, locked, read_bytes, write_bytes, write_text
 from rooflinekit.study.sweep.plan import Plan
 from rooflinekit.study.sweep.points import Table
 
@@ -64,10 +64,7 @@ class SweepFolder:
         """What `write_tables` has kept."""
         found: dict[int, Table] = {}
         piece = self._pieces[number]
-        try:
-            content = piece.read_bytes()
-        except OSError as error:
-            raise OutputError(f"{piece}: cannot be read: {error.strerror or error}") from error
+        content = read_bytes(piece, OutputError, _MOST_BYTES)
         if not piece.stem.endswith(self._checked(number, io.BytesIO(content))):
             raise OutputError(f"{piece}: was damaged while the sweep was on its way")
         with np.load(io.BytesIO(content), allow_pickle=False) as columns:
@@ -213,11 +210,10 @@ def _lock(path: Path, stack: contextlib.ExitStack) -> None:
         path.mkdir(parents=True, exist_ok=True)
         try:
             stack.enter_context(locked(path / _LOCK))
+            return
         except FileNotFoundError:
             if not left:
                 raise
-        else:
-            return
 
 
 def _refuse_others(path: Path) -> None:

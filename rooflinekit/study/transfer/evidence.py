@@ -83,7 +83,12 @@ class Evidence:
                 device=measured.device,
             )  # fmt: skip
         if isinstance(measured, Mapping):
-            return cls(source=f"times of {len(measured)} kinds of op", ops=tuple(_calls(measured)))
+            ops = []
+            for name, given in measured.items():
+                fits = isinstance(name, str) and isinstance(given, int | float) and not isinstance(given, bool)
+                expect(fits, "measured", "seconds by kind of op, such as {'aten::addmm': 1e-3}", name)
+                ops.append(ProfiledOp(name=str(name), depth=0, seconds=_time(f"measured: {name}", given)))
+            return cls(source=f"times of {len(measured)} kinds of op", ops=tuple(ops))
         kinds = "seconds, a Profile, a Validation or seconds by kind of op"
         expect(isinstance(measured, int | float) and not isinstance(measured, bool), "measured", kinds, measured)
         seconds = _time("measured", measured)
@@ -132,14 +137,6 @@ def _time(name: str, given: Any) -> float:
 def _times(one: float, other: float) -> float:
     """How many times the larger is the smaller."""
     return max(one / other, other / one)
-
-
-def _calls(measured: Mapping[object, object]) -> Iterator[ProfiledOp]:
-    words = "seconds by kind of op, such as {'aten::addmm': 1e-3}"
-    for name, seconds in measured.items():
-        fits = isinstance(name, str) and isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        expect(fits, "measured", words, name)
-        yield ProfiledOp(name=str(name), depth=0, seconds=_time(f"measured: {name}", seconds))
 
 
 def _by_op(ops: Sequence[OpTime], p: Prediction, names: Mapping[str, str]) -> list[Seen]:

@@ -139,8 +139,7 @@ class Transferred(Prediction):
 
     @cached_property
     def _terms(self) -> dict[str, float]:
-        plain = self.plain.terms()
-        return {**plain, CORRECTION: self.plain.total_s * math.expm1(self.posterior.mean)}
+        return {**self.plain.terms(), CORRECTION: self.plain.total_s * math.expm1(self.posterior.mean)}
 
     @property
     def gpu_s(self) -> float:
@@ -164,12 +163,10 @@ class Transferred(Prediction):
             f"{math.expm1(self.posterior.mean):+.1%}{f' ({shown})' if shown else ''}; the spread was "
             f"{self.posterior.before:.0%} without the measurement, and is {self.posterior.spread:.0%} with it"
         )
-        return (first, self._split(), *self.evidence.notes(self.source), *self.plain.notes)
-
-    def _split(self) -> str:
         found = [f"its {name} {math.expm1(ln):+.1%}" for name, ln in self.posterior.split.items() if abs(ln) >= 0.001]
         own = "" if self.source.machine.device == self.machine.device else "; its constants are of that GPU alone"
-        return f"found to be off there: {', '.join(found) or 'nothing above 0.1 %'}{own}"
+        split = f"found to be off there: {', '.join(found) or 'nothing above 0.1 %'}{own}"
+        return (first, split, *self.evidence.notes(self.source), *self.plain.notes)
 
     def largest_parts(self) -> Mapping[str, float]:
         """Of the correction, in ln: the three largest families, host or network itself, if above 1 %."""
@@ -271,10 +268,10 @@ class Correcting:
 
     def __init__(self, correct: Callable[[Prediction], Transferred], grid: Grid) -> None:
         self._correct = correct
-        self._groups = [(names, _anchors(grid, names)) for names in grid.groups if len(set(grid.lists[names[0]])) > 1]
+        self._groups = [names for names in grid.groups if len(set(grid.lists[names[0]])) > 1]
         self._grid = grid
         count = _ANCHORS.get(len(self._groups), _FEWEST)
-        self._places = [_spread(grid.lists[names[0]], places, count) for names, places in self._groups]
+        self._places = [_anchors(grid.lists[names[0]], count) for names in self._groups]
         self._known: dict[int, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {}
 
     def __call__(self, case: Case, sizes: Mapping[str, NDArray[np.int64]], table: dict[str, NDArray[Any]]) -> None:
@@ -293,7 +290,7 @@ class Correcting:
             return np.array([self._at(case, {name: int(values[0]) for name, values in sizes.items()})])
         if id(case) not in self._known:
             self._known[id(case)] = self._at_anchors(case)
-        at = [np.log(sizes[names[0]].astype(float)) for names, _ in self._groups]
+        at = [np.log(sizes[names[0]].astype(float)) for names in self._groups]
         points = np.column_stack(at) if at else np.zeros((count, 0))
         return self._known[id(case)](points)
 
@@ -303,14 +300,14 @@ class Correcting:
         shape = tuple(len(places) for places in self._places)
         found = np.zeros((*shape, 4))
         for index in np.ndindex(*shape):
-            place = {names[0]: self._places[i][index[i]] for i, (names, _) in enumerate(self._groups)}
+            place = {names[0]: self._places[i][index[i]] for i, names in enumerate(self._groups)}
             found[index] = self._at(case, {
                 name: self._grid.lists[name][place.get(names[0], 0)] for names in self._grid.groups for name in names
             })  # fmt: skip
         if not shape:
             return lambda points: np.tile(found, (len(points), 1))
         axes = [np.log([float(self._grid.lists[names[0]][i]) for i in places])
-                for (names, _), places in zip(self._groups, self._places, strict=True)]  # fmt: skip
+                for names, places in zip(self._groups, self._places, strict=True)]  # fmt: skip
         return RegularGridInterpolator(axes, found)  # type: ignore[no-any-return]
 
     def _at(self, case: Case, sizes: Mapping[str, int]) -> tuple[float, float, float, float]:
@@ -321,14 +318,9 @@ class Correcting:
         return posterior.mean, posterior.spread, posterior.freedom, posterior.surprise
 
 
-def _anchors(grid: Grid, names: tuple[str, ...]) -> list[int]:
-    """Places of a group's values, each value of the first size once, rising."""
-    values = grid.lists[names[0]]
-    return sorted({value: place for place, value in reversed(list(enumerate(values)))}.values(), key=values.__getitem__)
-
-
-def _spread(values: tuple[int, ...], places: list[int], count: int) -> list[int]:
-    """Some of these places, by values spaced evenly in the logarithm; the first and the last among them."""
+def _anchors(values: tuple[int, ...], count: int) -> list[int]:
+    """Places of values that are spaced evenly in the logarithm, rising; the least and the largest among them."""
+    places = sorted({value: i for i, value in reversed(list(enumerate(values)))}.values(), key=values.__getitem__)
     logs = np.log([float(values[place]) for place in places])
     nearest = {int(np.abs(logs - one).argmin()) for one in np.linspace(logs[0], logs[-1], count)}
     return [places[i] for i in sorted(nearest)]

@@ -23,8 +23,14 @@ from rooflinekit.present.figures.inline import Block, inline
 from rooflinekit.present.figures.labels import shortened
 from rooflinekit.present.figures.records.build import kernel_figure
 from rooflinekit.present.figures.records.figure import by_time
-from rooflinekit.present.page.pictures import energy_of, kernels_of, step_of
-from rooflinekit.present.page.studies import difference_bars, interval_bars, waterfall_bars
+from rooflinekit.present.page.report import (
+    difference_bars,
+    energy_of,
+    interval_bars,
+    kernels_of,
+    step_of,
+    waterfall_bars,
+)
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.compare.limits import power_limits

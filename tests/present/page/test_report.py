@@ -13,7 +13,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import ComparisonError, OutputError
-from rooflinekit.present.page.pictures import MOST_ROWS
+from rooflinekit.present.page.report import MOST_ROWS
 from rooflinekit.units import format_quantity
 
 HOSTILE = "</script><script>alert(1)</script>"
