@@ -58,11 +58,6 @@ class Box:
         x, y, _ = np.reshape(discs, (-1, 3)).T
         return bool((_distances(self.row, x, y) == 0).any())
 
-    def nearest(self, x: float, y: float) -> tuple[float, float]:
-        """The point of the box that is nearest to a place."""
-        found = _nearest(self.row, x, y)[0]
-        return float(found[0]), float(found[1])
-
 
 # Many boxes at once: a row is x and y of the centre, half of each side, cosine and sine of the angle.
 

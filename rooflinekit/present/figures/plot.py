@@ -19,24 +19,10 @@ from matplotlib.axes import Axes
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked
+from rooflinekit.present.figures import marks
 from rooflinekit.present.figures.curves import attention, energy_roofline, errors, layouts, sweep, time_energy
 from rooflinekit.present.figures.files import save
 from rooflinekit.present.figures.frame import Frame
-from rooflinekit.present.figures.marks import (
-    draw_crossings,
-    draw_floors,
-    draw_key,
-    draw_paths,
-    draw_points,
-    draw_rail_scale,
-    key_outside,
-    label_crossings,
-    label_floors,
-    name_paths,
-    name_points,
-    named_points,
-    tell_unnamed,
-)
 from rooflinekit.present.figures.records.build import Subject, roofline_figure
 from rooflinekit.present.figures.records.caption import caption as caption_of
 from rooflinekit.present.figures.records.figure import Figure, Point
@@ -89,7 +75,7 @@ def roofline(
     if figure.normalized:
         figure = normalized_view(figure)
     with sheet(ax, width, venue) as page:
-        named = named_points(figure, page.style.names if names is None else names)
+        named = marks.named_points(figure, page.style.names if names is None else names)
         narrow = page.style.size[0] < _NARROW
         outside = page.new and bool(figure.series) and len(figure.devices) > _INSIDE and narrow
         frame = _drawn(page, figure, named, launch=launch, outside=outside)
@@ -106,30 +92,30 @@ def _drawn(page: Sheet, figure: Figure, named: Sequence[Point], *, launch: bool,
     Axes that a caller gave have the key inside, whatever it hides.
     """
     if outside:
-        key_outside(page.ax, figure, page.style, named)
+        marks.key_outside(page.ax, figure, page.style, named)
     frame = Frame(page.ax, figure, page.style)
     lines = draw_roofs(frame, figure)
-    draw_paths(frame, figure)
+    marks.draw_paths(frame, figure)
     if launch:
-        draw_floors(frame, figure)
-    draw_points(frame, figure, named)
-    draw_crossings(frame, figure)
-    draw_rail_scale(frame, normalized=figure.normalized)
+        marks.draw_floors(frame, figure)
+    marks.draw_points(frame, figure, named)
+    marks.draw_crossings(frame, figure)
+    marks.draw_rail_scale(frame, normalized=figure.normalized)
     _label_slopes(frame, figure, lines)
     if not outside:
-        moved = draw_key(frame, figure, named, hiding=not page.new)
+        moved = marks.draw_key(frame, figure, named, hiding=not page.new)
         if moved is None:
             return None
         if moved:
-            draw_rail_scale(frame, normalized=figure.normalized)
+            marks.draw_rail_scale(frame, normalized=figure.normalized)
             _label_slopes(frame, figure, lines)
     label_roofs(frame, figure, lines, "compute")
     label_ridges(frame, figure)
     if launch:
-        label_floors(frame, figure)
-    label_crossings(frame, figure)
-    name_paths(frame, figure)
-    tell_unnamed(frame.ax, figure, name_points(frame, figure, named))
+        marks.label_floors(frame, figure)
+    marks.label_crossings(frame, figure)
+    marks.name_paths(frame, figure)
+    marks.tell_unnamed(frame.ax, figure, marks.name_points(frame, figure, named))
     return frame
 
 

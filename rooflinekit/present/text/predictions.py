@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,17 +46,13 @@ def print_predictions(
     for p in predictions:
         say(*chain_sentences(p), before=f"chain: {f'on {p.machine.name} ' if predictions[1:] else ''}")
     say(*(f"{sentence}; see `rooflinekit advise`" for sentence in remedies(predictions)), before="to do: ")
-    say(*_judged(predictions), before="judged: ")
-    say(*_notes(predictions, terms=terms), before="note: ")
-
-
-def _judged(predictions: Sequence[Prediction]) -> Iterable[Accuracy]:
-    """What judges those that fit; cards with the same figures rest on the same measurements and are one."""
-    found: dict[object, list[Accuracy]] = {}
+    judging: dict[object, list[Accuracy]] = {}  # cards with the same figures rest on the same measurements and are one
     for card in (p.accuracy for p in predictions if p.memory.fits):
         if card is not None:
-            found.setdefault((card.of, card.median, card.nine_of_ten, card.sources), []).append(card)
-    return [replace(cards[0], on=" and ".join(dict.fromkeys(one.on for one in cards))) for cards in found.values()]
+            judging.setdefault((card.of, card.median, card.nine_of_ten, card.sources), []).append(card)
+    for cards in judging.values():
+        say(replace(cards[0], on=" and ".join(dict.fromkeys(one.on for one in cards))), before="judged: ")
+    say(*_notes(predictions, terms=terms), before="note: ")
 
 
 def _frame(predictions: Sequence[Prediction]) -> pd.DataFrame:

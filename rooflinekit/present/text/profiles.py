@@ -54,16 +54,12 @@ def print_profile(profile: Profile, device: Device | None = None) -> None:
     if device is not None and (note := device_note(profile, device)):
         say(f"note: {note}")
     if profile.mark in ("", REPEATED):
-        say(f"note: no ProfilerStep# and no record_function marks a step: {_unmarked(profile)}")
-
-
-def _unmarked(profile: Profile) -> str:
-    if not profile.mark:
-        return "the whole trace counts as one"
-    return (
-        f"the same calls come {profile.steps} times, and each time is taken for one; where they are equal layers of a "
-        "single step, --mark '' counts the whole trace as one"
-    )
+        rounds = (
+            f"the same calls come {profile.steps} times, and each time is taken for one; where they are equal layers "
+            "of a single step, --mark '' counts the whole trace as one"
+        )
+        how = rounds if profile.mark else "the whole trace counts as one"
+        say(f"note: no ProfilerStep# and no record_function marks a step: {how}")
 
 
 def _regime(profile: Profile) -> str:

@@ -202,12 +202,10 @@ def kernel_parts(
     spreads = p.machine.constants.spreads
 
     def spread(part: Part, share: float, count: int) -> float:
-        known = spreads[part.unit]
+        known, taken = spreads[part.unit], share * total
         if part.level == "family":
             return known.systematic
-        return (
-            math.sqrt(float(known.random_variance(share * total, count))) / (share * total) if share else known.random
-        )
+        return math.sqrt(float(known.random_variance(taken, count))) / taken if share else known.random
 
     return {part: Loaded(weight=weight, spread=spread(part, weight, n)) for part, (weight, n) in found.items()}
 
@@ -222,11 +220,8 @@ def untold_parts(timings: Sequence[Timing]) -> dict[Part, Loaded]:
     weights: dict[str, float] = defaultdict(float)
     for timing in timings:
         weights[unmodelled(timing.kernel)] += timing.total_s / total
-    return {
-        Part("unmodelled", name): Loaded(weight=weight, spread=UNMODELLED[name])
-        for name, weight in weights.items()
-        if name
-    }
+    told = (item for item in weights.items() if item[0])
+    return {Part("unmodelled", name): Loaded(weight=weight, spread=UNMODELLED[name]) for name, weight in told}
 
 
 _First = dict[tuple[str, str, Cost], str]  # of kernels with the same work, what the first is called
@@ -255,10 +250,8 @@ def host_weight(p: Prediction) -> float:
 def scaled(host: Host, factor: float) -> Host:
     """A host all of whose times are so many times as long; its bandwidths stay."""
     times = ("launch", "launch_latency", "sync", "step", "compiled_launch", "guards", "graph_launch")
-    changed = {name: getattr(host, name) * factor for name in times}
-    return host.model_copy(
-        update={**changed, "dispatch": {name: seconds * factor for name, seconds in host.dispatch.items()}}
-    )
+    dispatch = {name: seconds * factor for name, seconds in host.dispatch.items()}
+    return host.model_copy(update={"dispatch": dispatch, **{name: getattr(host, name) * factor for name in times}})
 
 
 def chips_of(a: Device, b: Device) -> Chips:
@@ -267,12 +260,9 @@ def chips_of(a: Device, b: Device) -> Chips:
         return Chips.SAME
     if architecture_of(a) == architecture_of(b) and a.sm_count == b.sm_count:
         return Chips.ONE
-    return Chips.KINDRED if _class(a) == _class(b) else Chips.FOREIGN
-
-
-def _class(device: Device) -> tuple[str, str, bool]:
-    """Whose libraries run on it, and whether its memory is stacked."""
-    return device.kind, device.vendor, (device.dram.type or "").upper().startswith("HBM")
+    # Whose libraries run on each, and whether its memory is stacked.
+    one, other = ((d.kind, d.vendor, (d.dram.type or "").upper().startswith("HBM")) for d in (a, b))
+    return Chips.KINDRED if one == other else Chips.FOREIGN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +343,7 @@ class Ratios:
         self._one_network, self._one_host = one_network, one_host
         self._predictions = predictions
         self._plain = all(type(p) is Prediction for p in predictions)
-        self._known: dict[tuple[int, int, float], Ratio] = {}
+        self._known = cache(self._of)
         names = self._names() if self._plain else []
         numbers = defaultdict[Any, int](count().__next__)
         self._parts = [_by_key(p, own, numbers) for p, own in zip(predictions, names, strict=False)]
@@ -363,10 +353,7 @@ class Ratios:
 
     def of(self, b: int, a: int, scale: float = 1.0) -> Ratio:
         """The b-th step's time by the a-th's, times `scale`; bounds from 0 on where either takes no time."""
-        key = b, a, scale
-        if key not in self._known:
-            self._known[key] = self._of(b, a, scale)
-        return self._known[key]
+        return self._known(b, a, scale)
 
     def _of(self, b: int, a: int, scale: float) -> Ratio:
         first, second = self._predictions[a], self._predictions[b]

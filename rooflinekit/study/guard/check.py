@@ -385,8 +385,8 @@ def check(block: Block, graph: Graph | None, predictions: Sequence[Prediction]) 
     found = []
     for p in predictions:
         locked = block.locked.get(p.machine.device.name)
-        alike = again is not None and locked is not None and locked.run == block.run
-        before = predict_graph(again, p.machine, p.host, p.execution) if alike and again is not None else None
+        alike = locked is not None and locked.run == block.run
+        before = predict_graph(again, p.machine, p.host, p.execution) if again is not None and alike else None
         found.append(Checked(block=block, now=p, before=before, locked=locked))
     return tuple(found)
 
@@ -406,9 +406,7 @@ def guard(path: Path, predict: Predict, *, only: Collection[str] = (), update: b
         if name not in names:
             raise LockError(f"{path}: has no workload {name!r}{nearest(name, names)}; it has {', '.join(names)}")
     found: list[Checked] = []
-    for block in lock.blocks:
-        if only and block.name not in only:
-            continue
+    for block in (block for block in lock.blocks if not only or block.name in only):
         predictions = predict(block)
         found += check(block, lock.graph(block.name), predictions)
         if update:

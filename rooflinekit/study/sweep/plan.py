@@ -113,12 +113,9 @@ class Piece:
             return replace(self, sizes=first), replace(self, sizes=last, start=self.start + middle)
         graph, settings = opened(self.payload)
         middle = self.cases // 2
-        return (
-            replace(self, cases=middle, payload=packed(graph, settings[:middle])),
-            replace(
-                self, cases=self.cases - middle, first=self.first + middle, payload=packed(graph, settings[middle:])
-            ),
-        )
+        one, other = packed(graph, settings[:middle]), packed(graph, settings[middle:])
+        rest = replace(self, cases=self.cases - middle, first=self.first + middle, payload=other)
+        return replace(self, cases=middle, payload=one), rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +163,8 @@ class Plan:
     @cached_property
     def parts(self) -> dict[str, str]:
         """What tells this sweep from others: a digest of each axis and of the sizes."""
-        found = {axis.name: _digest(axis.choices) for axis in self.axes}
         return {
-            **found,
+            **{axis.name: _digest(axis.choices) for axis in self.axes},
             "sizes": _digest([self.grid.lists, self.grid.together] if self.grid.together else self.grid.lists),
             "columns": _digest(self.memory),
             "version": f"{__version__}, pieces of {BLOCK}, {_ROWS}, {_EACH}",  # rows of two do not mix

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -311,12 +312,11 @@ def goal_of(minimize: str | None, maximize: str | None) -> str:
     """
     if minimize is not None and maximize is not None:
         raise InputError(f"minimize {minimize!r} and maximize {maximize!r}: expected one of the two")
-    for option, word, known, others in (("minimize", minimize, LEAST, MOST), ("maximize", maximize, MOST, LEAST)):
+    both = {"minimize": (minimize, LEAST), "maximize": (maximize, MOST)}
+    for (option, (word, known)), (other, (_, others)) in permutations(both.items()):
         if word is not None and word not in known:
-            other = {"minimize": "maximize", "maximize": "minimize"}[option]
-            meant = _MEANT.get(word)
             hint = f"; {other} {word!r}" if word in others else nearest(word, known)
-            hint = f"; write {meant}" if meant in known else hint
+            hint = f"; write {meant}" if (meant := _MEANT.get(word)) in known else hint
             raise InputError(f"{option} {word!r}: expected {' or '.join(map(repr, known))}{hint}")
     return minimize or maximize or "throughput"
 

@@ -611,11 +611,11 @@ def test_the_backend_stays_as_it_was_chosen() -> None:
     """A notebook's `%matplotlib inline` after a figure: what drawing puts back must not be the backend."""
     import matplotlib.pyplot as plt
 
-    from rooflinekit.present.figures.style import drawing
+    from rooflinekit.present.figures.style import sheet
 
     before = mpl.rcParams["backend"]
     try:
-        with drawing():
+        with sheet(None, "column", None):
             plt.switch_backend("svg")
         assert (mpl.rcParams["backend"], plt.get_backend()) == ("svg", "svg")
     finally:

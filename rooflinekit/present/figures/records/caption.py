@@ -102,24 +102,6 @@ def floor_sentence(figure: Figure, floor: Floor) -> str:
     )
 
 
-def wall_sentences(figure: Figure) -> list[str]:
-    """Steps that the device cannot hold, at any intensity."""
-    return [
-        f"{series.name}: needs {format_quantity(series.needed_bytes, 'byte')} of "
-        f"{format_quantity(series.capacity_bytes, 'byte')}: does not fit, at any intensity."
-        for series in figure.series
-        if not series.fits
-    ]
-
-
-def crossing_sentences(figure: Figure) -> list[str]:
-    """Where the faster of two devices changes."""
-    names = {device.name: device.short_name for device in figure.devices}
-    found = [f"{names[c.left]} is ahead below {three_digits(c.at[0])} FLOP/byte, {names[c.right]} above ({c.by})"
-             for c in crossings(figure)]  # fmt: skip
-    return [f"By datasheets, {'; '.join(found)}."] if found else []
-
-
 def percent(ratio: float) -> str:
     """How far a ratio is from 1, with its sign.
 
@@ -155,12 +137,17 @@ def caption(figure: Figure) -> str:
         sentences += _roofs(figure, device)
     if any(roof.provenance == "default share" for roof in figure.roofs):
         sentences.append("The shares were fitted on other GPUs, not measured on this hardware.")
-    sentences += crossing_sentences(figure)
+    short = {device.name: device.short_name for device in figure.devices}
+    ahead = [f"{short[c.left]} is ahead below {three_digits(c.at[0])} FLOP/byte, {short[c.right]} above ({c.by})"
+             for c in crossings(figure)]  # fmt: skip
+    sentences += [f"By datasheets, {'; '.join(ahead)}."] if ahead else []
     sentences.append("A multiply-add counts as 2 FLOP.")
     if figure.points or figure.rail:
         sentences += _marks(figure)
     sentences += [floor_sentence(figure, floor) for floor in figure.floors if floor.kernels]
-    sentences += wall_sentences(figure)
+    for series in (series for series in figure.series if not series.fits):
+        need, have = (format_quantity(size, "byte") for size in (series.needed_bytes, series.capacity_bytes))
+        sentences.append(f"{series.name}: needs {need} of {have}: does not fit, at any intensity.")
     sentences += [f"{note[0].upper()}{note[1:]}." for note in figure.notes]
     return " ".join(sentences)
 

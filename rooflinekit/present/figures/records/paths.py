@@ -16,16 +16,8 @@ from rooflinekit.model.collectives import Link
 from rooflinekit.present.figures.records.figure import Figure, Roof, Stop, Trajectory
 from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of, stated_roof
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.compare.scaling import (
-    Sent,
-    dram_bytes_of_a_device,
-    family_of,
-    flop_of_a_device,
-    limited_by,
-    names_of,
-    sent_over_links,
-    strategy_name,
-)
+from rooflinekit.study.compare import scaling
+from rooflinekit.study.compare.scaling import Sent, names_of
 from rooflinekit.study.explain.differences import main_format
 
 
@@ -113,10 +105,10 @@ def link_figure(given: Sequence[object], words: Sequence[str] = (), *, other: bo
     if other:
         raise InputError("roofline: steps on several devices have no by_level and no normalized: leave them out")
     _check_words(words, len(steps))
-    sent = [sent_over_links(p) for p in steps]
+    sent = [scaling.sent_over_links(p) for p in steps]
     for p, found in zip(steps, sent, strict=True):
         if not found:
-            name = strategy_name(p.strategy, p.gpus)
+            name = scaling.strategy_name(p.strategy, p.gpus)
             raise InputError(f"roofline: {name} on {p.gpus} of {p.cluster.name} sends nothing: it meets no link's roof")
     names = _link_names(steps, sent)
     roofs = [roof for p in steps for roof in roofs_of(p.slowest.prediction)]
@@ -164,7 +156,7 @@ def _paths(
         return (Trajectory(name="", over="", stops=stops),)
     groups: dict[str, list[int]] = defaultdict(list)
     for i, p in enumerate(steps):
-        groups[family_of(p)].append(i)
+        groups[scaling.family_of(p)].append(i)
     found, apart = [], [*groups.values()]
     grows = any(len({steps[i].gpus for i in members}) > 1 for members in apart)
     names = names_of([steps[members[0]] for members in apart], counted=not grows)
@@ -181,6 +173,7 @@ def _paths(
 
 def _link_stop(p: ParallelPrediction, sent: Mapping[str, float], label: str) -> Stop:
     return Stop(
-        label=label, device=p.slowest.prediction.machine.name, flop=flop_of_a_device(p),
-        bytes=dram_bytes_of_a_device(p), time_s=p.total_s, bound=limited_by(p), link_bytes=tuple(sent.items()),
+        label=label, device=p.slowest.prediction.machine.name, flop=scaling.flop_of_a_device(p),
+        bytes=scaling.dram_bytes_of_a_device(p), time_s=p.total_s, bound=scaling.limited_by(p),
+        link_bytes=tuple(sent.items()),
     )  # fmt: skip
