@@ -132,8 +132,7 @@ def summary(
     Example: rooflinekit summary timm:resnet50 --batch 32 --gpu nvidia-l4 --depth 2
     """
     from rooflinekit.files import write_text
-    from rooflinekit.present.page.modules import modules_page
-    from rooflinekit.present.page.templating import Origin, check_path
+    from rooflinekit.present.page.templating import Origin, check_path, modules_page
     from rooflinekit.step.summary import summary_text
 
     if out is not None:

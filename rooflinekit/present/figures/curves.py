@@ -21,7 +21,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.frame import si
 from rooflinekit.present.figures.labels import name_marks
 from rooflinekit.present.figures.records.build import op_word
-from rooflinekit.present.figures.records.energy import energy_figure
+from rooflinekit.present.figures.records.roofs import energy_figure
 from rooflinekit.present.figures.style import (
     BLUE,
     BOUND_COLOURS,

@@ -97,13 +97,14 @@ def draw_kernels(ax: Axes, lane: float, spans: Iterable[Span | KernelSpan], leas
         draw_bars(ax, lane, [run for run in kernels if run[2] == bound], colour, BOUND_HATCHES[bound])
 
 
+def _patch(label: str, colour: str, hatch: str = "", edge: str = "white", width: float = 0.0) -> Patch:
+    return Patch(facecolor=colour, edgecolor=edge, hatch=hatch, linewidth=width, label=label)
+
+
 def kernel_handles(bounds: Collection[str]) -> list[Patch]:
     """The key to kernels that are bound by these."""
-    return [
-        Patch(facecolor=colour, edgecolor="white", hatch=BOUND_HATCHES[bound], linewidth=0,
-              label=f"{bound}-bound kernels")
-        for bound, colour in BOUND_COLOURS.items() if bound in bounds
-    ]  # fmt: skip
+    seen = ((bound, colour) for bound, colour in BOUND_COLOURS.items() if bound in bounds)
+    return [_patch(f"{bound}-bound kernels", colour, BOUND_HATCHES[bound]) for bound, colour in seen]
 
 
 LANES = {"CPU": 2.0, "GPU": 1.0}  # their middles
@@ -243,12 +244,11 @@ def _handles(p: Prediction) -> list[Patch]:
     seen = {timing.bound for timing in p.timings}
     found = [Patch(facecolor=SKY, label="CPU issues")]
     if any(work.waits for work in p.timeline.cpu if not isinstance(work.what, Op)):
-        found.append(Patch(facecolor="white", edgecolor=FAINT, hatch="xxxx", linewidth=0, label="CPU waits"))
+        found.append(_patch("CPU waits", "white", "xxxx", FAINT))
     found += kernel_handles(seen)
     if p.timeline.copies or p.timeline.starved_s:
         found.append(Patch(facecolor=FAINT, label="waits for inputs"))
-    found.append(Patch(facecolor=IDLE, edgecolor=FAINT, linewidth=0.4, label="idle"))
-    return found
+    return [*found, _patch("idle", IDLE, edge=FAINT, width=0.4)]
 
 
 _LANE_INCHES = 0.27
@@ -396,18 +396,17 @@ def _parallel_handles(p: ParallelPrediction, known: bool) -> list[Patch]:
     runs = [share.run for share in p.shares]
     found = []
     if any(run.slots for run in runs):
-        found += [Patch(facecolor=colour, edgecolor="white", hatch=hatch, linewidth=0, label=task)
-                  for task, (colour, hatch) in _TASKS.items()]  # fmt: skip
+        found += [_patch(task, colour, hatch) for task, (colour, hatch) in _TASKS.items()]
     else:
         found.append(Patch(facecolor=SKY, label="CPU issues"))
         found += kernel_handles({span.timing.bound for run in runs for span in run.spans})
         if any(run.waits for run in runs):
-            found.append(Patch(facecolor="white", edgecolor=FAINT, hatch="xxxx", linewidth=0, label="waits for others"))
+            found.append(_patch("waits for others", "white", "xxxx", FAINT))
     names = {_EXPOSED: "sent, exposed", _HIDDEN: "sent, hidden"} if known else {_SENT: "sent"}
     for what, name in names.items() if p.messages else ():
         colour, hatch, edge = _LINKS[what]
-        found.append(Patch(facecolor=colour, edgecolor=edge or "white", hatch=hatch, linewidth=0.5, label=name))
-    return [*found, Patch(facecolor=IDLE, edgecolor=FAINT, linewidth=0.4, label="idle")]
+        found.append(_patch(name, colour, hatch, edge or "white", 0.5))
+    return [*found, _patch("idle", IDLE, edge=FAINT, width=0.4)]
 
 
 _ACCOUNTS = {

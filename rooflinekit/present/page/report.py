@@ -18,11 +18,10 @@ from rooflinekit.present.figures.inline import Block, inline
 from rooflinekit.present.figures.plot import roofline
 from rooflinekit.present.figures.records.build import kernel_figure, path_pattern
 from rooflinekit.present.figures.records.caption import caption, three_digits
-from rooflinekit.present.figures.records.energy import energy_figure
 from rooflinekit.present.figures.records.figure import Figure, Point, by_time
+from rooflinekit.present.figures.records.roofs import energy_figure
 from rooflinekit.present.figures.timeline import HALF, LANES, memory, timeline
 from rooflinekit.present.page.templating import Origin, View, capital, check_path, page_of
-from rooflinekit.step.energy import Energy
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
@@ -385,20 +384,26 @@ def energy_of(p: Prediction, limits: PowerLimits[Prediction] | None) -> View | N
     energy = p.energy
     if energy is None or not energy.joules:
         return None
-    return {
-        "parts": tuple(_parts(energy)),
-        "rows": tuple(_watts(p, energy)),
-        "limits": () if limits is None else _limits(limits),
-        "least": "" if limits is None else ". ".join(map(capital, str(limits).splitlines())),
-        "roofline": _energy_roofline(p),
-    }
-
-
-def _limits(limits: PowerLimits[Prediction]) -> tuple[str, ...]:
-    label = "Joules over seconds of a step at every power limit"
-    rows = limits.table[["limit_w", "total_s", "energy_j"]].to_numpy(dtype=float)
-    titles = [f"{said(watts, 'W')}: {said(seconds, 's')}, {said(joules, 'J')}" for watts, seconds, joules in rows]
-    return inline(lambda: time_energy(limits), "limits", label, (300, 300), titles=titles) if titles[1:] else ()
+    parts, rows = [], []
+    for part, bar in waterfall_bars(energy.parts_j).items():
+        detail, look = _PARTS[part]
+        name = "DRAM" if part == "dram" else capital(part)
+        parts.append((name, detail, energy.parts_j[part], replace(bar, look=look)))
+    groups = (("phase", p.by_phase()), ("kind", p.by_kind()), ("module", p.by_module(1))) if p.spans else ()
+    for group, table in groups:
+        ranked = table.sort_values("energy_j", ascending=False, kind="stable").head(_MOST_GROUPS)
+        for of, row in ranked.to_dict("index").items():
+            share = f"{row['energy_j'] / energy.joules:.0%}"
+            watts = said(row["power_w"], "W"), said(row["peak_w"], "W")
+            rows.append((group, str(of) or "(root)", said(row["energy_j"], "J"), share, *watts))
+    charts: tuple[str, ...] = ()
+    if limits is not None and len(limits.limits_w) > 1:
+        label = "Joules over seconds of a step at every power limit"
+        numbers = limits.table[["limit_w", "total_s", "energy_j"]].to_numpy(dtype=float)
+        titles = [f"{said(watts, 'W')}: {said(time_s, 's')}, {said(joules, 'J')}" for watts, time_s, joules in numbers]
+        charts = inline(lambda: time_energy(limits), "limits", label, (300, 300), titles=titles)
+    least = "" if limits is None else ". ".join(map(capital, str(limits).splitlines()))
+    return {"parts": parts, "rows": rows, "limits": charts, "least": least, "roofline": _energy_roofline(p)}
 
 
 def _energy_roofline(p: Prediction) -> tuple[str, ...]:
@@ -414,19 +419,3 @@ def _energy_roofline(p: Prediction) -> tuple[str, ...]:
     ]
     label = "FLOP a joule over FLOP per byte, by kind of kernel"
     return inline(lambda: energy_roofline(p), "joules", label, (300, 300), titles=titles)
-
-
-def _parts(energy: Energy) -> Iterator[tuple[str, str, float, Bar]]:
-    for name, bar in waterfall_bars(energy.parts_j).items():
-        detail, look = _PARTS[name]
-        yield "DRAM" if name == "dram" else capital(name), detail, energy.parts_j[name], replace(bar, look=look)
-
-
-def _watts(p: Prediction, energy: Energy) -> Iterator[tuple[str, ...]]:
-    groups = (("phase", p.by_phase()), ("kind", p.by_kind()), ("module", p.by_module(1))) if p.spans else ()
-    for group, table in groups:
-        ranked = table.sort_values("energy_j", ascending=False, kind="stable").head(_MOST_GROUPS)
-        for name, row in ranked.to_dict("index").items():
-            share = f"{row['energy_j'] / energy.joules:.0%}"
-            watts = said(row["power_w"], "W"), said(row["peak_w"], "W")
-            yield group, str(name) or "(root)", said(row["energy_j"], "J"), share, *watts

@@ -15,6 +15,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from rooflinekit.files import check_ending
 from rooflinekit.step.made import fingerprint, versions
+from rooflinekit.step.summary import SummaryText
 from rooflinekit.study.explain.explanation import seconds, signed
 from rooflinekit.units import format_bytes, number, said
 
@@ -41,6 +42,18 @@ def page_of(template: str, origin: Origin, hashed: str, **shown: Any) -> str:
         origin=origin, versions=versions(), hash=fingerprint(hashed), style=style, script=script,
         policy=policy(style, script), **shown,
     )  # fmt: skip
+
+
+def modules_page(told: SummaryText, depth: int, origin: Origin) -> str:
+    """The tree of modules as HTML, which needs no script; depth: levels that stand open."""
+    path: list[dict[str, Any]] = []  # from the root down to the module that was met last
+    for row in told.rows:
+        node: dict[str, Any] = {"row": row, "below": []}
+        del path[row.level :]
+        if path:
+            path[-1]["below"].append(node)
+        path.append(node)
+    return page_of("modules", origin, repr(told), told=told, root=path[0], depth=depth)
 
 
 def check_path(path: str | Path) -> Path:

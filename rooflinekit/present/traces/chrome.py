@@ -47,7 +47,15 @@ def save_trace(prediction: Prediction | ParallelPrediction | Sequence[Prediction
 
 
 def _events(p: Prediction, process: int) -> Iterator[_Event]:
-    yield from _names(p, process)
+    sizes = ", ".join(f"{name}={value}" for name, value in p.sizes.items())
+    title = f"{p.graph_name} {p.mode}{f' ({sizes})' if sizes else ''} on {p.machine.name}, predicted"
+    yield _meta("process_name", process, name=title)
+    totals = {"total_s": p.total_s, "gpu_s": p.gpu_s, "cpu_s": p.cpu_s, "regime": p.regime, "terms": p.terms()}
+    yield _meta("process_labels", process, labels=f"{p.regime}-bound", **totals)
+    tracks = {_CPU: f"CPU issues ({p.host.name})", _KERNELS: "kernels", _WAITS: "waits", _COPIES: "copies of inputs"}
+    for track, name in {**tracks, _LOADER: "data loader"}.items():
+        yield _meta("thread_name", process, track, name=name)
+        yield _meta("thread_sort_index", process, track, sort_index=track)
     for work in p.timeline.cpu:
         what: Op | str = work.what
         args: _Event = {"waits": True} if work.waits else {}
@@ -73,18 +81,6 @@ def _events(p: Prediction, process: int) -> Iterator[_Event]:
     if supply_s:
         args = {"samples_per_s": p.execution.loader_rate}
         yield _event(process, _LOADER, "loader", "samples of a step", 0.0, supply_s, args)
-
-
-def _names(p: Prediction, process: int) -> Iterator[_Event]:
-    sizes = ", ".join(f"{name}={value}" for name, value in p.sizes.items())
-    title = f"{p.graph_name} {p.mode}{f' ({sizes})' if sizes else ''} on {p.machine.name}, predicted"
-    yield _meta("process_name", process, name=title)
-    facts = {"total_s": p.total_s, "gpu_s": p.gpu_s, "cpu_s": p.cpu_s, "regime": p.regime, "terms": p.terms()}
-    yield _meta("process_labels", process, labels=f"{p.regime}-bound", **facts)
-    tracks = {_CPU: f"CPU issues ({p.host.name})", _KERNELS: "kernels", _WAITS: "waits", _COPIES: "copies of inputs"}
-    for track, name in {**tracks, _LOADER: "data loader"}.items():
-        yield _meta("thread_name", process, track, name=name)
-        yield _meta("thread_sort_index", process, track, sort_index=track)
 
 
 def _facts(span: Span) -> _Event:

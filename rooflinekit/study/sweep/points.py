@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -28,7 +29,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import expect
 from rooflinekit.ir.graph import Graph, map_graph
 from rooflinekit.ir.graph import parts as graphs_at
-from rooflinekit.ir.points import Column, Number, Points, TooLargeError, values_of
+from rooflinekit.ir.points import Column, Points, TooLargeError, values_of
 from rooflinekit.ir.sizes import Size, check_at_all, check_dims, check_names
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.estimate import deviations
@@ -254,7 +255,8 @@ class _Step:
     def _timeline(self, times: PointTimes, setting: Setting) -> Timeline:
         single, kernel_s = self.points.count == 1, times.kernel_s
         lasting: list[Any] = [
-            _Lasting(float(seconds[0]) if single else Column(self.points, seconds, 0.0)) for seconds in kernel_s
+            SimpleNamespace(total_s=float(seconds[0]) if single else Column(self.points, seconds, 0.0))
+            for seconds in kernel_s
         ]
         timings = (lasting[row] for row in self.kernels.rows)
         execution = as_run(self.graph, setting.execution)
@@ -262,11 +264,6 @@ class _Step:
 
     def _column(self, values: Any) -> NDArray[np.float64]:
         return np.broadcast_to(np.asarray(values_of(values), dtype=float), (self.points.count,))
-
-
-@dataclass(frozen=True, slots=True)
-class _Lasting:
-    total_s: Number
 
 
 def _expressions(graph: Graph) -> tuple[sympy.Expr, ...]:

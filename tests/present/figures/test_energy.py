@@ -8,7 +8,7 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.model.energy import PowerLaw
-from rooflinekit.present.figures.records.energy import energy_figure
+from rooflinekit.present.figures.records.roofs import energy_figure
 from rooflinekit.study.compare.limits import power_limits
 
 
