@@ -12,6 +12,7 @@ from pathlib import Path
 from rooflinekit.errors import InputError
 from rooflinekit.files import write_text
 from rooflinekit.hardware.device import device_rows
+from rooflinekit.ir.keyed import sums
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.present.figures.curves import energy_roofline, time_energy
 from rooflinekit.present.figures.inline import Block, inline
@@ -310,9 +311,7 @@ def _rest(left: Sequence[Point], figure: Figure) -> str:
 
 def _choices(points: Sequence[Point], values: Sequence[str], order: Sequence[str] = ()) -> tuple[View, ...]:
     """Each value with its share of the time; in this order, or the largest share first."""
-    shares: dict[str, float] = defaultdict(float)
-    for point, value in zip(points, values, strict=True):
-        shares[value] += point.share
+    shares = sums(zip(values, (point.share for point in points), strict=True))
     ranked = [value for value in order if value in shares] or sorted(shares, key=lambda value: -shares[value])
     return tuple({"value": value, "text": f"{value} ({shares[value]:.0%})"} for value in ranked if value)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from rooflinekit.ir.keyed import lists
 from rooflinekit.present.text.form import FORM
 from rooflinekit.present.text.tables import Cell, print_first, print_table, say, table, table_of
-from rooflinekit.step.accuracy import Accuracy
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.labels import MEANING
@@ -46,11 +46,9 @@ def print_predictions(
     for p in predictions:
         say(*chain_sentences(p), before=f"chain: {f'on {p.machine.name} ' if predictions[1:] else ''}")
     say(*(f"{sentence}; see `rooflinekit advise`" for sentence in remedies(predictions)), before="to do: ")
-    judging: dict[object, list[Accuracy]] = {}  # cards with the same figures rest on the same measurements and are one
-    for card in (p.accuracy for p in predictions if p.memory.fits):
-        if card is not None:
-            judging.setdefault((card.of, card.median, card.nine_of_ten, card.sources), []).append(card)
-    for cards in judging.values():
+    judging = (card for p in predictions if p.memory.fits and (card := p.accuracy) is not None)
+    # Cards with the same figures rest on the same measurements and are one.
+    for cards in lists(((c.of, c.median, c.nine_of_ten, c.sources), c) for c in judging).values():
         say(replace(cards[0], on=" and ".join(dict.fromkeys(one.on for one in cards))), before="judged: ")
     say(*_notes(predictions, terms=terms), before="note: ")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -10,8 +10,9 @@ from typing import Literal
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction
 from rooflinekit.distributed.queues import Interval, Message, merged, overlap
 from rooflinekit.distributed.records import FSDP, Mesh, Strategy
+from rooflinekit.ir import keyed
 from rooflinekit.ir.op import Phase
-from rooflinekit.model.collectives import CollectiveTiming, Link
+from rooflinekit.model.collectives import Link
 
 EXPOSED, HIDDEN = "exposed communication", "hidden communication"
 PARTED = "÷"  # begins the name of the step to a device's part of the work
@@ -166,10 +167,8 @@ class Sent:
 
 def sent_over_links(p: ParallelPrediction) -> tuple[Sent, ...]:
     """What is sent over each link, the slowest first. A collective counts for the slowest link on its way."""
-    found: dict[Link, list[CollectiveTiming]] = defaultdict(list)
-    for message in p.messages:
-        if message.timing.bus_bandwidth > 0:
-            found[min(message.timing.route.links, key=lambda link: link.bandwidth)].append(message.timing)
+    timed = (message.timing for message in p.messages if message.timing.bus_bandwidth > 0)
+    found = keyed.lists((min(timing.route.links, key=lambda link: link.bandwidth), timing) for timing in timed)
     stages = p.strategy.pipeline if isinstance(p.strategy, Mesh) else 1
     sent = []
     for link, timings in sorted(found.items(), key=lambda item: item[0].bandwidth):

@@ -16,6 +16,7 @@ from rooflinekit.calibrate.fitting.files import architecture_of
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.ir import keyed
 from rooflinekit.ir.cost import Cost
 from rooflinekit.model.estimate import around, away, deviations
 from rooflinekit.model.families import SERVED, SERVING, UNMODELLED, base_of, of_the_step, residuals_of, unmodelled
@@ -217,9 +218,7 @@ def untold_parts(timings: Sequence[Timing]) -> dict[Part, Loaded]:
     and 12.4 (KernelBench compiled and eager, `benchmarks/transfer/accuracy.py`).
     """
     total = sum(timing.total_s for timing in timings)
-    weights: dict[str, float] = defaultdict(float)
-    for timing in timings:
-        weights[unmodelled(timing.kernel)] += timing.total_s / total
+    weights = keyed.sums((unmodelled(timing.kernel), timing.total_s / total) for timing in timings)
     told = (item for item in weights.items() if item[0])
     return {Part("unmodelled", name): Loaded(weight=weight, spread=UNMODELLED[name]) for name, weight in told}
 
@@ -435,10 +434,9 @@ def _by_key(p: Prediction, names: Mapping[str, str], numbers: Mapping[Any, int])
         share = sum(timing.total_s for timing in p.timings) / p.total_s
         own = kernel_parts(p, names) | untold_parts(p.timings)
         loaded[:0] = ((part, replace(one, weight=one.weight * share)) for part, one in own.items())
-    found: dict[int, list[tuple[int, Part, float]]] = defaultdict(list)
-    for part, one in loaded:
-        found[numbers[part.level, part.family, part.name]].append((numbers[part], part, one.size))
-    return found
+    return keyed.lists(
+        (numbers[part.level, part.family, part.name], (numbers[part], part, one.size)) for part, one in loaded
+    )
 
 
 def _moved(p: Prediction, s: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir import keyed
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Math
 from rooflinekit.model.attention_backends import WRITTEN_OUT, forced_backends
@@ -145,11 +146,8 @@ def drivers_of(a: Prediction, b: Prediction, scale: tuple[float, float], *, one_
     """
     seconds_a, seconds_b = (_seconds(p, factor) for p, factor in zip((a, b), scale, strict=True))
     # Groups whose path the other has not stand in pairs of one kind, by their places among those left.
-    left: dict[str, list[_Key]] = defaultdict(list)
-    for key in () if one_network else seconds_b:
-        if key not in seconds_a:
-            left[key[1]].append(key)
-    pairs = {key: left[key[1]].pop(0) for key in seconds_a if key not in seconds_b and left[key[1]]}
+    left = keyed.lists((key[1], key) for key in (() if one_network else seconds_b) if key not in seconds_a)
+    pairs = {key: left[key[1]].pop(0) for key in seconds_a if key not in seconds_b and left.get(key[1])}
     found = []
     for (module, kind), a_s in seconds_a.items():
         there = pairs.get((module, kind), (module, kind))
@@ -161,15 +159,13 @@ def drivers_of(a: Prediction, b: Prediction, scale: tuple[float, float], *, one_
 
 
 def _seconds(p: Prediction, factor: float) -> dict[_Key, float]:
-    found: dict[_Key, float] = defaultdict(float)
-    for span in p.spans:
-        kernel = span.timing.kernel
-        found[kernel.module, kernel.kind] += factor * (span.timing.total_s + span.waited_s)
+    spent = ((span.timing.kernel, span.timing.total_s + span.waited_s) for span in p.spans)
+    found = keyed.sums(((kernel.module, kernel.kind), factor * seconds) for kernel, seconds in spent)
     line = p.timeline
     before_s = line.input_s + sum(copy.waited_s for copy in line.copies)
     for kind, seconds in zip(UNPLACED, (before_s, line.tail_s), strict=True):
         found["", kind] = factor * seconds
-    return dict(found)
+    return found
 
 
 def main_format(p: Prediction) -> tuple[Math, bool]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -19,6 +18,7 @@ from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_json, write_text
 from rooflinekit.hardware.yaml_file import one_line
+from rooflinekit.ir import keyed
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
@@ -151,22 +151,17 @@ def match(measured: Sequence[ProfiledOp], predicted: Sequence[Timing]) -> tuple[
     calls in turn; of any other, what it spends itself.
     """
     traced = predicted_ops(predicted)
-    ops, calls = defaultdict[str, list[OpTime]](list), defaultdict[str, list[float]](list)
-    for op in traced:
-        ops[op.kind].append(op)
-    for kind, _, seconds in whole_calls(measured, ops):
-        calls[kind].append(seconds)
-    found = [one for kind in {**ops, **calls} for one in _paired(kind, calls[kind], ops[kind])]
+    ops = keyed.lists((op.kind, op) for op in traced)
+    calls = keyed.lists((kind, seconds) for kind, _, seconds in whole_calls(measured, ops))
+    found = [one for kind in {**ops, **calls} for one in _paired(kind, calls.get(kind, []), ops.get(kind, []))]
     place = {name: i for i, op in reversed(list(enumerate(traced))) for name in (op.kind, op.name)}
     return tuple(sorted(found, key=lambda one: place.get(one.name, len(traced))))
 
 
 def predicted_ops(timings: Iterable[Timing]) -> list[OpTime]:
     """The predicted ops in order, each with all of its kernels, as if they took no time."""
-    seconds: dict[tuple[str, str, str], float] = defaultdict(float)
-    for timing in timings:
-        kernel = timing.kernel
-        seconds[kind_of(kernel.kind), op_name(kernel.name), kernel.module] += timing.total_s
+    pairs = ((timing.kernel, timing.total_s) for timing in timings)
+    seconds = keyed.sums(((kind_of(k.kind), op_name(k.name), k.module), total_s) for k, total_s in pairs)
     return [
         OpTime(kind=kind, name=name, module=module, count=1, measured_s=0.0, predicted_s=predicted_s)
         for (kind, name, module), predicted_s in seconds.items()

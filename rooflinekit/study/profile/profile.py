@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +32,7 @@ from rooflinekit.calibrate.local_hardware.trace import (
 from rooflinekit.errors import AmbiguousDeviceError, ComparisonError, DeviceNotFoundError, InputError, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
+from rooflinekit.ir import keyed
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.profile.matching import Matched, OpTime, by_kind, match, table_of
@@ -224,10 +224,9 @@ _MEANS = ("wall_s", "busy_s", "gaps", "late_s", "unknown_s", "launched")
 
 def _together(folder: str, ranks: Sequence[Profile]) -> Profile:
     named = {one.device for one in ranks}
-    seconds, counts = defaultdict[str, float](float), Counter[str]()
-    for kernel in (kernel for one in ranks for kernel in one.kernels):
-        seconds[kernel.name] += kernel.seconds / len(ranks)
-        counts[kernel.name] += kernel.count
+    kernels = [kernel for one in ranks for kernel in one.kernels]
+    seconds = keyed.sums((kernel.name, kernel.seconds / len(ranks)) for kernel in kernels)
+    counts = keyed.sums((kernel.name, kernel.count) for kernel in kernels)
     longest = sorted(seconds, key=lambda name: (-seconds[name], name))
     means: dict[str, Any] = {name: fmean(getattr(one, name) for one in ranks) for name in _MEANS}
     return replace(

@@ -19,11 +19,11 @@ import numpy as np
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.calibrate.local_hardware.trace import Progress
 from rooflinekit.errors import CampaignError, InputError, UnitError
+from rooflinekit.ir import keyed
 from rooflinekit.ir.arguments import expect
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op
 from rooflinekit.ir.sizes import finite
-from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.components import MEASURED, Loaded, Part, kernel_parts, parts_of
 from rooflinekit.study.profile.matching import OpTime, Validation, kind_of, match, op_name, predicted_ops, whole_calls
@@ -141,11 +141,8 @@ def _times(one: float, other: float) -> float:
 
 def _by_op(ops: Sequence[OpTime], p: Prediction, names: Mapping[str, str]) -> list[Seen]:
     """Each matched op, or kind of op: equal work counts as one measurement, in the mean."""
-    by_name: dict[str, list[Timing]] = defaultdict(list)
-    by_kind: dict[str, list[Timing]] = defaultdict(list)
-    for timing in p.timings:
-        by_name[op_name(timing.kernel.name)].append(timing)
-        by_kind[kind_of(timing.kernel.kind)].append(timing)
+    by_name = keyed.lists((op_name(timing.kernel.name), timing) for timing in p.timings)
+    by_kind = keyed.lists((kind_of(timing.kernel.kind), timing) for timing in p.timings)
     alike: dict[frozenset[Part], list[tuple[float, float, Mapping[Part, Loaded]]]] = defaultdict(list)
     for op in sorted((op for op in ops if op.measured_s > 0 and op.predicted_s > 0), key=lambda op: -op.measured_s):
         timings = by_name[op.name] if op.name in by_name else by_kind.get(op.kind, [])
@@ -174,9 +171,7 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
     there are not (a trace of several steps, or of a part of one) each op took what these calls took in the mean. Kinds
     none of whose shapes are the trace's are matched as in a trace without shapes, see `match`.
     """
-    ops: dict[str, list[OpTime]] = defaultdict(list)
-    for op in predicted_ops(p.timings):
-        ops[op.kind].append(op)
+    ops = keyed.lists((op.kind, op) for op in predicted_ops(p.timings))
     calls: dict[str, _Calls] = defaultdict(lambda: defaultdict(list))
     for kind, call, seconds in whole_calls(measured, ops):
         if shapes := shape_class(call.shapes):
@@ -191,10 +186,7 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
 
 
 def _by_shape(calls: _Calls, ops: Sequence[OpTime], classes: dict[str, _Shapes]) -> Iterator[OpTime]:
-    alike: dict[_Shapes, list[OpTime]] = defaultdict(list)
-    for op in ops:
-        alike[classes.get(op.name, ())].append(op)
-    for shapes, same in alike.items():
+    for shapes, same in keyed.lists((classes.get(op.name, ()), op) for op in ops).items():
         seconds = calls.get(shapes, [])
         if shapes and seconds:
             each = seconds if len(seconds) == len(same) else [fmean(seconds)] * len(same)

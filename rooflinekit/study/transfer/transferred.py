@@ -8,7 +8,6 @@ for then what is left is likely to be too, and shrinks where it is nearer.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from rooflinekit.distributed.prediction import ParallelPrediction
+from rooflinekit.ir import keyed
 from rooflinekit.step.prediction import TERMS, Prediction, predict_graph
 from rooflinekit.study.errors.components import (
     BEYOND_INTERVALS,
@@ -71,11 +71,9 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
         for part, loaded in one.parts.items():
             loads[row, place[part]] = loaded.size
     covariance = loads @ loads.T + np.diag([one.noise**2 for one in seen])
-    kindred = defaultdict[_Key, list[tuple[Part, Loaded]]](list)
-    for part, loaded in target.items():
-        kindred[_key(part)].append((part, loaded))
+    kindred = keyed.lists((_key(part), (part, loaded)) for part, loaded in target.items())
     crossed = np.array(
-        [sum(kin.correlation(part, other) * one.size for other, one in kindred[_key(part)]) for part in parts],
+        [sum(kin.correlation(part, other) * one.size for other, one in kindred.get(_key(part), ())) for part in parts],
         dtype=float,
     )
     off = np.array([one.ln for one in seen])
@@ -83,19 +81,17 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
     moved = crossed * told
     known = loads @ crossed
     removed = float(known @ np.linalg.solve(covariance, known))
-    by_part, split = defaultdict[str, float](float), defaultdict[str, float](float)
-    for part, ln in zip(parts, moved.tolist(), strict=True):
-        by_part[part.family or part.level] += ln
+    by_part = keyed.sums((part.family or part.level, ln) for part, ln in zip(parts, moved.tolist(), strict=True))
     # the step as a whole, or all operators by their time
     whole = np.array([one.share if one.share >= 1 else 0.0 for one in seen])
     weights = whole if whole.any() else np.array([one.share for one in seen])
-    for part, ln in zip(parts, (weights @ loads * told).tolist(), strict=True):
-        split[LEVELS[part.level]] += ln
+    off_by = zip(parts, (weights @ loads * told).tolist(), strict=True)
+    split = keyed.sums((LEVELS[part.level], ln) for part, ln in off_by)
     distance = float(weights @ off) ** 2 / float(weights @ covariance @ weights)
     surprise = math.sqrt((FREEDOM + distance) / (FREEDOM + 1))
     return Posterior(
         mean=float(moved.sum()), spread=surprise * math.sqrt(max(total - removed, 0.0)), before=before,
-        freedom=FREEDOM + 1, surprise=surprise, by_part=dict(by_part), split=dict(split),
+        freedom=FREEDOM + 1, surprise=surprise, by_part=by_part, split=split,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir import keyed
 from rooflinekit.ir.op import Family
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing
@@ -22,7 +23,7 @@ from rooflinekit.present.figures.records.paths import link_figure, trajectories_
 from rooflinekit.present.figures.records.roofs import ceiling, facts_of, floor_of, highest, l2_roof, levels_of, roofs_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.scaling import told_apart
-from rooflinekit.study.profile.matching import OpTime, Validation, kind_of, op_name
+from rooflinekit.study.profile.matching import Validation, kind_of, op_name
 from rooflinekit.study.profile.profile import ProfileComparison
 from rooflinekit.units import as_percent
 
@@ -198,9 +199,7 @@ class _Marks:
         group = tuple(timing for unit in units for timing in unit)
         kernel = head(group).kernel
         time_s = sum(timing.total_s for timing in group)
-        bounds: dict[PointBound, float] = defaultdict(float)
-        for timing in group:
-            bounds[timing.bound] += timing.total_s
+        bounds: dict[PointBound, float] = keyed.sums((timing.bound, timing.total_s) for timing in group)
         phases = {timing.kernel.phase.value for timing in group}
         return Point(
             series=self.series,
@@ -341,18 +340,15 @@ def path_pattern(modules: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 class Namer:
     """Names marks so that they can be told apart: by module where one module does one thing, by op otherwise."""
 
-    def __init__(self, timings: Iterable[Timing]) -> None:
-        kinds: dict[str, set[str]] = defaultdict(set)
-        self._modules: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for timing in timings:
-            kinds[timing.kernel.module].add(timing.kernel.kind)
-            self._modules[_what(timing)].append(timing.kernel.module)
+    def __init__(self, timings: Sequence[Timing]) -> None:
+        kinds = keyed.lists((timing.kernel.module, timing.kernel.kind) for timing in timings)
+        self._modules = keyed.lists((_what(timing), timing.kernel.module) for timing in timings)
         self._all_modules = [module for found in self._modules.values() for module in found]
         inner = {module[:end] for module in kinds for end, char in enumerate(module) if char == "."}
         self._telling = {
             module
             for module, found in kinds.items()
-            if len(found) == 1 and module not in inner and not module.rpartition(".")[2].isdigit()
+            if len(set(found)) == 1 and module not in inner and not module.rpartition(".")[2].isdigit()
         }
 
     def label(self, group: Group) -> str:
@@ -428,15 +424,12 @@ def unmatched_note(part: Prediction | Measured) -> str:
 
 def measured_units(part: Measured, timings: Sequence[Timing]) -> list[Unit]:
     """Every kernel once: those of one op together, or of a kind whose calls could not be told apart."""
-    times: dict[str, list[OpTime]] = defaultdict(list)
-    for op in part.ops:
-        times[op.kind].append(op)
+    times = keyed.lists((op.kind, op) for op in part.ops)
     units: dict[tuple[str, ...], list[Timing]] = defaultdict(list)
     for timing in timings:
         kind = kind_of(timing.kernel.kind)
-        units[(kind,) if len(times[kind]) == 1 else (kind, op_name(timing.kernel.name), timing.kernel.module)].append(
-            timing
-        )
+        alone = len(times.get(kind, ())) == 1
+        units[(kind,) if alone else (kind, op_name(timing.kernel.name), timing.kernel.module)].append(timing)
     seconds: dict[tuple[str, ...], float] = {}
     for kind, ops in times.items():
         seconds |= {(kind,) if len(ops) == 1 else (kind, op.name, op.module): op.measured_s for op in ops}

@@ -6,12 +6,12 @@ communication-aware rooflines (Cardwell and Song, HPC Asia 2019).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
+from rooflinekit.ir import keyed
 from rooflinekit.model.collectives import Link
 from rooflinekit.present.figures.records.figure import Figure, Roof, Stop, Trajectory
 from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of, stated_roof
@@ -51,11 +51,11 @@ def trajectories_of(
         stops = tuple(_stop(p, str(word)) for p, word in zip(predictions, words, strict=True))
         return (Trajectory(name="", over="", stops=stops),)
     along = sizes or differing
-    paths: dict[str, list[Stop]] = defaultdict(list)
-    for i, (prediction, fact) in enumerate(zip(predictions, facts, strict=True), 1):
-        rest = ", ".join(fact.get(name, "") for name in differing if name not in along)
-        short = _label(fact, along, sizes) or f"#{i}"
-        paths[rest].append(_stop(prediction, short))
+    paths = keyed.lists(
+        (", ".join(fact.get(name, "") for name in differing if name not in along),
+         _stop(p, _label(fact, along, sizes) or f"#{i}"))
+        for i, (p, fact) in enumerate(zip(predictions, facts, strict=True), 1)
+    )  # fmt: skip
     return tuple(Trajectory(name=rest, over=", ".join(along), stops=tuple(stops)) for rest, stops in paths.items())
 
 
@@ -113,11 +113,10 @@ def link_figure(given: Sequence[object], words: Sequence[str] = (), *, other: bo
     names = _link_names(steps, sent)
     roofs = [roof for p in steps for roof in roofs_of(p.slowest.prediction)]
     roofs += [roof for p, found in zip(steps, sent, strict=True) for one in found for roof in _roofs(p, one, names)]
-    sends: list[dict[str, float]] = []  # of each step the bytes by the name of the link
-    for p, found in zip(steps, sent, strict=True):
-        sends.append(defaultdict(float))
-        for one in found:
-            sends[-1][names[p.slowest.prediction.machine.name, one.link]] += one.bytes
+    sends = [  # of each step the bytes by the name of the link
+        keyed.sums((names[p.slowest.prediction.machine.name, one.link], one.bytes) for one in found)
+        for p, found in zip(steps, sent, strict=True)
+    ]
     return Figure(
         devices=tuple(dict.fromkeys(facts_of(p.slowest.prediction) for p in steps)),
         series=(), roofs=highest(roofs), points=(), rail=(), by_level=True,
@@ -154,10 +153,7 @@ def _paths(
     if words:
         stops = tuple(_link_stop(p, sent, str(word)) for p, sent, word in zip(steps, sends, words, strict=True))
         return (Trajectory(name="", over="", stops=stops),)
-    groups: dict[str, list[int]] = defaultdict(list)
-    for i, p in enumerate(steps):
-        groups[scaling.family_of(p)].append(i)
-    found, apart = [], [*groups.values()]
+    found, apart = [], [*keyed.lists((scaling.family_of(p), i) for i, p in enumerate(steps)).values()]
     grows = any(len({steps[i].gpus for i in members}) > 1 for members in apart)
     names = names_of([steps[members[0]] for members in apart], counted=not grows)
     if len(apart) == 1 and len(apart[0]) > 1:

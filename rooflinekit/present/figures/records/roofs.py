@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import FORMATS, Device
+from rooflinekit.ir.keyed import sums
 from rooflinekit.ir.op import Math
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.kernel import Kernel
@@ -73,10 +74,7 @@ def ceiling(kernel: Kernel, machine: Machine) -> tuple[Roof, float]:
 
 def main_roofs(kernels: Iterable[Kernel], machine: Machine) -> tuple[Roof, Roof]:
     """The datasheet's roof of memory, and the one of arithmetic under which most of these kernels' FLOP are."""
-    flop: dict[Roof, float] = {}
-    for kernel in kernels:
-        roof, _ = ceiling(kernel, machine)
-        flop[roof] = flop.get(roof, 0.0) + float(kernel.cost.flop)
+    flop = sums((ceiling(kernel, machine)[0], float(kernel.cost.flop)) for kernel in kernels)
     every = _compute(machine.device)
     return _memory(machine.device), max(flop, key=flop.__getitem__, default=every[-1])
 
@@ -286,15 +284,15 @@ def energy_figure(prediction: Prediction) -> EnergyFigure:
             "known: add them, or name another GPU"
         )
     load = load_of(prediction.timings, prediction.machine)
-    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for i, run in enumerate(prediction.spans):
         kernel = run.timing.kernel
         spent = energy.spans_j[i] - energy.idle_w * run.waited_s
         for place, value in enumerate((float(kernel.cost.flop), float(load.dram_bytes[i]), spent)):
-            sums[kernel.kind][place] += value
+            totals[kernel.kind][place] += value
     found = [
         EnergyPoint(kind=kind, intensity=flop / moved, flop_per_joule=flop / joules, joules=joules)
-        for kind, (flop, moved, joules) in sums.items()
+        for kind, (flop, moved, joules) in totals.items()
         if flop > 0 and moved > 0 and joules > 0
     ]
     points = tuple(sorted(found, key=lambda point: -point.joules))
