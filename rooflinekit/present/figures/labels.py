@@ -383,14 +383,10 @@ class Name:
             room.boxes.remove(self.box)
         if self._leader is not None:
             room.leaders.remove(self._leader)
-        self.box = None
-        for offer in self._offers:
-            best = room.best([offer], lambda boxes: self._led(boxes)[0], self._worth)
-            if best is not None:
-                self.box, self._text = best
-                break
-        self._leader = None
-        if self.box is not None:
+        self.box = self._leader = None
+        tried = (room.best([offer], lambda boxes: self._led(boxes)[0], self._worth) for offer in self._offers)
+        if (best := next(filter(None, tried), None)) is not None:
+            self.box, self._text = best
             costs, leaders = self._led(self.box.row)
             if costs[0]:
                 self._leader = tuple(leaders[0].tolist())

@@ -498,8 +498,7 @@ def shortlist(subject: Device, known: Iterable[Device]) -> tuple[Device, ...]:
     """The subject, and of each architecture of its vendor the GPU with the most memory bandwidth, the newest first.
 
     Of equal bandwidth the one with more memory, then the first by name. Architectures are as new as the GPU chosen of
-    them, and MOST of them are taken; drafts, packages of several devices and the subject
-    itself are not.
+    them, and MOST of them are taken; drafts, packages of several devices and the subject itself are not.
     """
     best: dict[str, Device] = {}
     for device in sorted(known, key=lambda d: (-d.dram.bandwidth, -d.dram.capacity, d.name)):

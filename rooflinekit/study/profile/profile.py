@@ -131,8 +131,8 @@ class Profile(FirstLine):
 
         mark: the `record_function` that marks a step; by default the profiler's own `ProfilerStep#`, else the mark
         that takes the most time, else rounds of the same calls, else the whole trace, which "" takes for one step, too.
-        progress: called with the share of
-        the file that is read. Raises CampaignError for another file, InputError for a mark that is not in it.
+        progress: called with the share of the file that is read. Raises CampaignError for another file, InputError for
+        a mark that is not in it.
         """
         return profile_of(read_trace(file, progress), mark)
 
@@ -318,7 +318,10 @@ _OWN_MARKS = (
 def profile_of(trace: Trace, mark: str | None = None) -> Profile:
     """The steps of a trace in the mean; see `Profile.read`. Raises InputError for a mark that is not in it."""
     name, marks = _marks(trace, mark)
-    kernels, devices = _busiest(launched_kernels(trace))
+    kernels = launched_kernels(trace)
+    working = seconds_of(kernels).groupby(kernels["thread"]).sum()  # of each GPU
+    if len(working):  # the one that works longest, by time
+        kernels = kernels[kernels["thread"] == working.idxmax()].sort_values("start", kind="stable")
     windows = marks[["start", "end"]].to_numpy()
     if not len(marks) and mark is None and len(windows := rounds_of(trace)):
         name = REPEATED
@@ -330,7 +333,7 @@ def profile_of(trace: Trace, mark: str | None = None) -> Profile:
     number = int(kernels["thread"].iloc[0]) if len(kernels) else 0
     of_call = _steps_of(trace.calls["start"], windows)
     return Profile(
-        file=trace.file, mark=name, steps=count, devices=devices,
+        file=trace.file, mark=name, steps=count, devices=len(working),
         device=trace.devices[number] if 0 <= number < len(trace.devices) else "",
         launched=len(kernels) / count,
         median_s=float(seconds_of(kernels).median()) if len(kernels) else 0.0,
@@ -362,15 +365,6 @@ def _marks(trace: Trace, wanted: str | None) -> tuple[str, pd.DataFrame]:
         return "", own
     name = seconds_of(own).groupby(own["name"], sort=False).sum().idxmax()
     return str(name), own[own["name"] == name]
-
-
-def _busiest(kernels: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The kernels of the GPU that works longest, by time, and on how many there are kernels."""
-    if kernels.empty:
-        return kernels, 0
-    length = seconds_of(kernels).groupby(kernels["thread"]).sum()
-    chosen = kernels[kernels["thread"] == length.idxmax()]
-    return chosen.sort_values("start", kind="stable"), len(length)
 
 
 def _steps_of(times: ArrayLike, windows: Windows) -> Rows:

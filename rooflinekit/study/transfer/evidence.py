@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -161,7 +161,6 @@ def _by_op(ops: Sequence[OpTime], p: Prediction, names: Mapping[str, str]) -> li
 
 
 _Shapes = tuple[tuple[int, ...], ...]
-_Calls = dict[_Shapes, list[float]]
 
 
 def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]:
@@ -171,26 +170,20 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
     there are not (a trace of several steps, or of a part of one) each op took what these calls took in the mean. Kinds
     none of whose shapes are the trace's are matched as in a trace without shapes, see `match`.
     """
-    ops = keyed.lists((op.kind, op) for op in predicted_ops(p.timings))
-    calls: dict[str, _Calls] = defaultdict(lambda: defaultdict(list))
-    for kind, call, seconds in whole_calls(measured, ops):
-        if shapes := shape_class(call.shapes):
-            calls[kind][shapes].append(seconds)
+    ops = predicted_ops(p.timings)
+    whole = whole_calls(measured, {op.kind for op in ops})
+    calls = keyed.lists(((kind, shape_class(call.shapes)), seconds) for kind, call, seconds in whole)
     classes = {op.name: shape_class(_numbers(op)) for op in p.graph.ops}
-    found = [one for kind in ops for one in _by_shape(calls[kind], ops[kind], classes)]
+    found: list[OpTime] = []
+    for key, same in keyed.lists(((op.kind, classes.get(op.name, ())), op) for op in ops).items():
+        if key[1] and (seconds := calls.get(key)):
+            each = seconds if len(seconds) == len(same) else [fmean(seconds)] * len(same)
+            found += (replace(op, measured_s=s) for op, s in zip(same, each, strict=True))
     by_shape = {one.kind for one in found}
     rest = match(measured, [timing for timing in p.timings if kind_of(timing.kernel.kind) not in by_shape])
     place = {op_name(timing.kernel.name): i for i, timing in reversed(list(enumerate(p.timings)))}
     found += [one for one in rest if one.kind not in by_shape]
     return tuple(sorted(found, key=lambda one: place.get(one.name, len(place))))
-
-
-def _by_shape(calls: _Calls, ops: Sequence[OpTime], classes: dict[str, _Shapes]) -> Iterator[OpTime]:
-    for shapes, same in keyed.lists((classes.get(op.name, ()), op) for op in ops).items():
-        seconds = calls.get(shapes, [])
-        if shapes and seconds:
-            each = seconds if len(seconds) == len(same) else [fmean(seconds)] * len(same)
-            yield from (replace(op, measured_s=s) for op, s in zip(same, each, strict=True))
 
 
 _HEAD = 4096  # bytes that tell a record from a trace

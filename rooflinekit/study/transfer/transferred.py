@@ -177,11 +177,9 @@ class Transferred(Prediction):
         times what a network is off by itself, which plain intervals leave out. What was further off than its own
         interval allows widens both. Raises ValueError for a level outside (0, 1).
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
+        low, high = self.plain.interval(level)
         if not self.plain.total_s:
             return self.total_s, self.total_s
-        low, high = self.plain.interval(level)
         left = self.posterior
         below, above = widths(
             left.spread, left.freedom, left.surprise, level, self.plain.total_s / low, high / self.plain.total_s

@@ -11,6 +11,7 @@ from overlaps import on_ridges, overlaps, struck
 
 import rooflinekit as rk
 from rooflinekit.present.figures import plot
+from rooflinekit.present.figures.marks import named_points
 from rooflinekit.present.figures.records.build import roofline_figure
 from rooflinekit.tracing.targets import load_target
 
@@ -81,7 +82,7 @@ def test_the_key_counts_the_marks_whose_names_found_no_room() -> None:
     ax, figure = plot.roofline(step("amd-mi60")), roofline_figure(step("amd-mi60"))
     names = [text for text in ax.texts if str(text.get_gid()).startswith("of-") and text.get_text()]
     marks = [*figure.points, *figure.rail]
-    assert 0 < len(names) < len(plot.named_points(figure, 9)) <= len(marks)  # crowded: not all that are chosen
+    assert 0 < len(names) < len(named_points(figure, 9)) <= len(marks)  # crowded: not all that are chosen
     told = [text.get_text() for child in ax.get_children() if isinstance(child, Legend) for text in child.get_texts()]
     (unnamed,) = [text for text in told if "unnamed" in text]
     assert unnamed.startswith(f"{len(marks) - len(names)} unnamed: ")
