@@ -1,16 +1,19 @@
-"""The axes of a roofline figure: ticks, grid, what is written in them, and the rail for kernels without FLOP."""
+"""A roofline figure before its marks: axes, the rail for kernels without FLOP, and roofs with their labels."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from rooflinekit.present.figures.labels import Ground
-from rooflinekit.present.figures.records.figure import Figure, Point
-from rooflinekit.present.figures.style import FAINT, RAIL_GREY, Style
+from rooflinekit.present.figures.labels import Box, Ground, Offer
+from rooflinekit.present.figures.records.caption import three_digits
+from rooflinekit.present.figures.records.figure import Figure, Point, Roof, RoofKind
+from rooflinekit.present.figures.style import DASHES, FAINT, INK, RAIL_GREY, SERIES_COLOURS, Style
 
 _WIDE = 300.0  # points: more than a column
 _PREFIXES = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
@@ -209,3 +212,233 @@ def _weighty(figure: Figure) -> list[Point]:
     """The points that decide how far the axes reach: those of 1 % of the time, or all where none has so much."""
     points = [*figure.points, *figure.rail]
     return [point for point in points if point.share >= 0.01] or points
+
+
+_OVERHANG = 0.6  # share of a level's label that may stand before its ridge
+_BEFORE, _AWAY = 1.15, 25.0  # beside a ridge over which nothing is drawn: so much of it, which costs so much
+_LINK = "#8f3d6d"  # darker than the purple of series, and dark enough for text
+_MOST = 150.0  # what a share's label may cost: beyond, it would lie on marks, and the caption says it
+_RIDGE, _EDGE = 2.6, 0.7  # points of a ridge's mark, and of its edge
+_SAME = 0.01  # roofs of one device that differ by less are one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Roofs of one value, drawn once, from where the line begins to where it ends, in FLOP/byte and FLOP/s."""
+
+    roofs: tuple[Roof, ...]
+    start: tuple[float, float]
+    end: tuple[float, float]
+
+    @property
+    def first(self) -> Roof:
+        """The roof that speaks for all."""
+        return self.roofs[0]
+
+    @property
+    def dashed(self) -> bool:
+        """Datasheet and other origins differ in line style everywhere."""
+        return self.first.provenance != "datasheet"
+
+    @property
+    def named_beside(self) -> bool:
+        """Whether it is a share of a datasheet's roof, whose own line says the name."""
+        return self.dashed and self.first.provenance not in ("fitted", "default")
+
+    def texts(self, prefix: str) -> list[tuple[float, str]]:
+        """What may stand on the line, the fullest first, and what it costs to leave the rest out."""
+        name, origin = _joined(self.roofs), self.first.origin
+        # Where integers share the line, the unit is that of the others.
+        rate = max((roof.rate for roof in self.roofs), key=lambda text: "FLOP" in text)
+        math_name, short = name.partition(" ")[0], rate.replace("FLOP/s", "").replace("OP/s", "")  # as the axis' ticks
+        compute = self.first.kind == "compute"
+        if self.named_beside:
+            least = f"{math_name} {short}" if compute else rate
+            said = f"{math_name} {rate}" if compute else rate
+            return [(0, f"{name} {rate} ({origin})"), (14, f"{said} ({origin})"), (24, said), (34, least)]
+        if self.dashed:  # no datasheet states it
+            return [(0, f"{name} {rate} ({origin})"), (14, f"{name} {rate}")]
+        found = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}"), (40, f"{name} {rate}")]
+        return [*found, (55, f"{math_name} {rate}"), (70, f"{math_name} {short}" if compute else rate)]
+
+
+def roof_colours(figure: Figure) -> dict[str, str]:
+    """The colour of each device's roofs: ink for one device, a colour each for several."""
+    names = [device.name for device in figure.devices]
+    if len(names) == 1:
+        return {names[0]: INK}
+    return {name: SERIES_COLOURS[i % len(SERIES_COLOURS)] for i, name in enumerate(names)}
+
+
+def _colour(line: Line, colours: Mapping[str, str]) -> str:
+    """That of the device; of one device alone links have their own."""
+    return _LINK if line.first.kind == "link" and len(colours) == 1 else colours[line.first.device]
+
+
+def draw_roofs(frame: Frame, figure: Figure) -> tuple[Line, ...]:
+    """Lines, band and ridges. The labels come later, when the marks have their places."""
+    colours = roof_colours(figure)
+    lines = tuple(_lines(frame, figure))
+    for line in lines:
+        highest = line.end[1] == max(other.end[1] for other in lines)
+        frame.ax.plot(
+            *zip(line.start, line.end, strict=True),
+            color=_colour(line, colours),
+            linewidth=frame.style.roof_width * (0.5 if line.dashed else 1.0 if highest else 0.75),
+            linestyle=DASHES if line.dashed else "-",
+            solid_capstyle="round",
+            zorder=2,
+        )
+        frame.room.add_line(frame.place(*line.start), frame.place(*line.end))
+    if len(figure.devices) == 1:
+        _band(frame, lines)
+    _ridges(frame, figure, colours)
+    return lines
+
+
+def _lines(frame: Frame, figure: Figure) -> Iterator[Line]:
+    """What is drawn of each device and provenance: slopes up to their highest ridge, the levels from the memory's.
+
+    Several devices show their datasheets alone.
+    """
+    left, right = 10**frame.limits.left, 10**frame.limits.right
+    for device in figure.devices:
+        for dashed in (False, True) if len(figure.devices) == 1 else (False,):
+            mine = [r for r in figure.roofs if r.device == device.name and (r.provenance != "datasheet") == dashed]
+            memory = [roof for roof in mine if roof.kind == "memory"]
+            links = [roof for roof in mine if roof.kind == "link"]
+            compute = sorted((roof for roof in mine if roof.kind == "compute"), key=lambda roof: -roof.value)
+            for roof in (*memory, *links):
+                ridge = compute[0].value / roof.value if compute else right
+                # A slow link's roof comes in from below.
+                start = left if roof.kind == "memory" else max(left, 10**frame.limits.bottom / roof.value)
+                yield Line(roofs=(roof,), start=(start, start * roof.value), end=(ridge, ridge * roof.value))
+            for roofs in _levels(compute):
+                level = roofs[0].value
+                ridge = level / memory[0].value if memory else left
+                yield Line(roofs=roofs, start=(max(ridge, left), level), end=(right, level))
+
+
+def _levels(compute: Sequence[Roof]) -> list[tuple[Roof, ...]]:
+    """Roofs that would be drawn on one another, together; `compute` is sorted by value."""
+    found: list[list[Roof]] = []
+    for roof in compute:
+        if found and abs(roof.value / found[-1][0].value - 1) < _SAME:
+            found[-1].append(roof)
+        else:
+            found.append([roof])
+    return [tuple(roofs) for roofs in found]
+
+
+def _joined(roofs: Sequence[Roof]) -> str:
+    """Names with what they share written once: "bf16/fp16 matrix, fp32 vector"."""
+    units: dict[str, list[str]] = {}
+    for roof in roofs:
+        math_name, _, unit = roof.name.partition(" ")
+        units.setdefault(unit, []).append(math_name)
+    return ", ".join("/".join(names) + (f" {unit}" if unit else "") for unit, names in units.items())
+
+
+def _band(frame: Frame, lines: Sequence[Line]) -> None:
+    """Between the datasheet's outermost roof and the sustained one: where a point is predicted to end."""
+
+    def outline(dashed: bool) -> list[tuple[float, float]]:
+        chosen = [line for line in lines if line.dashed == dashed]
+        slopes = [line for line in chosen if line.first.kind == "memory"]
+        levels = [line for line in chosen if line.first.kind == "compute"]
+        if not slopes or not levels:
+            return []
+        return [slopes[0].start, slopes[0].end, levels[0].end]
+
+    upper, lower = outline(False), outline(True)
+    if upper and lower:
+        xs, ys = zip(*upper, *reversed(lower), strict=True)
+        frame.ax.fill(xs, ys, facecolor=INK, alpha=0.07, linewidth=0, zorder=1)
+
+
+def _ridges(frame: Frame, figure: Figure, colours: Mapping[str, str]) -> None:
+    for ridge, level, line in _ridges_of(frame, figure):
+        colour = _colour(line, colours)
+        frame.ax.plot(
+            [ridge] * 2, [10**frame.limits.bottom, level], color=colour, linewidth=0.4, linestyle=":", zorder=1
+        )
+        frame.ax.plot([ridge], [level], marker="D", markersize=_RIDGE, markerfacecolor="white",
+                      markeredgecolor=colour, markeredgewidth=_EDGE, zorder=3)  # fmt: skip
+        x, y = frame.place(ridge, level)
+        frame.room.small.append(Box(x=x, y=y, width=_RIDGE + _EDGE, height=_RIDGE + _EDGE, angle=math.pi / 4))
+
+
+def _ridges_of(frame: Frame, figure: Figure) -> list[tuple[float, float, Line]]:
+    """The ridges that the axes hold, in FLOP/byte and FLOP/s: the datasheets' of memory, and those of all links."""
+    found: list[tuple[float, float, Line]] = []
+    for line in _lines(frame, figure):
+        if line.first.kind == "compute" and not line.dashed:
+            found.append((figure.ridge(line.first), line.start[1], line))
+        elif line.first.kind == "link":
+            found.append((figure.link_ridge(line.first), line.end[1], line))
+    return [each for each in found if frame.limits.left < math.log10(each[0]) < frame.limits.right]
+
+
+def label_ridges(frame: Frame, figure: Figure) -> None:
+    """Writes each ridge's intensity along its drop line, as near to the axis as there is room."""
+    bottom, font = 10**frame.limits.bottom, frame.style.label_font - 0.5
+    for ridge, level, line in _ridges_of(frame, figure):
+        x, foot = frame.place(ridge, bottom)
+        _, head = frame.place(ridge, level)
+        offers = []
+        for penalty, text in ((0.0, f"ridge {three_digits(ridge)}"), (10.0, three_digits(ridge))):
+            width, height = frame.ruler.size(text, font)
+            # Of several devices near the axis, or not at all: further up it would stand among the marks.
+            room = head - foot if len(figure.devices) == 1 else min(head - foot, 2.2 * width)
+            steps = np.repeat(np.arange(0, int(room - width - 4), 3), 2)
+            right = np.tile([False, True], len(steps) // 2)
+            centres = np.column_stack([x + np.where(right, height / 2, -height / 2), foot + 2 + width / 2 + steps])
+            offers.append(Offer(text, (width, height), penalty + 0.2 * steps + right, centres, math.pi / 2))
+        link = line.first.kind == "link"
+        colour = "#555555" if len(figure.devices) == 1 and not link else _colour(line, roof_colours(figure))
+        frame.label(offers, (ridge, bottom), font=font, colour=colour)
+
+
+def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofKind) -> None:
+    """Writes name, value and origin along the lines of one kind; where there is no room, less of it."""
+    colours = roof_colours(figure)
+    shown = {device.name: device.short_name for device in figure.devices}
+    chosen = [line for line in lines if line.first.kind == kind and (frame.style.sustained or not line.dashed)]
+    chosen = [line for line in chosen if not line.named_beside or line.first.share < 1 - _SAME]  # else both are one
+    highest = max(roof.value for roof in figure.roofs if roof.kind == "memory" and roof.provenance == "datasheet")
+    # The solid ones first: they say what the dashed ones are a share of.
+    for line in sorted(chosen, key=lambda line: (line.dashed, -line.first.value)):
+        prefix = f"{shown[line.first.device]} " if len(figure.devices) > 1 else ""
+        alone = figure.memory_roof(line.first.device).value == highest
+        offers = [o for cost, text in line.texts(prefix) for o in _along(frame, line, text, cost, alone=alone)]
+        anchor = line.end if kind == "compute" else line.start
+        most = _MOST if line.named_beside else math.inf
+        frame.label(offers, anchor, font=frame.style.label_font, colour=_colour(line, colours), most=most)
+
+
+def _along(frame: Frame, line: Line, text: str, penalty: float, *, alone: bool) -> Iterator[Offer]:
+    """Places along a line: above solid ones and below dashed ones, if possible close to it.
+
+    A label of a level may begin before its ridge: over the memory roof there is nothing else. alone: not even a roof of
+    another device, so that all of the label may stand there.
+    """
+    (x0, y0), (x1, y1) = frame.place(*line.start), frame.place(*line.end)
+    angle = math.atan2(y1 - y0, x1 - x0)
+    cos, sin = math.cos(angle), math.sin(angle)
+    length = math.dist((x0, y0), (x1, y1))
+    width, height = frame.ruler.size(text, frame.style.label_font)
+    level = line.first.kind == "compute"
+    before = (_BEFORE if alone else _OVERHANG) * width if level else 0.0
+    steps = int((length + before - width - 4) / 3) + 1
+    gaps = (0.8, 3.0, 6.0, 10.0) if level else (0.8, 3.0)
+    right_side = -1 if line.dashed else 1
+    # On the wrong side a label touches its line, or it would seem to be another's.
+    wrong = [(-right_side, gap, 120.0 + 3 * gap) for gap in (0.8, 2.0)]
+    for side, gap, dislike in [(right_side, gap, 3 * gap) for gap in gaps] + wrong:
+        away, step = side * (height / 2 + gap), 3.0 * np.arange(steps)
+        # Levels are read from the right end, slopes from the middle of the line.
+        middle = length - 2 - width / 2 - step if level else 2 + width / 2 + step
+        off = step if level else np.abs(middle - length * 0.45)
+        x, y = x0 + middle * cos - away * sin, y0 + middle * sin + away * cos
+        costs = np.asarray(penalty + dislike + 0.06 * off + _AWAY * (middle < (0.5 - _OVERHANG) * width), dtype=float)
+        yield Offer(text, (width, height), costs, np.column_stack([x, y]), angle)

@@ -16,12 +16,11 @@ from matplotlib.lines import Line2D
 from matplotlib.markers import CARETDOWNBASE, CARETLEFTBASE, CARETRIGHTBASE, CARETUPBASE, MarkerStyle
 from matplotlib.transforms import IdentityTransform
 
-from rooflinekit.present.figures.frame import Frame, Place
+from rooflinekit.present.figures.frame import Frame, Place, roof_colours
 from rooflinekit.present.figures.labels import Box, Name, Offer, around, shortened, write_names
 from rooflinekit.present.figures.records.caption import percent, three_digits
 from rooflinekit.present.figures.records.figure import Figure, Floor, Point, Stop, by_time, leading
 from rooflinekit.present.figures.records.roofs import crossings
-from rooflinekit.present.figures.roofs import roof_colours
 from rooflinekit.present.figures.style import (
     BOUND_COLOURS,
     BOUND_MARKERS,

@@ -22,12 +22,11 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures import marks
 from rooflinekit.present.figures.curves import attention, energy_roofline, errors, layouts, sweep, time_energy
 from rooflinekit.present.figures.files import save
-from rooflinekit.present.figures.frame import Frame
+from rooflinekit.present.figures.frame import Frame, Line, draw_roofs, label_ridges, label_roofs
 from rooflinekit.present.figures.records.build import Subject, roofline_figure
 from rooflinekit.present.figures.records.caption import caption as caption_of
 from rooflinekit.present.figures.records.figure import Figure, Point
 from rooflinekit.present.figures.records.roofs import normalized_view
-from rooflinekit.present.figures.roofs import Line, draw_roofs, label_ridges, label_roofs
 from rooflinekit.present.figures.style import Sheet, Venue, Width, sheet
 from rooflinekit.present.figures.timeline import memory, timeline
 from rooflinekit.present.figures.waterfall import waterfall

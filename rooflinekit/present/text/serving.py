@@ -64,24 +64,12 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
         numbers = (str(left.asked[name]) for name in ("batch", "input", "output"))
         rows.add_row(left.gpu, *numbers, short, *["–"] * (len(columns) - 5))
     print_table(rows)
-    _say_each((left.why for left in refused), "left out: ")
-    _say_each((str(judged) for one in found for judged in one.accuracy), "judged: ")
-    _say_notes(found)
+    _print_left(found, (left.why for left in refused), (judged for one in found for judged in one.accuracy))
 
 
 def _in_one_place(found: Sequence[Served]) -> bool:
     """Whether a line above says all that a column of GPUs would. Programs get the column."""
     return not whole() and len({_gpus(one) for one in found}) == 1
-
-
-def _say_each(lines: Iterable[object], before: str = "") -> None:
-    """Each line once, however long."""
-    say(*dict.fromkeys(map(str, lines)), before=before, soft_wrap=True)
-
-
-def _say_notes(found: Sequence[Served]) -> None:
-    _say_each(line for one in found for line in one.launch_lines())
-    _say_each((note for one in found for note in one.notes()), "note: ")
 
 
 def print_rates(found: Sequence[ServedTraffic], refused: Sequence[Refused] = ()) -> None:
@@ -226,6 +214,9 @@ def _s(seconds: float) -> str:
     return said(seconds, "s")
 
 
-def _print_left(found: Sequence[ServedTraffic], reasons: Iterable[str]) -> None:
-    _say_each(reasons, "left out: ")
-    _say_notes(found)
+def _print_left(found: Sequence[Served], reasons: Iterable[object], judged: Iterable[object] = ()) -> None:
+    """What was left out and why, what judges predictions, how to start the engines, notes: each line once."""
+    notes = (note for one in found for note in one.notes())
+    launches = (line for one in found for line in one.launch_lines())
+    for lines, before in ((reasons, "left out: "), (judged, "judged: "), (launches, ""), (notes, "note: ")):
+        say(*dict.fromkeys(map(str, lines)), before=before, soft_wrap=True)
