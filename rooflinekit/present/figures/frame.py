@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rooflinekit.present.figures.labels import Box, Ground, Offer
 from rooflinekit.present.figures.records.caption import three_digits
 from rooflinekit.present.figures.records.figure import Figure, Point, Roof, RoofKind
-from rooflinekit.present.figures.style import DASHES, FAINT, INK, RAIL_GREY, SERIES_COLOURS, Style
+from rooflinekit.present.figures.style import DASHES, FAINT, INK, RAIL_GREY, Style, series_colours
 
 _WIDE = 300.0  # points: more than a column
 _PREFIXES = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
@@ -265,9 +265,7 @@ class Line:
 def roof_colours(figure: Figure) -> dict[str, str]:
     """The colour of each device's roofs: ink for one device, a colour each for several."""
     names = [device.name for device in figure.devices]
-    if len(names) == 1:
-        return {names[0]: INK}
-    return {name: SERIES_COLOURS[i % len(SERIES_COLOURS)] for i, name in enumerate(names)}
+    return {names[0]: INK} if len(names) == 1 else series_colours(names)
 
 
 def _colour(line: Line, colours: Mapping[str, str]) -> str:

@@ -28,12 +28,12 @@ from rooflinekit.present.figures.style import (
     FAINT,
     INK,
     RAIL_GREY,
-    SERIES_COLOURS,
     VERMILLION,
     Style,
     key_above,
     marker_radius,
     marker_square,
+    series_colours,
     whole_page,
 )
 from rooflinekit.units import as_percent, format_quantity
@@ -61,14 +61,11 @@ def colours_of(figure: Figure) -> Mapping[tuple[str, str], str]:
     """The colour of marks by series and bound: what varies in the figure, series before bound."""
     if len(figure.series) <= 1:
         return {(series.name, bound): colour for series in figure.series for bound, colour in BOUND_COLOURS.items()}
-    devices = [device.name for device in figure.devices]
-    # A series on a device of its own has the colour of the device's roofs.
-    own = len({series.device for series in figure.series}) == len(figure.series)
-    found: dict[tuple[str, str], str] = {}
-    for i, series in enumerate(figure.series):
-        colour = SERIES_COLOURS[(devices.index(series.device) if own else i) % len(SERIES_COLOURS)]
-        found.update({(series.name, bound): colour for bound in BOUND_COLOURS})
-    return found
+    colours = series_colours(series.name for series in figure.series)
+    if len({series.device for series in figure.series}) == len(figure.series):  # those of the devices' roofs
+        by_device = series_colours(device.name for device in figure.devices)
+        colours = {series.name: by_device[series.device] for series in figure.series}
+    return {(name, bound): colour for name, colour in colours.items() for bound in BOUND_COLOURS}
 
 
 def area_of(figure: Figure, style: Style, share: float) -> float:
@@ -169,17 +166,12 @@ _AREA = 28.0  # pt² of a step's mark
 _SHORTEST = 9.0  # points between marks that an arrow joins; nearer ones a line
 
 
-def path_colours(figure: Figure) -> dict[str, str]:
-    """The colour of each path."""
-    return {path.name: SERIES_COLOURS[i % len(SERIES_COLOURS)] for i, path in enumerate(figure.trajectories)}
-
-
 def draw_paths(frame: Frame, figure: Figure) -> None:
     """A mark a step, joined in order by arrows; both ends of a path are named first.
 
     A step that sends something has a mark for each link, and a hollow one at its DRAM traffic, joined by a line.
     """
-    colours = path_colours(figure)
+    colours = series_colours(path.name for path in figure.trajectories)
     for path in figure.trajectories:
         colour = colours[path.name]
         spots = [_spot(frame, stop) for stop in path.stops]
@@ -388,7 +380,8 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
     colours = colours_of(figure)
     found = []
     if len(figure.trajectories) > 1 and any(len(path.stops) > 1 for path in figure.trajectories):
-        found += [_handle(name, "s", colour) for name, colour in path_colours(figure).items()]
+        paths = series_colours(path.name for path in figure.trajectories)
+        found += [_handle(name, "s", colour) for name, colour in paths.items()]
     if not figure.series and not figure.trajectories and len(figure.devices) > 1:
         colours_by_device = roof_colours(figure)
         found += [_handle(device.short_name, "s", colours_by_device[device.name]) for device in figure.devices]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib as mpl
@@ -300,6 +301,11 @@ def plain_frame(ax: Axes, style: Style, *, grid: Literal["x", "y", "both"] = "y"
 def called(name: str) -> str:
     """What a shipped device of this name is called in figures; any other text as it is."""
     return load_device(name).short_title if name in device_names() else name
+
+
+def series_colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each of these; after the last colour comes the first again."""
+    return dict(zip(names, cycle(SERIES_COLOURS), strict=False))
 
 
 def unit_of(most: float, base: str, *, binary: bool = False) -> tuple[float, str]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rooflinekit.errors import InputError
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.model.energy import PowerLaw, limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -167,10 +167,8 @@ def limits_of(machine: Machine, step_w: float) -> tuple[float, ...]:
     if law is None:
         limited(machine, power_w=1.0)  # which says what is missing
         raise AssertionError
-    if not (math.isfinite(step_w) and law.board_w / 1000 <= step_w <= law.board_w - law.idle_w):
-        raise InputError(
-            f"step: expected {format_quantity(law.board_w / 1000, 'W')} to "
-            f"{format_quantity(law.board_w - law.idle_w, 'W')}, what {machine.name} draws beside idling; got {step_w!r}"
-        )
+    least, most = law.board_w / 1000, law.board_w - law.idle_w
+    words = f"{format_quantity(least, 'W')} to {format_quantity(most, 'W')}, what {machine.name} draws beside idling"
+    expect(math.isfinite(step_w) and least <= step_w <= most, "step", words, step_w)
     first = math.ceil(_LEAST * law.idle_w / step_w)
     return (*(step_w * i for i in range(first, math.ceil(law.board_w / step_w))), law.board_w)

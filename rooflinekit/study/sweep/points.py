@@ -215,11 +215,10 @@ class _Step:
         times = self.timed[key]
         timeline = self._timeline(times, setting)
         gpu_s = self._column(times.gpu.seconds)
-        idle_s, input_s = (self._column(seconds) for seconds in (timeline.idle_s, timeline.input_s))
+        cpu_s, idle_s, input_s = map(self._column, (timeline.cpu_s, timeline.idle_s, timeline.input_s))
         total_s = gpu_s + idle_s + input_s
         latency_s = gpu_s - times.compute_s - times.memory_s
         parts = np.stack([times.compute_s, times.memory_s, latency_s, idle_s + input_s])
-        cpu_s = self._column(timeline.cpu_s)
         low_s, high_s = bounds(
             total_s, cpu_s, gpu_s + input_s, np.sqrt(times.gpu.variance),
             setting.host.spread, _FACTOR, in_series=machine.device.kind == "cpu",
@@ -239,8 +238,7 @@ class _Step:
         }
         if self.with_parts:
             table |= {f"{name}_s": seconds for name, seconds in zip(REGIMES, parts, strict=True)}
-            flop = self.graph.summed(lambda cost: cost.flop)
-            table |= {"flop": self._column(flop), "bytes": times.bytes}
+            table |= {"flop": self._column(self.graph.summed(lambda cost: cost.flop)), "bytes": times.bytes}
         batch = self.points.sizes.get(BATCH, self.graph.sizes.get(BATCH) or None)
         if batch is not None:
             table["throughput"] = np.broadcast_to(batch / total_s, total_s.shape)
