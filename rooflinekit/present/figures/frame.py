@@ -156,19 +156,15 @@ def places_of(figure: Figure, point: Point, rail: float) -> list[Place]:
 
     rail: the intensity at which points without FLOP stand.
     """
+    taken = [(point.time_s, not figure.measured), (point.measured_s, True)][: 1 + bool(point.measured_s)]
     if not point.flop:
-        rates = [(point.bytes / point.time_s, not figure.measured)]
-        rates += [(point.bytes / point.measured_s, True)] if point.measured_s else []
-        return [Place(at=(rail, rail * rate), filled=filled) for rate, filled in rates]
+        return [Place(at=(rail, rail * (point.bytes / seconds)), filled=filled) for seconds, filled in taken]
     if figure.by_level and point.l2_bytes:
         slowest, *others = (moved for moved in figure.level_bytes(point).values() if moved)
         near = [other for other in others if abs(math.log10(other / slowest)) > _SAME_LEVEL]
         places = [Place(at=(point.flop / moved, point.performance), filled=False) for moved in near]
         return [*places, Place(at=(point.flop / slowest, point.performance), filled=True)]
-    places = [Place(at=(point.intensity, point.performance), filled=not figure.measured)]
-    if point.measured_s:
-        places.append(Place(at=(point.intensity, point.flop / point.measured_s), filled=True))
-    return places
+    return [Place(at=(point.intensity, point.flop / seconds), filled=filled) for seconds, filled in taken]
 
 
 def limits_of(figure: Figure, aspect: float, *, wide: bool = False) -> Limits:
