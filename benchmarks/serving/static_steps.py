@@ -89,7 +89,7 @@ class Place:
         if output < 2:
             return Batch(first=first, further=(0.0, 0.0, 0.0), whole=first)
         along = [input + share * output for share in (0.1, 0.5, 0.9)]
-        gpu_s = sum(times.decode_s(batch, context) for context in along) / len(along)
+        gpu_s = sum(times.decode(batch, context) for context in along) / len(along)
         further = self._bounded(self.engine, gpu_s, batch, "decode", batch=times.padded(batch), context=int(along[1]))
         whole = tuple(a + (output - 1) * b for a, b in zip(first, further, strict=True))
         return Batch(first=first, further=further, whole=whole)  # type: ignore[arg-type]

@@ -73,17 +73,14 @@ def serve(
     >>> found.ttft_s, found.tpot_s, found.tokens_per_s, found.largest_batch(4096)  # doctest: +SKIP
     """
     from rooflinekit.serving.served import serve_on
-    from rooflinekit.serving.settings import Engine, check_price
     from rooflinekit.serving.traffic import Stream
 
-    used = engine or Engine()
     stream = Stream(clients=batch, input=input, output=output, spread=spread)
-    check_price(price_usd_per_hour)
-    times = engine_times(
-        "serve", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s,
-        (power_limit, sm_clock),
+    setup = setup_of(
+        "serve", decoder, gpu, cluster, (weights, kv), (tp, ep, dp), engine, collective_s=collective_s,
+        limits=(power_limit, sm_clock), price_usd_per_hour=price_usd_per_hour,
     )  # fmt: skip
-    return serve_on(host_of(host), stream, used, times, price_usd_per_hour=price_usd_per_hour)
+    return serve_on(host_of(host), stream, setup.engine, setup.times, price_usd_per_hour=price_usd_per_hour)
 
 
 @checked
@@ -114,17 +111,12 @@ def serve_traffic(
     >>> found = serve_traffic(decoder, "nvidia-l4", traffic=load)  # doctest: +SKIP
     >>> found.percentile("ttft_s", 99), found.mean("queue_s"), found.tokens_per_s  # doctest: +SKIP
     """
-    from rooflinekit.serving.engine import Setup
     from rooflinekit.serving.served import serve_traffic_on
-    from rooflinekit.serving.settings import Engine
 
-    used = engine or Engine()
-    times = engine_times(
-        "serve_traffic", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s,
-        (power_limit, sm_clock),
+    setup = setup_of(
+        "serve_traffic", decoder, gpu, cluster, (weights, kv), (tp, ep, dp), engine, disaggregation,
+        collective_s=collective_s, limits=(power_limit, sm_clock),
     )  # fmt: skip
-    reading = prefill_times(times, disaggregation, cluster)
-    setup = Setup(engine=used, times=times, apart=disaggregation, prefill_times=reading)
     return serve_traffic_on(host_of(host), traffic, setup)
 
 
@@ -159,21 +151,13 @@ def highest_rate(
     >>> found = highest_rate(decoder, "nvidia-l4", level=level, traffic=rk.Traffic(rate=1))  # doctest: +SKIP
     >>> found.rate, found.gpus(100)  # doctest: +SKIP
     """
-    from rooflinekit.serving.engine import Setup
     from rooflinekit.serving.fleet import find_capacity
-    from rooflinekit.serving.settings import Engine, check_price
 
-    check_price(price_usd_per_hour)
-    used, beside = engine or Engine(), host_of(host)
-    times = engine_times(
-        "highest_rate", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s,
-        (power_limit, sm_clock),
+    setup = setup_of(
+        "highest_rate", decoder, gpu, cluster, (weights, kv), (tp, ep, dp), engine, disaggregation,
+        collective_s=collective_s, limits=(power_limit, sm_clock), price_usd_per_hour=price_usd_per_hour,
     )  # fmt: skip
-    reading = prefill_times(times, disaggregation, cluster)
-    setup = Setup(
-        engine=used, times=times, apart=disaggregation, prefill_times=reading, price_usd_per_hour=price_usd_per_hour
-    )
-    return find_capacity(beside, setup, traffic, level)
+    return find_capacity(host_of(host), setup, traffic, level)
 
 
 @checked
@@ -258,9 +242,6 @@ def _setups(
     decoder: Decoder, places: Sequence[Mapping[str, Any]], prices: float | Mapping[str, float] | None
 ) -> Iterator[Setup]:
     """Each way to serve, those with the same steps sharing what is known of them."""
-    from rooflinekit.serving.engine import Setup
-    from rooflinekit.serving.served import limits_text
-
     known: dict[Any, StepTimes] = {}
     for place in places:
         over, form, engine = (place["tp"], place["ep"], place["dp"]), (place["weights"], place["kv"]), place["engine"]
@@ -271,15 +252,12 @@ def _setups(
         limits = place.get("power_limit"), place.get("sm_clock")
         of_steps = engine.drafted, engine.adapters, engine.graph_sizes, engine.sums, engine.heads
         key = (*map(str, where), over, form, limits, *of_steps)
-        if key not in known:
-            known[key] = engine_times("search_fleet", engine, decoder, *where, form, over, None, limits)
-        times = known[key]
-        machine, apart = times.machine, place["disaggregation"]
-        yield Setup(
-            words=f"{gpus} × {machine.name}, weights {form[0]}, cache {form[1]}{limits_text(machine)}", times=times,
-            prefill_times=prefill_times(times, apart, where[1]), engine=engine, apart=apart,
-            price_usd_per_hour=_price(prices, machine.name),
+        setup = setup_of(
+            "search_fleet", decoder, *where, form, over, engine, place["disaggregation"], limits=limits,
+            times=known.get(key),
         )  # fmt: skip
+        known[key] = setup.times
+        yield replace(setup, price_usd_per_hour=_price(prices, setup.times.machine.name))
 
 
 def _price(prices: float | Mapping[str, float] | None, gpu: str) -> float | None:
@@ -292,42 +270,45 @@ def _price(prices: float | Mapping[str, float] | None, gpu: str) -> float | None
     return prices[gpu]
 
 
-def engine_times(
-    walk: str,
-    engine: Engine,
-    decoder: Decoder,
-    gpu: str | Path | Device | None,
-    cluster: Cluster | str | Path | None,
-    formats: tuple[str, str],
-    over: tuple[int, int, int],
-    collective_s: CollectiveTime | None,
-    limits: Limits = (None, None),
-) -> StepTimes:
-    """Times of steps on the machine under its limits. formats: of weights and cache. over: tp, ep, dp."""
+def setup_of(
+    walk: str, decoder: Decoder, gpu: str | Path | Device | None, cluster: Cluster | str | Path | None,
+    formats: tuple[str | None, str], over: tuple[int, int, int], engine: Engine | None = None,
+    apart: Disaggregation | None = None, *, collective_s: CollectiveTime | None = None, limits: Limits = (None, None),
+    price_usd_per_hour: float | None = None, times: StepTimes | None = None,
+) -> Setup:  # fmt: skip
+    """One way to serve. formats: of weights, None for the published one, and of the cache. over: tp, ep, dp.
+
+    times: of the same steps, where they are known.
+    """
+    from rooflinekit.serving.engine import Setup
     from rooflinekit.serving.formats import check_parts
+    from rooflinekit.serving.served import limits_text
+    from rooflinekit.serving.settings import Engine, check_price
     from rooflinekit.serving.step_times import StepTimes
 
-    check_parts(*over)
-    tp, ep, dp = map(index, over)
-    machine, collective_s = _placed(walk, gpu, cluster, tp * dp, collective_s, limits)
-    return StepTimes(
-        decoder=decoder, machine=machine, weights=formats[0], kv=formats[1], tp=tp, ep=ep, dp=dp,
-        drafted=engine.drafted, adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,
-        own_sums=engine.sums == "one-shot", heads=engine.heads,
-        graphs=engine.graph_sizes != (), release=engine.named,
+    check_price(price_usd_per_hour)
+    weights, kv, engine = formats[0] or decoder.weights, formats[1], engine or Engine()
+    if times is None:
+        check_parts(*over)
+        tp, ep, dp = map(index, over)
+        machine, collective_s = _placed(walk, gpu, cluster, tp * dp, collective_s, limits)
+        times = StepTimes(
+            decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, drafted=engine.drafted,
+            adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,
+            own_sums=engine.sums == "one-shot", heads=engine.heads, graphs=engine.graph_sizes != (),
+            release=engine.named,
+        )  # fmt: skip
+    reading = None  # steps of the engines that only read prompts, where they have GPUs of another number
+    if apart is not None and apart.prefill_tp not in (None, times.gpus):
+        prefill_tp = index(apart.prefill_tp or 1)
+        if cluster is not None:
+            _shared(cluster_of(cluster), prefill_tp)
+        reading = replace(times, tp=prefill_tp, ep=1, dp=1, _graphs={}, _timings={}, _known={}, _sums={})
+    words = f"{times.gpus} × {times.machine.name}, weights {weights}, cache {kv}{limits_text(times.machine)}"
+    return Setup(
+        engine=engine, times=times, apart=apart, prefill_times=reading, words=words,
+        price_usd_per_hour=price_usd_per_hour,
     )  # fmt: skip
-
-
-def prefill_times(
-    times: StepTimes, apart: Disaggregation | None, cluster: Cluster | str | Path | None
-) -> StepTimes | None:
-    """Steps of the engines that only read prompts, where they have GPUs of another number."""
-    if apart is None or apart.prefill_tp in (None, times.gpus):
-        return None
-    tp = index(apart.prefill_tp or 1)
-    if cluster is not None:
-        _shared(cluster_of(cluster), tp)
-    return replace(times, tp=tp, ep=1, dp=1, _graphs={}, _timings={}, _known={}, _sums={})
 
 
 def _placed(

@@ -143,13 +143,10 @@ def _style_of(config: Mapping[str, Any], *, two: bool) -> dict[str, Any]:
 def _refuse(config: Mapping[str, Any], family: str | None) -> None:
     for key, what in _OTHER.items():
         if config.get(key):
-            raise InputError(f"config: {key}: the model has {what}, which a Decoder does not describe")
+            raise _not_described(f"{key}: the model has {what}")
     for key, plain in _ALIKE.items():
         if config.get(key, plain) != plain:
-            raise InputError(
-                f"config: {key}: {shown(config[key])}: the model has layers with experts between others, which a "
-                "Decoder does not describe"
-            )
+            raise _not_described(f"{key}: {shown(config[key])}: the model has layers with experts between others")
     known = _GATED | _UNGATED
     if family is not None and family not in known:
         name = printable(family)
@@ -159,8 +156,11 @@ def _refuse(config: Mapping[str, Any], family: str | None) -> None:
         )
     width = config.get("word_embed_proj_dim")
     if width is not None and width != config.get("hidden_size"):
-        raise InputError("config: word_embed_proj_dim: the embedding is of another width than the layers, which a "
-                         "Decoder does not describe")  # fmt: skip
+        raise _not_described("word_embed_proj_dim: the embedding is of another width than the layers")
+
+
+def _not_described(what: str) -> InputError:
+    return InputError(f"config: {what}, which a Decoder does not describe")
 
 
 def _numbers(config: Mapping[str, Any]) -> dict[str, int]:
@@ -225,8 +225,7 @@ def _window_of(config: Mapping[str, Any], family: str | None, layers: int) -> di
         raise InputError(f"config: layer_types: expected a list of words; got {shown(kinds)}")
     for kind in kinds or ():
         if kind not in ("full_attention", "sliding_attention", "attention"):
-            raise InputError(f"config: layer_types: the model has layers of {printable(str(kind))!r}, which a Decoder "
-                             "does not describe")  # fmt: skip
+            raise _not_described(f"layer_types: the model has layers of {printable(str(kind))!r}")
     window = config.get("sliding_window")
     if not window or config.get("use_sliding_window") is False:
         return {}
@@ -240,9 +239,6 @@ def _window_of(config: Mapping[str, Any], family: str | None, layers: int) -> di
 
 
 # A config.json's `quantization_config` → the format of the weights; a scheme that has none is refused by name.
-
-
-_INSTEAD = "state another one with weights= (--weights), such as int4, for a prediction of that"
 
 
 def published_weights(config: Mapping[str, Any]) -> str:
@@ -270,14 +266,19 @@ def published_weights(config: Mapping[str, Any]) -> str:
         return _compressed(found)
     if method == "modelopt" or "quant_algo" in found:
         return _modelopt(found)
-    raise InputError(f"config: quantization_config: no time of {printable(method) or 'an unnamed method'} is known; "
-                     f"{_INSTEAD}")  # fmt: skip
+    raise _unpriced(f"no time of {printable(method) or 'an unnamed method'} is known")
+
+
+def _unpriced(why: str) -> InputError:
+    return InputError(
+        f"config: quantization_config: {why}; state another one with weights= (--weights), such as int4, for a "
+        "prediction of that"
+    )
 
 
 def _weight_only(bits: object, method: str) -> str:
     if bits not in (4, 8):
-        raise InputError(f"config: quantization_config: {printable(method)} of {shown(bits)} bits: expected 4 or 8; "
-                         f"{_INSTEAD}")  # fmt: skip
+        raise _unpriced(f"{printable(method)} of {shown(bits)} bits: expected 4 or 8")
     return f"int{bits}"
 
 
@@ -286,8 +287,7 @@ def _eight_bits(block: object, *, dynamic: bool) -> str:
     if not block:
         return "fp8-dynamic" if dynamic else "fp8"
     if block != [128, 128]:
-        raise InputError(f"config: quantization_config: weight_block_size: expected [128, 128]; got {shown(block)}; "
-                         f"{_INSTEAD}")  # fmt: skip
+        raise _unpriced(f"weight_block_size: expected [128, 128]; got {shown(block)}")
     return "fp8-block"
 
 
@@ -308,16 +308,13 @@ def _compressed(found: Mapping[str, Any]) -> str:
         return "int8-dynamic"
     elif (kind, bits, given.get("num_bits")) == ("float", 8, 8):
         return _eight_bits(weights.get("block_structure"), dynamic=bool(given.get("dynamic", False)))
-    raise InputError(
-        f"config: quantization_config: compressed-tensors: no time is known of {shown(kind)} weights of {shown(bits)} "
-        f"bits {'with activations in fewer than 16' if given else 'alone'}; {_INSTEAD}"
-    )
+    beside = "with activations in fewer than 16" if given else "alone"
+    raise _unpriced(f"compressed-tensors: no time is known of {shown(kind)} weights of {shown(bits)} bits {beside}")
 
 
 def _modelopt(found: Mapping[str, Any]) -> str:
     algorithm = str(found.get("quant_algo", "")).upper()
     known = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "int4", "W8A16": "int8", "W4A16": "int4"}
     if algorithm not in known:
-        raise InputError(f"config: quantization_config: quant_algo: expected one of {', '.join(known)}; got "
-                         f"{shown(found.get('quant_algo'))}; {_INSTEAD}")  # fmt: skip
+        raise _unpriced(f"quant_algo: expected one of {', '.join(known)}; got {shown(found.get('quant_algo'))}")
     return known[algorithm]

@@ -22,7 +22,6 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 
 from rooflinekit.errors import CapacityError
-from rooflinekit.serving.front_end import FrontEnd
 from rooflinekit.serving.settings import Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk
 from rooflinekit.serving.traffic import Answered, Played, Request, Stream
@@ -71,7 +70,7 @@ def replay(
 ) -> Played:
     """Plays requests, in order of arrival, through the engine; or a stream, whose clients send each when the last ends.
 
-    step_s: as `StepTimes.step_s`, with the CPU's part. cache_tokens: what the cache holds. groups: of GPUs with
+    step_s: as `StepTimes.step`, with the CPU's part. cache_tokens: what the cache holds. groups: of GPUs with
     sequences of their own, that work in step. firsts_s: when each request had its first token, of another engine that
     read its prompt (disaggregated serving); it comes with the cache of its prompt. step_j: joules of a step's kernels,
     to be added up. Raises CapacityError for a request that the empty cache does not hold.
@@ -367,6 +366,56 @@ class _Replay:
         sequence.read = cached = sequence.answer.request.cached
         sequence.to_read = sequence.answer.request.input + round(sequence.given) - cached
         self.waiting.appendleft(sequence)
+
+
+# The server before an engine: when a prompt is in the engine's queue, and when clients have a token.
+
+
+@dataclass(slots=True)
+class FrontEnd:
+    """Receives requests in the order in which they are sent, and hands out the tokens of steps that end.
+
+    Where handing out takes time (`Engine.token_s`), one thread does that and reads the prompts in between, first come
+    first served. Otherwise requests do not wait for each other, and tokens are there when their step ends.
+    """
+
+    engine: Engine
+    read_elsewhere: bool = False  # requests come with the cache of their prompts, past the front end
+    free_s: float = 0.0  # when the thread is through with all that it has got so far
+    queued_s: list[float] = field(default_factory=list)  # when each request so far reaches the engine's queue
+
+    @property
+    def one_thread(self) -> bool:
+        """Whether requests and tokens wait for each other."""
+        return self.engine.token_s > 0
+
+    def receive(self, request: Request) -> None:
+        """The next request, sent no earlier than those before."""
+        engine, sent_s = self.engine, request.arrival_s
+        if self.read_elsewhere:
+            self.queued_s.append(sent_s)
+        elif self.one_thread:
+            self.free_s = max(self.free_s, sent_s) + engine.thread_s(request.input, 0)
+            self.queued_s.append(self.free_s + engine.request_s)
+        else:
+            self.queued_s.append(self.earliest_s(request))
+
+    def earliest_s(self, request: Request) -> float:
+        """No later than a request reaches the queue that is not sent yet; where none waits for another, just then."""
+        if self.read_elsewhere or self.one_thread:
+            return request.arrival_s
+        return request.arrival_s + self.engine.received_s(request.input)
+
+    def hand_out(self, first_s: float, last_s: float, steps: int, tokens: float) -> tuple[float, float]:
+        """When clients have the tokens of the first and of the last of so many steps, which end at these moments and
+        at even distances between. tokens: of each step.
+        """
+        work_s = tokens * self.engine.token_s
+        if not work_s:
+            return first_s, last_s
+        first_out_s = max(self.free_s, first_s) + work_s
+        self.free_s = max(first_out_s + (steps - 1) * work_s, last_s + work_s)
+        return first_out_s, self.free_s
 
 
 # Engines of their own for prompts and for answers.

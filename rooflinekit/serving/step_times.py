@@ -172,14 +172,6 @@ class StepTimes(StepSums):
         """So many prompts of `seq` tokens, read together."""
         return self.parts("prefill", ATTENTION, batch=prompts, seq=seq)[0]
 
-    def decode_s(self, sequences: int, context: float) -> float:
-        """One token for each sequence of, on average, `context` tokens."""
-        return self.decode(sequences, context)
-
-    def step_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
-        """`chunks` of prompts beside sequences, as of `step`."""
-        return self.step(chunks, sequences, context)
-
     def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
         """Seconds of each layer by its name, and of the rest under ""."""
         found: dict[str, float] = defaultdict(float)

@@ -16,22 +16,22 @@ PROMISED = rk.ServiceLevel(ttft_s=0.2, tpot_s=0.02)
 
 @pytest.fixture(scope="module")
 def times() -> Any:
-    from rooflinekit.api.serve import engine_times
+    from rooflinekit.api.serve import setup_of
 
-    return engine_times("serve", rk.Engine(), D, "nvidia-l4", None, ("bf16", "bf16"), (1, 1, 1), None)
+    return setup_of("serve", D, "nvidia-l4", None, ("bf16", "bf16"), (1, 1, 1)).times
 
 
 def test_steps_put_together_are_those_that_are_timed_whole(times: Any) -> None:
     for prompts, seq, batch, context in ((1, 512, 16, 700), (2, 1024, 8, 2000), (4, 128, 64, 256)):
         sizes = {"prompts": prompts, "seq": seq, "batch": batch, "context": context}
         whole, _ = times.parts("mixed", "serving.paged_attention", **sizes)
-        assert times.step_s([Chunk(0, seq)] * prompts, batch, context) == pytest.approx(whole, rel=0.05)
-    assert times.step_s([Chunk(0, 512)], 0, 0) == pytest.approx(times.prefill_s(1, 512))
+        assert times.step([Chunk(0, seq)] * prompts, batch, context) == pytest.approx(whole, rel=0.05)
+    assert times.step([Chunk(0, 512)], 0, 0) == pytest.approx(times.prefill_s(1, 512))
 
 
 def test_parts_of_a_prompt_take_about_what_the_prompt_takes(times: Any) -> None:
-    parts = sum(times.step_s([Chunk(start, 1024)], 0, 0) for start in (0, 1024, 2048, 3072))
-    assert times.step_s([Chunk(0, 4096)], 0, 0) == pytest.approx(parts, rel=0.1)
+    parts = sum(times.step([Chunk(start, 1024)], 0, 0) for start in (0, 1024, 2048, 3072))
+    assert times.step([Chunk(0, 4096)], 0, 0) == pytest.approx(parts, rel=0.1)
 
 
 def test_requests_far_apart_meet_nobody() -> None:

@@ -89,30 +89,30 @@ def test_a_layer_stands_for_its_like(decoder: rk.Decoder) -> None:
             decoder.decode(), GPUS[0], batch=batch, context=context,
             execution=Execution(backend="cuda-graph", sync="none"),
         )  # fmt: skip
-        assert times.decode_s(batch, context) == pytest.approx(whole.gpu_s, rel=2e-3)
+        assert times.decode(batch, context) == pytest.approx(whole.gpu_s, rel=2e-3)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_decoding_takes_longer_for_more(gpu: str) -> None:
     times = StepTimes(decoder=LARGE, machine=machine_of(gpu))
     for batches in pairwise((1, 4, 16, 64, 256)):
-        assert times.decode_s(batches[0], 1000) <= times.decode_s(batches[1], 1000)
+        assert times.decode(batches[0], 1000) <= times.decode(batches[1], 1000)
     for contexts in pairwise((100, 1000, 1001, 5000, 60_000)):
         for batch in (1, 32):
-            assert times.decode_s(batch, contexts[0]) <= times.decode_s(batch, contexts[1])
-    both_s = times.step_s([Chunk(0, 512)] * 2, 8, 1000)
-    assert both_s > max(times.step_s([Chunk(0, 512)] * 2, 0, 0), times.decode_s(8, 1000))
+            assert times.decode(batch, contexts[0]) <= times.decode(batch, contexts[1])
+    both_s = times.step([Chunk(0, 512)] * 2, 8, 1000)
+    assert both_s > max(times.step([Chunk(0, 512)] * 2, 0, 0), times.decode(8, 1000))
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("beside", [0, 8])
 def test_parts_of_a_prompt(gpu: str, beside: int) -> None:
     times = StepTimes(decoder=LARGE, machine=machine_of(gpu))
-    parts = [times.step_s([Chunk(0, 512 * n)], beside, 1000) for n in range(1, 18)]
+    parts = [times.step([Chunk(0, 512 * n)], beside, 1000) for n in range(1, 18)]
     assert parts == sorted(parts)
     # two halves read the weights twice, and the attention of the whole once
-    first, second = (times.step_s([Chunk(start, 2048)], beside, 1000) for start in (0, 2048))
-    assert parts[7] <= first + second <= parts[7] + 2 * times.decode_s(8, 1000)
+    first, second = (times.step([Chunk(start, 2048)], beside, 1000) for start in (0, 2048))
+    assert parts[7] <= first + second <= parts[7] + 2 * times.decode(8, 1000)
     # the second half sees the first
     assert first < second <= 1.1 * first
 
@@ -120,18 +120,18 @@ def test_parts_of_a_prompt(gpu: str, beside: int) -> None:
 def test_sequences_that_go_on_use_adapters_of_their_own_beside_a_prompt() -> None:
     times = StepTimes(decoder=LARGE, machine=machine_of(GPUS[0]), adapters=rk.Adapters(number=32))
     whole, _ = times.parts("mixed", "serving.paged_attention", prompts=1, seq=64, batch=128, context=1024)
-    assert times.step_s([Chunk(0, 64)], 128, 1024) == pytest.approx(whole, rel=0.02)
+    assert times.step([Chunk(0, 64)], 128, 1024) == pytest.approx(whole, rel=0.02)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_fewer_bits_are_not_slower_where_memory_limits(gpu: str) -> None:
     machine = machine_of(gpu)
     bf16, int8, int4 = (
-        StepTimes(decoder=LARGE, machine=machine, weights=weights).decode_s(1, 500)
+        StepTimes(decoder=LARGE, machine=machine, weights=weights).decode(1, 500)
         for weights in ("bf16", "int8", "int4")
     )
     assert int4 <= int8 <= bf16
-    small, large = (StepTimes(decoder=LARGE, machine=machine, kv=kv).decode_s(64, 8000) for kv in ("fp8", "bf16"))
+    small, large = (StepTimes(decoder=LARGE, machine=machine, kv=kv).decode(64, 8000) for kv in ("fp8", "bf16"))
     assert small < large
 
 
@@ -139,12 +139,12 @@ def test_two_sums_a_layer() -> None:
     machine = machine_of(GPUS[0])
 
     def decode_s(collective: float) -> float:
-        return StepTimes(decoder=LARGE, machine=machine, tp=2, collective_s=lambda size, gpus: collective).decode_s(
+        return StepTimes(decoder=LARGE, machine=machine, tp=2, collective_s=lambda size, gpus: collective).decode(
             8, 500
         )
 
     assert decode_s(1e-3) - decode_s(0.0) == pytest.approx(2 * LARGE.layers * 1e-3)
-    assert decode_s(0.0) < StepTimes(decoder=LARGE, machine=machine).decode_s(8, 500)
+    assert decode_s(0.0) < StepTimes(decoder=LARGE, machine=machine).decode(8, 500)
 
 
 def test_heads_that_share_keys_read_them_from_the_cache_where_each_is_by_itself() -> None:
@@ -157,9 +157,9 @@ def test_heads_that_share_keys_read_them_from_the_cache_where_each_is_by_itself(
     timing = next(t for t in together.timings("decode", batch=64, context=4096) if t.kernel.family is Family.ATTENTION)
     more = max(0.0, shared * layer / machine.l2_bandwidth - max(timing.memory_s, timing.compute_s))
     assert more > 0
-    assert apart.decode_s(64, 4096) - together.decode_s(64, 4096) == pytest.approx(LARGE.layers * more)
+    assert apart.decode(64, 4096) - together.decode(64, 4096) == pytest.approx(LARGE.layers * more)
     alone = LARGE.with_changes(kv_heads=LARGE.heads)
-    found = [StepTimes(decoder=alone, machine=machine, heads=way).decode_s(8, 512) for way in ("together", "apart")]
+    found = [StepTimes(decoder=alone, machine=machine, heads=way).decode(8, 512) for way in ("together", "apart")]
     assert found[0] == found[1]
 
 
@@ -197,9 +197,9 @@ def test_xqa_reads_for_all_heads_that_share_where_its_blocks_fill_a_quarter_of_t
     assert xqa.parts("decode", "serving.paged_attention", batch=8, context=4096)[1] == pytest.approx(
         threads.parts("decode", "serving.paged_attention", batch=8, context=4096)[1]
     )
-    assert xqa.decode_s(16, 4096) == together.decode_s(16, 4096)
+    assert xqa.decode(16, 4096) == together.decode(16, 4096)
     four = eight.with_changes(kv_heads=8)  # for which no kernel is compiled
-    found = [StepTimes(decoder=four, machine=machine, heads=heads).decode_s(64, 4096) for heads in ("xqa", "threads")]
+    found = [StepTimes(decoder=four, machine=machine, heads=heads).decode(64, 4096) for heads in ("xqa", "threads")]
     assert found[0] == found[1]
 
 
@@ -210,7 +210,7 @@ def test_the_collective_is_told_its_bytes() -> None:
         asked.add((size_bytes, gpus))
         return size_bytes / 300e9
 
-    StepTimes(decoder=LARGE, machine=machine_of(GPUS[0]), tp=4, collective_s=link).decode_s(8, 512)
+    StepTimes(decoder=LARGE, machine=machine_of(GPUS[0]), tp=4, collective_s=link).decode(8, 512)
     assert asked == {(8 * 4096 * 2, 4)}  # tokens of 4096 numbers, 2 bytes each
 
 
