@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from rooflinekit.api.sweep import sweep as sweep
     from rooflinekit.cost.table import rule as rule
     from rooflinekit.cost.table import traffic as traffic
+    from rooflinekit.distributed.accounts import TrainingStep as TrainingStep
     from rooflinekit.distributed.described import LayoutSearch as LayoutSearch
     from rooflinekit.distributed.pieces import training_graph as training_graph
     from rooflinekit.distributed.prediction import ParallelPrediction as ParallelPrediction
-    from rooflinekit.distributed.prediction import TrainingStep as TrainingStep
     from rooflinekit.distributed.records import DDP as DDP
     from rooflinekit.distributed.records import FSDP as FSDP
     from rooflinekit.distributed.records import DataParallel as DataParallel
@@ -131,9 +131,10 @@ _HOME = {
         "step.execution": "Execution",
         "step.prediction": "Prediction",
         "step.summary": "summary",
+        "distributed.accounts": "TrainingStep",
         "distributed.described": "LayoutSearch",
         "distributed.pieces": "training_graph",
-        "distributed.prediction": "ParallelPrediction TrainingStep",
+        "distributed.prediction": "ParallelPrediction",
         "distributed.records": "DDP DataParallel FSDP Layout Mesh Recipe Savers",
         "study.compare.cost": "Price Pricing",
         "study.compare.crossover": "Intensity bandwidth_to_match compute_bound_from gpu_bound_from intensity",

@@ -100,10 +100,7 @@ def fit_campaigns(files: Sequence[Path], device: str | None = None, *, allow_dra
 
 
 def fit_links(campaigns: Path | None = None) -> LinkFit | None:
-    """The constants of collectives, fitted on those below a folder of campaigns; None where there are none.
-
-    Raises CampaignError for files that are no campaigns.
-    """
+    """Constants of collectives below a folder, None without any. Raises CampaignError for what is no campaign."""
     from rooflinekit.calibrate.fitting.folder import default_campaigns
     from rooflinekit.calibrate.links.fitting import load_link_campaigns, refit_links
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from rooflinekit.distributed.prediction import ParallelPrediction, TrainingStep
+from rooflinekit.distributed.accounts import TrainingStep
+from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import members_of
 from rooflinekit.ir.arguments import checked, expect

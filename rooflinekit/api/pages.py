@@ -172,7 +172,6 @@ def page_of(grid: Explored, name: str, pricing: Pricing | None, origin: Origin) 
 
 
 def _roofs(grid: Explored, workload: str, machine: Machine) -> tuple[Roof, Roof]:
-    """Those of the step at its smallest sizes."""
     sizes = {name: values[0] for name, values in grid.sizes[workload].items()}
     graph = grid.workloads[workload].at(**sizes)
     issues = issues_for(graph, machine.device, as_run(graph, grid.executions[0]))

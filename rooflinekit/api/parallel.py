@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from rooflinekit.api.keywords import with_named
 from rooflinekit.api.predict import graph_of, in_base, machine_of
 from rooflinekit.calibrate.fitting.files import load_links
+from rooflinekit.distributed.accounts import TrainingStep
 from rooflinekit.distributed.described import Planner
 from rooflinekit.distributed.groups import Setting, setting_of
 from rooflinekit.distributed.planning import plan
-from rooflinekit.distributed.prediction import ParallelPrediction, TrainingStep
+from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.distributed.records import DDP, Layout, Recipe, Savers, Strategy, check_count, recipe_of, strategy_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster, Members
@@ -143,12 +144,10 @@ def fit_into(
 
 
 def _limits(power_limit: str | float | None, sm_clock: str | float | None) -> dict[str, float | None]:
-    """Of every device, in W and Hz."""
     return {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
 
 
 def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: Execution | Backend) -> Setting:
-    """A cluster of one device."""
     machine, found = machine_of(gpu), host_of(DEFAULT_HOST if host is None else host)
     name = machine.device.name
     return Setting(

@@ -106,7 +106,6 @@ class Step:
         self._tell(found, _UPDATE)
 
     def _hold(self, limits: Mapping[str, str], before: Prediction) -> None:
-        """Holds the step against another one."""
         from rooflinekit.study.guard.check import Block, Checked, Limits, locked_as
 
         block = Block(name=self.prediction.graph_name, run="", limits=Limits.parse(limits, "assert_no_slower_than"))
@@ -124,7 +123,6 @@ class Step:
         return f"{self.prediction.graph_name} on {self.prediction.machine.name}"
 
     def _longest(self) -> list[str]:
-        """Lines on what takes most of the step."""
         from rooflinekit.units import format_quantity
 
         longest = sorted(self.prediction.timings, key=lambda timing: -timing.total_s)[:_NAMED]

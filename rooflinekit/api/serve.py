@@ -319,7 +319,6 @@ def _placed(
     collective_s: CollectiveTime | None,
     limits: Limits,
 ) -> tuple[Machine, CollectiveTime | None]:
-    """The GPU, given or the cluster's, under its limits, and the seconds of its all-reduces."""
     if cluster is not None:
         if gpu is not None:
             raise InputError(f"{walk}: expected a GPU or a cluster of GPUs; got both: leave out one")
@@ -332,7 +331,6 @@ def _placed(
 
 
 def _shared(cluster: Cluster, gpus: int) -> str:
-    """The name of the GPU that each of so many, the first of the cluster, is."""
     names = cluster.device_names[:gpus]
     if len(names) < gpus:
         raise InputError(f"{cluster.name}: tp={gpus} needs {gpus} GPUs; the cluster has {len(names)}")

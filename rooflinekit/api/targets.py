@@ -48,7 +48,6 @@ class TargetTrace:
         return replace(found, origin=Origin(trace=again, optimizer=optimizer))
 
     def _kept(self, store: TraceStore, changes: Mapping[str, Any]) -> Graph:
-        """The graph as it is kept, or made and kept for the next command."""
         key, reasons = self._key(changes), ["an option is no plain value"]
         found = None if key is None else store.load(key)
         if found is None:
@@ -91,7 +90,6 @@ class TargetTrace:
 
 
 def _built(name: str, parameters: Any, **options: Any) -> Any:
-    """The optimizer of this name."""
     from rooflinekit.tracing.targets import optimizer_of
 
     found = optimizer_of(name)

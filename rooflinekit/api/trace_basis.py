@@ -61,7 +61,6 @@ def checked(listed: list[Any]) -> list[Entry]:
 
 
 def _bytes(entries: Iterable[Entry]) -> int:
-    """How large files are together."""
     sizes = (state.partition(" ")[0] for kind, _, state in entries if kind == "file")
     return sum(int(size) for size in sizes if size.isdecimal() and len(size) < 20)
 

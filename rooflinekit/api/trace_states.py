@@ -53,12 +53,10 @@ def _fingerprint(parts: Iterable[str]) -> str:
 
 
 def _names(path: str) -> str:
-    """Fingerprint of the names in a folder."""
     return _fingerprint(sorted(os.listdir(path)))
 
 
 def _distributions(path: str) -> str:
-    """Fingerprint of the packages that are installed in a folder."""
     return _fingerprint(sorted(name for name in os.listdir(path) if name.endswith((".dist-info", ".egg-info", ".pth"))))
 
 
@@ -90,7 +88,6 @@ def _variable(name: str) -> str:
 
 
 def _variables(_: str) -> str:
-    """Fingerprint of all environment variables, but for those that each shell sets anew."""
     return _fingerprint(f"{name}={value}" for name, value in sorted(os.environ.items()) if name not in SESSION)
 
 

@@ -205,7 +205,6 @@ def surroundings() -> dict[str, Any]:
 
 @functools.cache
 def _code_digest() -> str:
-    """Of rooflinekit's own files that decide on a trace."""
     root = Path(__file__).parents[1]
     files = (path for folder in CODE for path in sorted((root / folder).rglob("*.py")))
     return digest(b"\0".join(path.read_bytes() for path in files))

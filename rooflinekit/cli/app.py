@@ -56,8 +56,6 @@ def program(*names: str, listed: bool = False) -> typer.Typer:
 
 
 def _named(command: Command) -> Callable[[], None]:
-    """A function of this name and text."""
-
     def nothing() -> None: ...
 
     nothing.__name__, nothing.__doc__ = command.__name__, command.__doc__
@@ -99,9 +97,7 @@ def main() -> None:
 
 
 def _any_stream() -> None:
-    """Output that was closed before the start goes nowhere; "?" stands for a letter that the output's encoding lacks,
-    as ASCII and those of Windows lack some.
-    """
+    """Output closed before the start goes nowhere; "?" stands for letters that the output's encoding lacks."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

@@ -41,10 +41,7 @@ _EXAMPLE = re.compile(r"\s*Examples?: (rooflinekit\b.*)", re.DOTALL)
 
 
 def welcome(app_help: str, summaries: dict[str, str]) -> str:
-    """What `rooflinekit` says without arguments: five commands to begin with.
-
-    summaries: a line for each command.
-    """
+    """What `rooflinekit` says without arguments: five commands to begin with, by a line for each."""
     calls = [f"  {summaries[name]}\n    rooflinekit {name} {rest}" for name, rest in FIRST.items()]
     return "\n".join([app_help, "", *calls, "", "rooflinekit --help lists all commands, COMMAND --help its options."])
 

@@ -248,7 +248,6 @@ def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, all
 
 
 def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
-    """Writes tables, constants and the host beside the samples; the files by what they hold."""
     from rooflinekit.calibrate.bench import session
     from rooflinekit.calibrate.fitting import files as fits
     from rooflinekit.calibrate.links import fitting as link_own

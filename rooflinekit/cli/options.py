@@ -215,10 +215,7 @@ def table_of(prices: Sequence[str]) -> PriceTable:
 
 
 def say_notes(pricing: rk.Pricing, devices: Sequence[rk.Device]) -> None:
-    """Old prices and examples say so on standard error.
-
-    Raises InputError where --price names a GPU that is not looked at.
-    """
+    """Old prices and examples, on standard error. Raises InputError where --price names a GPU that is not looked at."""
     if pricing.table is not None and pricing.table.prices[0].source == "--price":
         for name in pricing.table.unused(devices):
             listed = ", ".join(dict.fromkeys(device.name for device in devices))

@@ -309,13 +309,11 @@ def _devices(place: Place) -> Sequence[rk.Device]:
 
 
 def _priced(listed: Sequence[Place], rates: Rates) -> list[Place]:
-    """The places, with what an hour of one of their GPUs costs."""
     hours = rates.hours(listed) or {}
     return [{**place, "price_usd_per_hour": hours.get(_devices(place)[0].name)} for place in listed]
 
 
 def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places) -> Answer:
-    """Clients that ask one request after the other."""
     inputs, batches = numbers("--input", asked.input_tokens), numbers("--batch", asked.batch)
     places = [
         {**place, "batch": clients, "input": tokens, "output": asked.output}

@@ -130,7 +130,6 @@ def parallel(
 
 
 def _told(step: rk.ParallelPrediction | rk.TrainingStep, *, memory: bool) -> None:
-    """The step, and what each GPU's memory holds where that is asked for."""
     print(step)
     if memory:
         print(step.memory_text)

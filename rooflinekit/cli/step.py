@@ -103,7 +103,6 @@ def predict(
 def _written(
     predictions: list[rk.Prediction], plot: Path | None, trace: Path | None, snapshot: Path | None
 ) -> Iterator[str]:
-    """Writes the files that are asked for, and says of each what it is."""
     if snapshot is not None and len(predictions) > 1:
         raise InputError(f"--snapshot: expected one --gpu, whose blocks the file shows, not {len(predictions)}")
     if plot is not None:

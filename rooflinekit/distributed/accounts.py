@@ -1,17 +1,29 @@
-"""Where a GPU's memory goes in a described step, by account, at the moments that may be its fullest."""
+"""A described step: where a GPU's memory goes, at the moments that may be its fullest; time by cause, utilization."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from rooflinekit.distributed.groups import Setting
-from rooflinekit.distributed.records import Recipe
+from rooflinekit.distributed.prediction import common_document, drawn_and_judged, gpus_named, named, told, took
+from rooflinekit.distributed.records import Layout, Recipe
 from rooflinekit.errors import InputError
+from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
+from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.libraries import capability_of
-from rooflinekit.step.memory import product_workspace
+from rooflinekit.model.machine import Machine
+from rooflinekit.serving.decoder import Decoder
+from rooflinekit.step.accuracy import Accuracy, accuracy_of
+from rooflinekit.step.bounds import SOURCES
+from rooflinekit.step.energy import Draws, Energy
+from rooflinekit.step.memory import product_workspace, too_large
 from rooflinekit.step.verdict import Verdict
+from rooflinekit.units import format_bytes, format_quantity
 
 #: Of cuBLAS where CUBLAS_WORKSPACE_CONFIG=:4096:8 is set, as deterministic steps ask for on every GPU.
 _DETERMINISTIC = 8 * 4 * 2**20
@@ -147,3 +159,217 @@ class Offload:
     def host_bytes(self, under_way: float) -> float:
         """Page-locked memory for a GPU."""
         return self.layers * self.layer_bytes * under_way
+
+
+# A decoder's training step: time by cause, memory by account, utilization.
+
+
+#: Terms that are waits for links.
+SENT = ("tensor", "context", "expert", "copies", "contention", "offload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainingStep(Draws):
+    """One step of `batch` sequences of `seq` tokens. All times are seconds."""
+
+    decoder: Decoder
+    layout: Layout
+    recipe: Recipe
+    cluster: Cluster
+    machine: Machine  # of each GPU
+    gpus: int
+    batch: int
+    seq: int
+    pieces: int  # micro-batches of a copy
+    terms: Mapping[str, float]  # they add up to `total_s`
+    courses: tuple[tuple[Accounts, ...], ...]  # memory of a GPU of each stage, at the moments that may be its fullest
+    deviation: float  # standard deviation of the logarithm of kernels' time
+    link_deviation: float
+    host_deviation: float
+    energy: Energy | None = None  # of all GPUs; None where the specification states no power
+
+    @property
+    def device(self) -> Device:
+        """Of each GPU."""
+        return self.machine.device
+
+    @property
+    def graph_name(self) -> str:
+        """What the workload is called."""
+        return self.decoder.name
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sequences of the whole step, and tokens of each."""
+        return {"batch": self.batch, "seq": self.seq}
+
+    @property
+    def peak_flops(self) -> float:
+        """FLOP/s of a GPU's dense products, by the datasheet, in the format that is multiplied."""
+        peaks = {str(name): float(peak) for name, peak in self.device.matrix_peak.items()}
+        word = {"bfloat16": "bf16", "float16": "fp16"}.get(self.recipe.dtype.value, "fp32")
+        return peaks.get("fp8" if self.recipe.fp8 else word, 0.0)
+
+    @property
+    def stages(self) -> tuple[Accounts, ...]:
+        """Memory of a GPU of each stage, at its fullest moment."""
+        return tuple(max(course, key=lambda one: one.allocated) for course in self.courses)
+
+    @property
+    def memory(self) -> Accounts:
+        """Of the GPU that needs most."""
+        return self.stages[self.fullest]
+
+    def memory_verdict(self, level: float = 0.9) -> Verdict:
+        """That of this GPU, see `Accounts.verdict`. Raises ValueError for a level outside (0, 1)."""
+        return self.memory.verdict(level)
+
+    @property
+    def fullest(self) -> int:
+        """The stage of the GPUs that need most, from 0."""
+        stages = self.stages
+        return max(range(len(stages)), key=lambda k: stages[k].allocated)
+
+    @property
+    def fullest_gpus(self) -> range:
+        """Their numbers."""
+        return self._gpus_of(self.fullest)
+
+    def _gpus_of(self, stage: int) -> range:
+        """Stages are the outermost groups."""
+        plane = self.gpus // self.layout.pipeline
+        return range(stage * plane, (stage + 1) * plane)
+
+    @property
+    def total_s(self) -> float:
+        """Wall time of the step."""
+        return sum(self.terms.values())
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all GPUs together."""
+        return self.batch * self.seq / self.total_s
+
+    @property
+    def model_flop(self) -> float:
+        """FLOP that the model asks for: 6 · N · tokens + 12 · layers · width · seq · tokens / 2 (causal).
+
+        N are the numbers of the matrices that a token passes, the output's included and the embedding's table not;
+        width is that of all heads together. Forward and backward; nothing that is computed again.
+        """
+        return self.batch * self.seq * _flop_per_token(self.decoder, self.seq)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilization: model FLOP / (time · GPUs · peak) (Chowdhery et al. 2022, appendix B)."""
+        return self._utilization(self.model_flop)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilization: with what is computed again (Korthikanti et al. 2022, section 6.3)."""
+        attention = self.batch * self.seq * _attention_flop(self.decoder, self.seq)
+        again = {"none": 0.0, "selective": attention, "full": self.model_flop}[self.recipe.recompute]
+        return self._utilization(self.model_flop + again / 3)
+
+    def _utilization(self, flop: float) -> float:
+        return flop / (self.total_s * self.gpus * self.peak_flops) if self.peak_flops else 0.0
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Bounds in seconds that hold the true time with this probability, by the spreads of kernels, links and host,
+        of the load of experts that GPUs share out, and of programs (`step.bounds`).
+
+        Raises ValueError for a level outside (0, 1).
+        """
+        total = self.total_s
+        sent = sum(self.terms.get(name, 0.0) for name in SENT) / total
+        host = self.terms.get("overhead", 0.0) / total
+        load = _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
+        shares = {
+            "kernels": (1 - sent - host) * self.deviation, "links": sent * self.link_deviation,
+            "host": host * self.host_deviation, "experts": (1 - sent - host) * load,
+            "program": SOURCES["decoder training"],
+        }  # fmt: skip
+        return (total * Estimate(seconds=1.0, shared=shares)).interval(level)
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """How far such predictions were off where they were judged."""
+        return accuracy_of("decoder training", self.device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        courses = [{one.moment: one.to_dict() for one in course} for course in self.courses]
+        ends = [{"first_gpu": gpus[0], "last_gpu": gpus[-1]} for gpus in map(self._gpus_of, range(len(courses)))]
+        return common_document(self, self.terms) | {
+            "model": self.decoder.name, "parameters": self.decoder.parameters, "layout": str(self.layout),
+            "recipe": self.recipe.name, "recompute": self.recipe.recompute, "offload_layers": self.recipe.offload,
+            "seq": self.seq, "micro_batches": self.pieces, "interval_s": list(self.interval()),
+            "tokens_per_s": self.tokens_per_s, "memory": self.memory.to_dict(),
+            "fullest": {"stage": self.fullest, **ends[self.fullest]},
+            "stages": [{**own, "moments": moments} for own, moments in zip(ends, courses, strict=True)],
+            "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        flop, byte = partial(format_quantity, unit="flop"), partial(format_quantity, unit="byte", binary=True)
+        memory = self.memory
+        accounts = {name: value for name, value in memory.to_dict().items() if name not in ("fits", "probability")}
+        what = f"{self.decoder.name}, {self.batch} × {self.seq} tokens on {self.gpus} GPUs of {self.cluster.name}"
+        used = "memory: " + ", ".join(f"{name} {byte(value)}" for name, value in accounts.items() if value)
+        layout = f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}"
+        layout += f", {self.recipe.offload} layers' activations on the CPU" if self.recipe.offload else ""
+        if not memory.fits:
+            need = too_large(memory.reserved, memory.beside, memory.capacity)
+            advice = "split or recompute more, take more GPUs, or search the layouts that fit (--search)"
+            return "\n".join([f"{what}: does not fit: {need} a GPU", layout, used, self._verdict(), f"to do: {advice}"])
+        return "\n".join([
+            f"{what}: {took(self)}, {self.tokens_per_s:,.0f} tokens/s",
+            layout,
+            f"MFU {self.mfu:.1%} = {flop(self.model_flop)} of the model / (step · {self.gpus} · "
+            f"{flop(self.peak_flops)}/s); HFU {self.hfu:.1%}",
+            f"time: {named(self.terms)}",
+            used,
+            self._verdict(),
+            *drawn_and_judged(self, [self.accuracy]),
+        ])  # fmt: skip
+
+    @property
+    def memory_text(self) -> str:
+        """Memory by the GPUs of each stage, at each moment that may be its fullest."""
+        return "\n".join(
+            told(gpus_named(self._gpus_of(k)), {one.moment: one.parts() for one in course})
+            for k, course in enumerate(self.courses)
+        )
+
+    def _verdict(self) -> str:
+        """Which GPUs are fullest, and how likely they are to have room."""
+        where = gpus_named(self.fullest_gpus)
+        stages, memory = self.stages, self.memory
+        stage = f", stage {self.fullest + 1} of {len(stages)}" if len(stages) > 1 else ""
+        others = [
+            f"stage {k + 1}: {format_bytes(stages[k].allocated)}" for k in {0, len(stages) - 1} - {self.fullest}
+        ]  # fmt: skip
+        held = ", ".join([f"{format_bytes(memory.allocated)} allocated when {memory.moment}", *others])
+        return f"fullest: {where}{stage}; {memory.probability:.0%} that it fits; {held}"
+
+
+#: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were
+#: trained with room for 1.25 times the mean (Fedus et al. 2021, "Switch Transformers", section 2.2). Not fitted.
+LOAD = math.log(1.25)
+
+
+def _expert_share(d: Decoder) -> float:
+    own = 6.0 * d.layers * (3 if d.gated else 2) * d.hidden * d.ffn * d.experts_per_token
+    return own / _flop_per_token(d, 0) if d.experts else 0.0
+
+
+def _flop_per_token(d: Decoder, seq: int) -> float:
+    matrices = 3 if d.gated else 2
+    attention = d.hidden * d.head_dim * (2 * d.heads + 2 * d.kv_heads)
+    network = matrices * d.hidden * (d.ffn * max(1, d.experts_per_token) + d.shared_ffn) + d.hidden * d.experts
+    numbers = d.layers * (attention + network) + d.vocab * d.hidden
+    return 6.0 * numbers + _attention_flop(d, seq)
+
+
+def _attention_flop(d: Decoder, seq: int) -> float:
+    return 12.0 * d.layers * d.heads * d.head_dim * seq / 2

@@ -61,7 +61,6 @@ def cut_by_context(graph: Graph, parts: int, way: str, batch: int) -> Graph:
 
 
 def _length_of(graph: Graph) -> int:
-    """Tokens of a sequence."""
     found = {int(p.op.inputs[0].shape[2]): p.op for p in graph.priced if is_attention(p.op)}
     if not found:
         raise InputError(
@@ -79,8 +78,6 @@ def _length_of(graph: Graph) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cutter:
-    """Tensors and ops of a device."""
-
     parts: int
     lengths: Sequence[int]  # of axes that are cut: tokens of the batch, of a sequence
     batch: int
@@ -96,7 +93,6 @@ class _Cutter:
         return divided_along(spec, axes[0], self.parts) if axes else spec
 
     def part(self, p: PricedOp) -> PricedOp:
-        """An op on a device's tokens."""
         op = p.op
         if op.phase is Phase.OPTIMIZER:
             return p
@@ -217,7 +213,6 @@ def ring_attention(own: PricedOp, whole: PricedOp, parts: int) -> list[PricedOp]
 
 
 def _merged(op: Op, j: int, given: tuple[TensorSpec, ...], made: tuple[TensorSpec, ...]) -> PricedOp:
-    """A block's result, scaled, and the sum before it."""
     added = replace(op, name=f"{op.name} sum {j}", kind="aten.add", inputs=given, outputs=made, attrs=nothing())
     numel = sum(int(spec.numel) for spec in made)
     cost = Cost(vector_flop=_MERGE_FLOP * numel, read_bytes=bytes_of(given), write_bytes=bytes_of(made))

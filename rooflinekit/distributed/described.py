@@ -10,11 +10,10 @@ from itertools import chain, product
 from types import MappingProxyType
 from typing import Any
 
-from rooflinekit.distributed.accounts import Accounts, Offload, weight_itemsize, workspace_of
+from rooflinekit.distributed.accounts import Accounts, Offload, TrainingStep, weight_itemsize, workspace_of
 from rooflinekit.distributed.groups import Groups, Setting
 from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
-from rooflinekit.distributed.prediction import TrainingStep
 from rooflinekit.distributed.products import Part
 from rooflinekit.distributed.queues import HostCopy, HostWait, Item, Pace, Work, run_devices, sent_item
 from rooflinekit.distributed.records import RECOMPUTES, Layout, Recipe
@@ -451,5 +450,4 @@ def candidates(decoder: Decoder, place: Setting, batch: int, seq: int) -> Iterat
 
 
 def _powers(most: int) -> list[int]:
-    """1, 2, 4 … up to a number."""
     return [2**k for k in range(most.bit_length()) if 2**k <= most]

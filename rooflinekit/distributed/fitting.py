@@ -87,7 +87,6 @@ class Fitting(FirstLine):
 
     @cached_property
     def _ranked(self) -> list[Trial]:
-        """The fastest first."""
         return sorted(self.trials, key=lambda trial: trial.prediction.total_s)
 
     @property
@@ -253,7 +252,6 @@ def _largest(trial: Trial, setting: Setting, name: str) -> int:
 
 
 def _just_fitting(trial: Trial, setting: Setting) -> Iterator[Trial]:
-    """A combination with activations saved, computed again or sent away so that it just fits."""
     p = trial.prediction
     predict = cache(lambda savers: plan(trial.graph, setting, p.strategy, savers=savers))
     for found in choices(p.savers, p, predict):
@@ -346,7 +344,6 @@ def _worth(plain: ParallelPrediction) -> list[str]:
 
 
 def _seconds(p: Prediction) -> dict[str, float]:
-    """Of the kernels of each op, by its name."""
     spans = iter(p.spans)
     return {
         issue.op.name: sum(next(spans).timing.total_s for _ in issue.kernels)
@@ -456,7 +453,6 @@ def _step(savers: Savers, autocast: DType | None) -> Iterator[_Part]:
 
 
 def _head(p: ParallelPrediction, autocast: DType | None) -> str:
-    """The docstring: what was predicted, and what is to be done by hand."""
     words = ", ".join([f"autocast {autocast}"] * bool(autocast) + [str(p.savers)] * (p.savers != Savers())) or "none"
     by_hand = [
         (p.savers.eight_bit, "The optimizer keeps its state in 8 bits: bitsandbytes.optim.AdamW8bit, for one."),
@@ -503,7 +499,6 @@ def _saved(graph: Graph, blocks: Sequence[str], save: Sequence[str]) -> dict[str
 
 
 def _literal(saved: dict[str, dict[str, list[int]]]) -> str:
-    """By block a line, its calls as sets."""
     rows = [
         f"    {json.dumps(block)}: {{"
         + ", ".join(f'{json.dumps(kind)}: {{{", ".join(map(str, calls))}}}' for kind, calls in kinds.items())

@@ -116,7 +116,6 @@ def setting_of(
 
 
 def _numbers_of(cluster: Cluster, gpus: object) -> tuple[int, ...]:
-    """So many devices from the first, or these."""
     count = whole(gpus)
     listed = isinstance(gpus, Iterable) and not isinstance(gpus, str) and getattr(gpus, "shape", None) != ()
     given = gpus if isinstance(gpus, Iterable) and listed else ()

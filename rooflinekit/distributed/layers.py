@@ -247,7 +247,6 @@ class Layers(Products):
         return self.linear(y, "output", d.hidden, after_reduce=True)
 
     def _apart(self, x: TensorSpec) -> TensorSpec:
-        """Heads of a product of their own."""
         b, seq, dim = self.part.layout.micro_batch, self.part.length, self.part.decoder.head_dim
         return self.tape.view(x, b, int(x.shape[-1]) // dim, seq, dim, calls=2)
 
@@ -330,7 +329,6 @@ class Layers(Products):
 
     @property
     def _keys_bytes(self) -> float:
-        """Of a context group's keys and values."""
         part = self.part
         return 2.0 * 2 * part.layout.micro_batch * part.seq * part.kv_heads * part.decoder.head_dim
 

@@ -205,14 +205,12 @@ def _numbered(graph: Graph) -> dict[str, dict[int, list[int]]]:
 
 
 def _signature(graph: Graph, path: str, number: int, places: list[int]) -> tuple[object, ...]:
-    """What equal modules have in common."""
     own = f"{path}.{number}".lstrip(".")
     ops = [graph.priced[i].op for i in places]
     return tuple((op.module.removeprefix(own), op.kind, tuple(tuple(s.shape) for s in op.inputs)) for op in ops)
 
 
 def _listed(graph: Graph, path: str, members: dict[int, int | None], owners: Mapping[str, str]) -> Mixture:
-    """The mixture of modules at a path; `owners` of all parameters."""
     experts: dict[str, int] = {}  # of the parameters that they read
     for i, expert in members.items():
         read = graph.priced[i].op.read
@@ -224,7 +222,6 @@ def _listed(graph: Graph, path: str, members: dict[int, int | None], owners: Map
 
 
 def _is_a_chain(graph: Graph, members: Mapping[int, int | None]) -> bool:
-    """Whether one of the modules reads what another one has made."""
     makers = {
         spec.memory: k for i, k in members.items() if graph.priced[i].costs for spec in graph.priced[i].op.outputs
     }
@@ -232,7 +229,6 @@ def _is_a_chain(graph: Graph, members: Mapping[int, int | None]) -> bool:
 
 
 def _takes_parts(graph: Graph, found: Mixture) -> bool:
-    """Whether no rows are read by two of the modules."""
     whole = {spec.memory: int(spec.numel) for p in graph.priced for spec in p.op.outputs if p.costs}
     read: dict[str, dict[int | None, int]] = {}
     for i, spec in found.enter(graph):
@@ -377,7 +373,6 @@ class _Spreading:
             self.put.before[place] += self._exchange(place, f"{group[0]} to experts", whole, there, phase, kept)
 
     def _combine(self, mixture: Mixture, phase: Phase) -> None:
-        """What experts give back to where it came from."""
         given = mixture.leave(self.graph, phase)
         makers = {s.memory: i for i in sorted(mixture.members) for s in self.graph.priced[i].op.outputs}
         kept = mixture.count // self.parts
@@ -451,8 +446,6 @@ class _Spreading:
         return replace(found, costs=scaled(p.costs, Fraction(after, max(1, before))))
 
     def _member(self, mixture: Mixture, p: PricedOp) -> PricedOp:
-        """An op on the tokens of all devices."""
-
         def there(spec: TensorSpec) -> TensorSpec | None:
             own = self._own(spec)
             return None if own is None else self._tokens(mixture, own)
@@ -478,7 +471,6 @@ class _Spreading:
         return replace(spec, shape=tuple(shape), stride=spec.stride if turned else None)
 
     def _product(self, mixture: Mixture, before: Op, after: Op, cost: Cost) -> Cost:
-        """Matrix products of as many more rows, and traffic by what they read and write."""
         first, second = _factors(before)  # which size counts tokens: "k" where it multiplies no weights
         size = "m" if second.memory in mixture.weights else "n" if first.memory in mixture.weights else "k"
         gemms = []
@@ -497,5 +489,4 @@ class _Spreading:
 
 
 def _bytes(specs: Sequence[TensorSpec]) -> int:
-    """Of all of them, each once."""
     return sum(int(spec.bytes) for spec in {spec.name: spec for spec in specs}.values())

@@ -215,7 +215,6 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
 
 
 def _items(ran: Sequence[Timing | Op], cpu_s: float) -> Sequence[Work | Op]:
-    """A part that ran; kernels between collectives in one."""
     items: list[Work | Op] = []
     for _, group in groupby(ran, type):
         own = list(group)

@@ -106,9 +106,7 @@ def run_pipeline(
 
 
 def pieces_under_way(slots: Sequence[Slot]) -> list[int]:
-    """While each task runs, the pieces whose forward the device has begun and whose backward it has not ended, of all
-    its stages.
-    """
+    """While each task runs, the pieces begun forward and not ended backward on the device, of all its stages."""
     begun = accumulate(-1 if slot.task.backward else 1 for slot in slots)
     return [count + slot.task.backward for count, slot in zip(begun, slots, strict=True)]
 

@@ -95,7 +95,6 @@ class _Alone:
 
     @cached_property
     def each(self) -> dict[str, Prediction]:
-        """On each kind of device, by name."""
         machines = _kinds(self.setting, self.setting.numbers).values()
         return {machine.name: self.setting.predict(self.graph, machine) for machine in machines}
 
@@ -213,10 +212,7 @@ def _groups_and_way(strategy: Strategy) -> tuple[Mesh, DDP | FSDP | DataParallel
 
 
 def _cut(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, samples: int) -> Spread:
-    """The device's part of a copy's step, of one piece of so many samples.
-
-    Raises InputError for samples and for combinations that cannot be.
-    """
+    """The device's part of a copy's step, of one piece of so many samples. Raises InputError for what cannot be."""
     copies, pieces = mesh.copies(setting.gpus), mesh.pieces * savers.accumulate
     if samples % pieces:
         raise InputError(
@@ -259,9 +255,7 @@ def _agreeing(
 
 
 def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, samples: int) -> Plan:
-    """What each stage runs of a piece of a copy's samples. The model is cut by what the slowest device of each stage
-    takes.
-    """
+    """What each stage runs of a piece of a copy's samples, cut by what the slowest device of each stage takes."""
     graph = _cut(graph, setting, mesh, savers, samples).graph
     if savers.accumulate > 1:
         raise InputError("a pipeline splits its batch into microbatches; give microbatches instead of accumulate")
@@ -273,7 +267,6 @@ def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, sampl
     graphs = stages_of(graph, stage_of_blocks([slowest[k % mesh.pipeline] for k in range(parts)]), parts)
 
     def chunk(k: int, machine: Machine) -> Chunk:
-        """A stage on a device: a step of two pieces, where there are more than one."""
         own, pieces = Spread(graph=graphs[k], gradients=frozenset()), min(2, mesh.pieces)
         step = _agreeing(own, setting, machine, mesh, replace(savers, accumulate=pieces))
         p = setting.predict(step, machine, _nccl_bytes(step, groups, "pipe"))

@@ -1,39 +1,35 @@
-"""One step on several devices: how long, why, what memory it needs; of a traced network, and of a described decoder."""
+"""One step of a traced network on several devices: how long, why, what memory it needs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rooflinekit.distributed import held
 from rooflinekit.distributed.queues import DeviceRun, Message
-from rooflinekit.distributed.records import Layout, Recipe, Savers, Strategy
+from rooflinekit.distributed.records import Savers, Strategy
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
-from rooflinekit.hardware.device import Device
 from rooflinekit.ir import notebook
-from rooflinekit.model.estimate import Estimate, around, deviations
+from rooflinekit.ir.op import Phase
+from rooflinekit.model.estimate import around, deviations
 from rooflinekit.model.families import of_the_step
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
 from rooflinekit.step.energy import Draws, Energy, Member, energy_together
 from rooflinekit.step.labels import MEANING
-from rooflinekit.step.memory import MemoryUse, too_large
-from rooflinekit.step.memory_course import Moment
+from rooflinekit.step.memory import STANDING, MemoryUse
+from rooflinekit.step.memory_course import Moment, memory_course
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import precision
 from rooflinekit.step.verdict import Verdict, verdict_in, verdict_of
 from rooflinekit.units import format_bytes, format_quantity
-
-if TYPE_CHECKING:
-    from rooflinekit.distributed.accounts import Accounts
-    from rooflinekit.serving.decoder import Decoder
 
 #: Of what a step computes the part beside which gradients are sent: a product's backward is two of its three.
 _BACKWARD = 2 / 3
@@ -52,7 +48,7 @@ class Share:
     terms: Mapping[str, float]  # seconds; they add up to `total_s`
     memory: MemoryUse
     further: tuple[Prediction, ...] = ()  # of a device's other virtual stages
-    kept: held.Kept | None = None  # of a pipeline's stage
+    kept: Kept | None = None  # of a pipeline's stage
     kernels_j: Mapping[str, float] | None = None  # joules by part, beside idling; None where no power is stated
 
     @property
@@ -62,8 +58,8 @@ class Share:
 
     @property
     def course(self) -> tuple[Moment, ...]:
-        """What the device holds over the step, see `held.course_of`."""
-        return held.course_of((self.prediction, *self.further), self.run, self.kept)
+        """What the device holds over the step, see `course_of`."""
+        return course_of((self.prediction, *self.further), self.run, self.kept)
 
     def to_dict(self) -> dict[str, Any]:
         """Terms and memory, ready for JSON."""
@@ -73,7 +69,7 @@ class Share:
             "total_s": self.total_s, "terms": dict(self.terms),
             **{name: getattr(self.memory, name) for name in accounts},
             "verdict": self.memory_verdict().to_dict(),
-            "memory_over_time": held.document(self.course, self.total_s),
+            "memory_over_time": document(self.course, self.total_s),
         }  # fmt: skip
 
     def memory_verdict(self, level: float = 0.9) -> Verdict:
@@ -90,8 +86,8 @@ class Share:
     def memory_text(self) -> str:
         """What it holds at the fullest moment of each phase, over time, and how likely it is that it fits."""
         course = self.course
-        moments = {f"{phase} at {one.alive.op}": one.alive.bytes_of for phase, one in held.fullest_of(course).items()}
-        return f"{held.told(_named(self.numbers), moments, course, self.total_s)}\n  {self.memory_verdict()}"
+        moments = {f"{phase} at {one.alive.op}": one.alive.bytes_of for phase, one in fullest_of(course).items()}
+        return f"{told(gpus_named(self.numbers), moments, course, self.total_s)}\n  {self.memory_verdict()}"
 
     def __str__(self) -> str:
         memory, fits = format_bytes(self.memory.peak_bytes), "fit" if self.memory.fits else "do not fit"
@@ -193,7 +189,6 @@ class ParallelPrediction(Draws):
 
     @staticmethod
     def _parts(p: Prediction) -> int:
-        """How many times forward is run: the parts of an accumulated batch."""
         marks = {op.name.rpartition(" of part ")[2] for op in p.graph.ops if " of part " in op.name}
         return 1 + len(marks)
 
@@ -254,7 +249,7 @@ class ParallelPrediction(Draws):
     @property
     def memory_text(self) -> str:
         """Memory by devices, at the fullest moment of each phase and over time; and which of them is the fullest."""
-        most = f"the fullest: {_named(self.fullest.numbers)}"
+        most = f"the fullest: {gpus_named(self.fullest.numbers)}"
         return "\n".join([*(share.memory_text for share in self.shares), *([most] if self.shares[1:] else [])])
 
     @property
@@ -311,7 +306,6 @@ class ParallelPrediction(Draws):
         return around(self.total_s, computing, others, (low, high))
 
     def _with_links(self, slower: float) -> float:
-        """Seconds of the step with links that are slower by a factor."""
         busy_s, exposed_s, contention_s = self.communication_s, self.exposed_s, self.slowest.terms["contention"]
         computing_s = self.total_s - exposed_s - contention_s
         beside_s = max(busy_s - exposed_s, _BACKWARD * computing_s)
@@ -326,7 +320,7 @@ class ParallelPrediction(Draws):
         return common_document(self, self.terms()) | {name: getattr(self, name) for name in names} | {
             "model": self.graph_name, "strategy": {"name": type(self.strategy).__name__, **asdict(self.strategy)},
             "savers": asdict(self.savers), "low_s": low, "high_s": high, "collectives_s": dict(self.message_terms),
-            "fullest": list(self.fullest.numbers), "fullest_name": _named(self.fullest.numbers),
+            "fullest": list(self.fullest.numbers), "fullest_name": gpus_named(self.fullest.numbers),
             "devices": [share.to_dict() for share in self.shares],
             "accuracy": [one.to_dict() for one in self.accuracy], "notes": list(self.notes),
         }  # fmt: skip
@@ -355,10 +349,10 @@ class ParallelPrediction(Draws):
         found = []
         if len(self.shares) > 1:
             memory, last = self.fullest.memory, self.shares[-1]
-            text = f"fullest: {_named(self.fullest.numbers)}, {self.memory_verdict().probability:.0%} that it fits; "
-            text += f"{memory.needed_share:.0%} of its memory, {format_bytes(memory.peak_bytes)} allocated"
+            text = f"fullest: {gpus_named(self.fullest.numbers)}, {self.memory_verdict().probability:.0%} that it fits"
+            text += f"; {memory.needed_share:.0%} of its memory, {format_bytes(memory.peak_bytes)} allocated"
             if last is not self.fullest:
-                text += f", {_named(last.numbers)}: {format_bytes(last.memory.peak_bytes)}"
+                text += f", {gpus_named(last.numbers)}: {format_bytes(last.memory.peak_bytes)}"
             found.append(text)
         return [*found, *drawn_and_judged(self, self.accuracy), *(f"note: {note}" for note in self.notes)]
 
@@ -393,8 +387,8 @@ class ParallelPrediction(Draws):
 _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")
 
 
-def common_document(step: ParallelPrediction | TrainingStep, terms: Mapping[str, float]) -> dict[str, Any]:
-    """What all such steps tell, ready for JSON."""
+def common_document(step: Any, terms: Mapping[str, float]) -> dict[str, Any]:
+    """What a ParallelPrediction and a TrainingStep tell alike, ready for JSON."""
     return {
         **{name: getattr(step, name) for name in ("gpus", "batch", "total_s", "mfu", "hfu")},
         "cluster": step.cluster.name, "terms": dict(terms), "verdict": step.memory_verdict().to_dict(),
@@ -402,13 +396,13 @@ def common_document(step: ParallelPrediction | TrainingStep, terms: Mapping[str,
     }  # fmt: skip
 
 
-def took(step: ParallelPrediction | TrainingStep) -> str:
+def took(step: Any) -> str:
     """How long, and its interval."""
     low, high = step.interval()
     return f"{_s(step.total_s)} ({_s(low)} to {_s(high)})"
 
 
-def drawn_and_judged(step: ParallelPrediction | TrainingStep, accuracy: Iterable[Accuracy | None]) -> list[str]:
+def drawn_and_judged(step: Any, accuracy: Iterable[Accuracy | None]) -> list[str]:
     """A line on energy, where power is stated, and on each accuracy that is known."""
     drawn = [] if step.energy is None else [step.energy.line(step.interval())]
     return drawn + [f"judged: {one}" for one in accuracy if one is not None]
@@ -423,7 +417,7 @@ def _s(seconds: float) -> str:
     return format_quantity(seconds, "s")
 
 
-def _named(gpus: Sequence[int]) -> str:
+def gpus_named(gpus: Sequence[int]) -> str:
     """Numbers of GPUs in words: "GPU 3", "GPUs 0 to 7", "GPUs 0, 4"."""
     if len(gpus) == 1:
         return f"GPU {gpus[0]}"
@@ -432,220 +426,96 @@ def _named(gpus: Sequence[int]) -> str:
     return f"GPUs {', '.join(map(str, gpus))}"
 
 
-# A decoder's training step: time by cause, memory by account, utilization.
+# What a device holds over a traced step, by account: task by task where it is a pipeline's stage.
 
 
-#: Terms that are waits for links.
-SENT = ("tensor", "context", "expert", "copies", "contention", "offload")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a stage keeps of the pieces of its batch."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TrainingStep(Draws):
-    """One step of `batch` sequences of `seq` tokens. All times are seconds."""
-
-    decoder: Decoder
-    layout: Layout
-    recipe: Recipe
-    cluster: Cluster
-    machine: Machine  # of each GPU
-    gpus: int
-    batch: int
-    seq: int
-    pieces: int  # micro-batches of a copy
-    terms: Mapping[str, float]  # they add up to `total_s`
-    courses: tuple[tuple[Accounts, ...], ...]  # memory of a GPU of each stage, at the moments that may be its fullest
-    deviation: float  # standard deviation of the logarithm of kernels' time
-    link_deviation: float
-    host_deviation: float
-    energy: Energy | None = None  # of all GPUs; None where the specification states no power
+    piece_bytes: int  # from a piece's forward to its backward
+    under_way: tuple[tuple[float, Phase, int], ...]  # of each task: when it begins, its phase, pieces then under way
+    fullest: int  # of its chunks the one that needs most while it computes
+    beside: Mapping[str, int]  # by account: what the other chunks have standing, and the inputs of further pieces
 
     @property
-    def device(self) -> Device:
-        """Of each GPU."""
-        return self.machine.device
-
-    @property
-    def graph_name(self) -> str:
-        """What the workload is called."""
-        return self.decoder.name
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Sequences of the whole step, and tokens of each."""
-        return {"batch": self.batch, "seq": self.seq}
-
-    @property
-    def peak_flops(self) -> float:
-        """FLOP/s of a GPU's dense products, by the datasheet, in the format that is multiplied."""
-        peaks = {str(name): float(peak) for name, peak in self.device.matrix_peak.items()}
-        word = {"bfloat16": "bf16", "float16": "fp16"}.get(self.recipe.dtype.value, "fp32")
-        return peaks.get("fp8" if self.recipe.fp8 else word, 0.0)
-
-    @property
-    def stages(self) -> tuple[Accounts, ...]:
-        """Memory of a GPU of each stage, at its fullest moment."""
-        return tuple(max(course, key=lambda one: one.allocated) for course in self.courses)
-
-    @property
-    def memory(self) -> Accounts:
-        """Of the GPU that needs most."""
-        return self.stages[self.fullest]
-
-    def memory_verdict(self, level: float = 0.9) -> Verdict:
-        """Of that GPU: bytes allocated, reserved and of the process, with bounds, and how likely it is that they fit.
-
-        Raises ValueError for a level outside (0, 1).
-        """
-        return self.memory.verdict(level)
-
-    @property
-    def fullest(self) -> int:
-        """The stage of the GPUs that need most, from 0."""
-        stages = self.stages
-        return max(range(len(stages)), key=lambda k: stages[k].allocated)
-
-    @property
-    def fullest_gpus(self) -> range:
-        """Their numbers."""
-        return self._gpus_of(self.fullest)
-
-    def _gpus_of(self, stage: int) -> range:
-        """Stages are the outermost groups."""
-        plane = self.gpus // self.layout.pipeline
-        return range(stage * plane, (stage + 1) * plane)
-
-    @property
-    def total_s(self) -> float:
-        """Wall time of the step."""
-        return sum(self.terms.values())
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Of all GPUs together."""
-        return self.batch * self.seq / self.total_s
-
-    @property
-    def model_flop(self) -> float:
-        """FLOP that the model asks for: 6 · N · tokens + 12 · layers · width · seq · tokens / 2 (causal).
-
-        N are the numbers of the matrices that a token passes, the output's included and the embedding's table not;
-        width is that of all heads together. Forward and backward; nothing that is computed again.
-        """
-        return self.batch * self.seq * _flop_per_token(self.decoder, self.seq)
-
-    @property
-    def mfu(self) -> float:
-        """Model FLOP utilization: model FLOP / (time · GPUs · peak) (Chowdhery et al. 2022, appendix B)."""
-        return self._utilization(self.model_flop)
-
-    @property
-    def hfu(self) -> float:
-        """Hardware FLOP utilization: with what is computed again (Korthikanti et al. 2022, section 6.3)."""
-        attention = self.batch * self.seq * _attention_flop(self.decoder, self.seq)
-        again = {"none": 0.0, "selective": attention, "full": self.model_flop}[self.recipe.recompute]
-        return self._utilization(self.model_flop + again / 3)
-
-    def _utilization(self, flop: float) -> float:
-        return flop / (self.total_s * self.gpus * self.peak_flops) if self.peak_flops else 0.0
-
-    def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Bounds in seconds that hold the true time with this probability, by the spreads of kernels, links and host,
-        of the load of experts that GPUs share out, and of programs (`step.bounds`).
-
-        Raises ValueError for a level outside (0, 1).
-        """
-        total = self.total_s
-        sent = sum(self.terms.get(name, 0.0) for name in SENT) / total
-        host = self.terms.get("overhead", 0.0) / total
-        load = _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
-        shares = {
-            "kernels": (1 - sent - host) * self.deviation, "links": sent * self.link_deviation,
-            "host": host * self.host_deviation, "experts": (1 - sent - host) * load,
-            "program": SOURCES["decoder training"],
-        }  # fmt: skip
-        return (total * Estimate(seconds=1.0, shared=shares)).interval(level)
-
-    @property
-    def accuracy(self) -> Accuracy | None:
-        """How far such predictions were off where they were judged."""
-        return accuracy_of("decoder training", self.device)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        courses = [{one.moment: one.to_dict() for one in course} for course in self.courses]
-        ends = [{"first_gpu": gpus[0], "last_gpu": gpus[-1]} for gpus in map(self._gpus_of, range(len(courses)))]
-        return common_document(self, self.terms) | {
-            "model": self.decoder.name, "parameters": self.decoder.parameters, "layout": str(self.layout),
-            "recipe": self.recipe.name, "recompute": self.recipe.recompute, "offload_layers": self.recipe.offload,
-            "seq": self.seq, "micro_batches": self.pieces, "interval_s": list(self.interval()),
-            "tokens_per_s": self.tokens_per_s, "memory": self.memory.to_dict(),
-            "fullest": {"stage": self.fullest, **ends[self.fullest]},
-            "stages": [{**own, "moments": moments} for own, moments in zip(ends, courses, strict=True)],
-            "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
-        }  # fmt: skip
-
-    def __str__(self) -> str:
-        flop, byte = partial(format_quantity, unit="flop"), partial(format_quantity, unit="byte", binary=True)
-        memory = self.memory
-        accounts = {name: value for name, value in memory.to_dict().items() if name not in ("fits", "probability")}
-        what = f"{self.decoder.name}, {self.batch} × {self.seq} tokens on {self.gpus} GPUs of {self.cluster.name}"
-        used = "memory: " + ", ".join(f"{name} {byte(value)}" for name, value in accounts.items() if value)
-        layout = f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}"
-        layout += f", {self.recipe.offload} layers' activations on the CPU" if self.recipe.offload else ""
-        if not memory.fits:
-            need = too_large(memory.reserved, memory.beside, memory.capacity)
-            advice = "split or recompute more, take more GPUs, or search the layouts that fit (--search)"
-            return "\n".join([f"{what}: does not fit: {need} a GPU", layout, used, self._verdict(), f"to do: {advice}"])
-        return "\n".join([
-            f"{what}: {took(self)}, {self.tokens_per_s:,.0f} tokens/s",
-            layout,
-            f"MFU {self.mfu:.1%} = {flop(self.model_flop)} of the model / (step · {self.gpus} · "
-            f"{flop(self.peak_flops)}/s); HFU {self.hfu:.1%}",
-            f"time: {named(self.terms)}",
-            used,
-            self._verdict(),
-            *drawn_and_judged(self, [self.accuracy]),
-        ])  # fmt: skip
-
-    @property
-    def memory_text(self) -> str:
-        """Memory by the GPUs of each stage, at each moment that may be its fullest."""
-        return "\n".join(
-            held.told(_named(self._gpus_of(k)), {one.moment: one.parts() for one in course})
-            for k, course in enumerate(self.courses)
-        )
-
-    def _verdict(self) -> str:
-        """Which GPUs are fullest, and how likely they are to have room."""
-        where = _named(self.fullest_gpus)
-        stages, memory = self.stages, self.memory
-        stage = f", stage {self.fullest + 1} of {len(stages)}" if len(stages) > 1 else ""
-        others = [
-            f"stage {k + 1}: {format_bytes(stages[k].allocated)}" for k in {0, len(stages) - 1} - {self.fullest}
-        ]  # fmt: skip
-        held = ", ".join([f"{format_bytes(memory.allocated)} allocated when {memory.moment}", *others])
-        return f"fullest: {where}{stage}; {memory.probability:.0%} that it fits; {held}"
+    def most(self) -> int:
+        """Pieces under way at once."""
+        return max(count for _, _, count in self.under_way)
 
 
-#: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were
-#: trained with room for 1.25 times the mean (Fedus et al. 2021, "Switch Transformers", section 2.2). Not fitted.
-LOAD = math.log(1.25)
+def course_of(chunks: Sequence[Prediction], run: DeviceRun, kept: Kept | None) -> tuple[Moment, ...]:
+    """Moments in their order, on the clock of all devices; the largest sum is the peak of the device's memory, or less
+    where a stage's optimizer is fullest, beside which no piece is under way.
+
+    A stage has one for each task: the fullest that its chunk comes to in this phase, with what the other chunks have
+    standing, the inputs of all pieces, and what the pieces then under way keep. Its last one is the optimizer's.
+    """
+    if kept is None:
+        return memory_course(chunks[0], [span.start_s for span in run.spans])
+    fullest = fullest_of(memory_course(chunks[kept.fullest]))
+
+    def moment(start_s: float, phase: Phase, count: int) -> Moment:
+        alive, more = fullest[phase].alive, {**kept.beside, "activations": (count - 1) * kept.piece_bytes}
+        held = {name: size + more.get(name, 0) for name, size in alive.bytes_of.items()}
+        return Moment(start_s=start_s, alive=replace(alive, bytes_of=MappingProxyType(held)))
+
+    found = [moment(*task) for task in kept.under_way if task[1] in fullest]
+    end_s = max((end for _, _, end in run.slots), default=0.0)
+    return (*found, *([moment(end_s, Phase.OPTIMIZER, 1)] if Phase.OPTIMIZER in fullest else []))
 
 
-def _expert_share(d: Decoder) -> float:
-    """Of a token's FLOP outside attention's scores those of experts."""
-    own = 6.0 * d.layers * (3 if d.gated else 2) * d.hidden * d.ffn * d.experts_per_token
-    return own / _flop_per_token(d, 0) if d.experts else 0.0
+def fullest_of(course: Sequence[Moment]) -> dict[Phase, Moment]:
+    """The fullest moment of each phase."""
+    phases = dict.fromkeys(moment.alive.phase for moment in course)
+    of_phase = {phase: [moment for moment in course if moment.alive.phase is phase] for phase in phases}
+    return {phase: max(own, key=lambda moment: moment.alive.total_bytes) for phase, own in of_phase.items()}
 
 
-def _flop_per_token(d: Decoder, seq: int) -> float:
-    matrices = 3 if d.gated else 2
-    attention = d.hidden * d.head_dim * (2 * d.heads + 2 * d.kv_heads)
-    network = matrices * d.hidden * (d.ffn * max(1, d.experts_per_token) + d.shared_ffn) + d.hidden * d.experts
-    numbers = d.layers * (attention + network) + d.vocab * d.hidden
-    return 6.0 * numbers + _attention_flop(d, seq)
+#: So many stretches of a step are told apart, each by its fullest moment.
+_STRETCHES = 48
+_LEVELS = " ▁▂▃▄▅▆▇█"
 
 
-def _attention_flop(d: Decoder, seq: int) -> float:
-    """Of a token, by scores and the sums that they weigh, forward and backward."""
-    return 12.0 * d.layers * d.heads * d.head_dim * seq / 2
+def levels(course: Sequence[Moment], end_s: float) -> list[int]:
+    """Bytes at the fullest moment of equal stretches of the step; before the first moment what stands."""
+    before = course[0].alive.bytes_of if course else {}
+    found = [sum(before.get(account, 0) for account in STANDING)] * _STRETCHES
+    places = [min(int(s / (end_s or 1.0) * _STRETCHES), _STRETCHES - 1) for s in (*(m.start_s for m in course), end_s)]
+    for moment, (first, last) in zip(course, pairwise(places), strict=True):
+        found[first : last + 1] = [max(size, moment.alive.total_bytes) for size in found[first : last + 1]]
+    return found
+
+
+def strip(sizes: Sequence[int]) -> str:
+    """Levels as a line of blocks, the highest a full one.
+
+    >>> strip([0, 1, 50, 100])
+    ' ▁▄█'
+    """
+    top, most = len(_LEVELS) - 1, max(sizes, default=0) or 1
+    return "".join(_LEVELS[max(int(size > 0), round(size / most * top))] for size in sizes)
+
+
+def told(
+    name: str, moments: Mapping[str, Mapping[str, float]], course: Sequence[Moment] = (), end_s: float = 0.0
+) -> str:
+    """Devices' memory in lines: at each moment the sum and what it consists of; and over time, where that is known."""
+    lines = [f"memory of {name}"]
+    for moment, held in moments.items():
+        parts = ", ".join(f"{account} {format_bytes(size)}" for account, size in held.items() if size)
+        lines.append(f"  {moment}: {format_bytes(sum(held.values()))} = {parts}")
+    if course:
+        lines.append(f"  {strip(levels(course, end_s))} over {format_quantity(end_s, 's')}")
+    return "\n".join(lines)
+
+
+def document(course: Sequence[Moment], end_s: float) -> dict[str, Any]:
+    """Ready for JSON: accounts at the fullest moment of each phase, and levels over time."""
+    moments = {
+        phase.value: {
+            "op": one.alive.op, "start_s": one.start_s, "allocated": one.alive.total_bytes,
+            **{account.replace(" ", "_"): size for account, size in one.alive.bytes_of.items()},
+        } for phase, one in fullest_of(course).items()
+    }  # fmt: skip
+    return {"moments": moments, "levels": {"stretch_s": end_s / _STRETCHES, "bytes": levels(course, end_s)}}

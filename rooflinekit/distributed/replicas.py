@@ -147,9 +147,7 @@ def _stepped(p: PricedOp, gradients: Mapping[str, TensorSpec], ranks: int) -> Pr
 
 
 def _by_block(graph: Graph, gradients: Sequence[Gradient]) -> list[list[Gradient]]:
-    """Gradients of a block together, in the order in which the last of them is there. A gradient belongs to the block
-    of the last op that makes it.
-    """
+    """Gradients by the block of the last op that makes each, in the order in which the last of a block is there."""
     found: dict[str, list[Gradient]] = {}
     for gradient in gradients:
         makers = [
@@ -404,12 +402,10 @@ def _cuts(ops: Sequence[tuple[int, Op]], sizes: Mapping[str, int], first: int, l
 
 
 def _prepares(op: Op) -> bool:
-    """Whether it only casts, or gives another view."""
     return op.kind == "aten._to_copy" or (len(op.inputs) == 1 and op.made <= op.read)
 
 
 def _pieces(ops: Sequence[tuple[int, Op]], cuts: Sequence[int], sizes: Mapping[str, int]) -> dict[str, set[int]]:
-    """The pieces in which forward comes to a module, or to a weight."""
     found: dict[str, set[int]] = defaultdict(set)
     for i, op in ops:
         piece = sum(cut <= i for cut in cuts)

@@ -418,7 +418,6 @@ def copies_of(graph: Graph, memories: set[str], through: Callable[[PricedOp], bo
 
 
 def _with_gradients(graph: Graph) -> Iterator[tuple[TensorSpec, TensorSpec]]:
-    """Parameters with their gradients; a frozen one has none."""
     gradients = list(graph.gradients)
     for spec in graph.weights:
         if gradients and spec.role is Role.WEIGHT and tuple(spec.shape) == tuple(gradients[0].shape):

@@ -90,7 +90,6 @@ def accumulated(graph: Graph, parts: int) -> Graph:
 
 
 def _added(gradient: TensorSpec, memory: str, suffix: str) -> PricedOp:
-    """A part's gradient added to those before it."""
     size, numel = int(gradient.bytes), int(gradient.numel)
     part = replace(gradient, name=gradient.name + suffix, storage=memory)
     op = Op(
@@ -239,7 +238,6 @@ def _before_last(forward: Sequence[PricedOp], repeated: Sequence[PricedOp]) -> s
 
 
 def _again(repeated: Sequence[PricedOp], suffix: str) -> Mapping[str, str]:
-    """New names for memory that the repeated ops make, by the old ones."""
     made: dict[str, str] = {}
     given: set[str] = set()
     for p in repeated:
@@ -313,7 +311,6 @@ def host_bytes(graph: Graph) -> tuple[str, ...]:
 
 
 def _stays(graph: Graph, chosen: bool | tuple[str, ...]) -> list[_Stay]:
-    """Of each block that is chosen, in the order of forward."""
     segments, outputs = segments_of(graph), memories(graph.outputs)
     begins = [next(i for i in _inside(graph, s) if graph.priced[i].op.phase is Phase.FORWARD) for s in segments]
     last = max((i for i, p in enumerate(graph.priced) if p.op.phase is Phase.FORWARD), default=0)

@@ -14,9 +14,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from rooflinekit.distributed.groups import BATCH, Groups
-from rooflinekit.distributed.held import Kept
 from rooflinekit.distributed.pipeline import Slot, Task, balanced, pieces_under_way, run_pipeline
-from rooflinekit.distributed.prediction import TERMS, Share
+from rooflinekit.distributed.prediction import TERMS, Kept, Share
 from rooflinekit.distributed.queues import (
     Barrier,
     DeviceQueues,
@@ -91,7 +90,6 @@ def run_stages(plan: Plan) -> tuple[tuple[Share, ...], tuple[Message, ...], floa
 
 
 def _run(plan: Plan, *, free: bool) -> _Ran:
-    """The step, or the step with links that take no time."""
     devices = [{n: DeviceQueues(pace_of(own[0].prediction)) for n, own in kinds.items()} for kinds in plan.kinds]
     links = [Links(free=free) for _ in plan.kinds]
     messages: list[Message] = []
@@ -326,8 +324,6 @@ def _steps(steps: Sequence[PricedOp], share: Fraction, split: Set[str], own: Set
 
 
 def _on_share(p: PricedOp, share: Fraction, split: Set[str], own: Set[str]) -> PricedOp:
-    """An optimizer's op on a share of its work, without the weights and gradients of other stages."""
-
     def part(spec: TensorSpec) -> TensorSpec | None:
         if spec.memory in split:
             return spec if spec.memory in own else None

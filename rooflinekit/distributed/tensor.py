@@ -111,7 +111,6 @@ class _Cut:
         self.shrunk = self._shrunk()
 
     def between(self, place: int, *, columns: bool = False) -> bool:
-        """Whether an op lies between the layers of a pair; or is one of its columns."""
         return any(p.columns[0].place - columns < place < p.row.place for p in self.pairs)
 
     def _shrunk(self) -> set[str]:
@@ -180,7 +179,6 @@ class _Cut:
         )  # fmt: skip
 
     def _reduce(self, pair: Pair, k: int, put: Insertions) -> None:
-        """Once after the row's forward, once after the columns' backward."""
         priced, first = self.graph.priced, pair.columns[0]
         row = priced[pair.row.place].op
         out = row.outputs[0]
@@ -276,7 +274,6 @@ def divided(costs: Sequence[Cost], parts: int) -> tuple[Cost, ...]:
 
 
 def _thin(spec: TensorSpec, parts: int) -> TensorSpec:
-    """A tensor's part: along heads or columns, or where else it divides."""
     order = [1, *range(len(spec.shape) - 1, -1, -1)] if len(spec.shape) > 2 else range(len(spec.shape) - 1, -1, -1)
     axis = next((axis for axis in order if int(spec.shape[axis]) % parts == 0), None)
     return spec if axis is None else divided_along(spec, axis, parts)
@@ -321,8 +318,6 @@ def cut_by_tokens(graph: Graph, parts: int) -> Graph:
 
 @dataclass(slots=True)
 class _Region:
-    """What is cut by tokens. Memory is named as in the graph."""
-
     graph: Graph
     parts: int
     rows: frozenset[int]  # of pairs: how many tokens there are
@@ -368,7 +363,6 @@ class _Region:
                 self.take(i, p)
 
     def take(self, i: int, p: PricedOp) -> bool:
-        """The op as a member, if it can be one."""
         small = [spec for spec in p.op.outputs if self.axis(spec) is None]
         # a weight that is no vector, such as learned positions
         table = any(s.role is Role.WEIGHT and sum(int(size) > 1 for size in s.shape) > 1 for s in p.op.inputs)
@@ -461,7 +455,6 @@ class _Region:
             put.after[made].append(sent_by(op, key, "all-reduce", "tensor", size_bytes=size))
 
     def _whole(self, memory: str) -> TensorSpec:
-        """What an op of the graph makes."""
         return next(spec for spec in self.graph.priced[self.places[memory]].op.outputs if spec.memory == memory)
 
     def _leave(self, put: Insertions, outside: dict[Phase, dict[str, TensorSpec]], since: dict[str, int]) -> None:

@@ -164,7 +164,6 @@ def _not_described(what: str) -> InputError:
 
 
 def _numbers(config: Mapping[str, Any]) -> dict[str, int]:
-    """Numbers by field; those that follow from others included."""
     found = {field: next((config[k] for k in keys if config.get(k)), None) for field, keys in _CALLED.items()}
     for name, value in found.items():
         if value is not None:
@@ -195,7 +194,6 @@ def _times_hidden(config: Mapping[str, Any], hidden: int) -> int | None:
 
 
 def _latent_of(config: Mapping[str, Any]) -> dict[str, int]:
-    """Latent attention, as DeepSeek's families call its numbers."""
     if not config.get("kv_lora_rank"):
         return {}
     found = {key: config.get(key) for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
@@ -208,7 +206,6 @@ def _latent_of(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _dense_of(config: Mapping[str, Any], found: Mapping[str, int]) -> dict[str, int]:
-    """Layers without experts before those with them."""
     dense = config.get("first_k_dense_replace")
     if not dense or "experts" not in found:
         return {}
@@ -283,7 +280,6 @@ def _weight_only(bits: object, method: str) -> str:
 
 
 def _eight_bits(block: object, *, dynamic: bool) -> str:
-    """FP8 as transformers writes it: in blocks of 128 × 128, or with a scale for all."""
     if not block:
         return "fp8-dynamic" if dynamic else "fp8"
     if block != [128, 128]:
@@ -292,7 +288,6 @@ def _eight_bits(block: object, *, dynamic: bool) -> str:
 
 
 def _compressed(found: Mapping[str, Any]) -> str:
-    """The first group of layers: what its weights and its activations are."""
     groups = found.get("config_groups")
     group = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
     weights = group.get("weights") if isinstance(group, Mapping) else None

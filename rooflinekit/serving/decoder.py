@@ -101,7 +101,6 @@ class Decoder:
             )
 
     def _check_fields(self) -> None:
-        """Each by itself."""
         check_format("decoder: weights", self.weights, WEIGHT_FORMATS)
         for name, words in (("norm", ("rms", "layer")), ("positions", ("rotary", "learned", "alibi", "none"))):
             if getattr(self, name) not in words:
@@ -187,9 +186,7 @@ class Decoder:
         return max(1, self.kv_heads // tp)
 
     def check_tp(self, tp: int, ep: int = 1, dp: int = 1) -> None:
-        """Raises InputError where the layers cannot be cut into `tp` equal parts, their experts into `ep` over dp · tp
-        GPUs.
-        """
+        """Raises InputError where layers do not cut into `tp` equal parts, or experts into `ep` over dp · tp GPUs."""
         for name, value in (("tp", tp), ("ep", ep), ("dp", dp)):
             check_number(name, value, 1)
         if dp > 1 and not self.experts:

@@ -123,7 +123,6 @@ class _Replay:
     held: int = 0  # steps for which prompts have waited for further ones
 
     def step(self) -> None:
-        """The next step, or several of one kind."""
         self.arrive()
         if not (self.waiting or self.part or self.running):
             self.receive_until(max(self.now, self.queued_s()))
@@ -147,7 +146,6 @@ class _Replay:
         self.end()
 
     def timed(self, read: Many[tuple[Sequence, Chunk]], going_on: int) -> tuple[int, float]:
-        """How many steps pass, and the seconds of each."""
         chunks = [chunk for _, chunk in read]
         if chunks:
             context = self.context / going_on + self.engine.given if going_on else 0.0
@@ -166,7 +164,6 @@ class _Replay:
         return count, seconds
 
     def receive_until(self, sent_s: float) -> None:
-        """Requests that are sent until then pass the front end."""
         known = self.front.queued_s
         while len(known) < len(self.requests) and self.requests[len(known)].arrival_s <= sent_s:
             self.front.receive(self.requests[len(known)])
@@ -208,7 +205,6 @@ class _Replay:
             self.join(sequence, sequence.answer.first_s)
 
     def most(self) -> float:
-        """Sequences that may run at once."""
         return self.groups * self.engine.sequences if self.engine.sequences else math.inf
 
     def grows(self) -> float:
@@ -216,7 +212,6 @@ class _Replay:
         return 0 if self.engine.reserve == "whole" else len(self.running) * self.engine.given
 
     def holds_back(self) -> bool:
-        """Whether prompts are left for further ones (`wait_steps`)."""
         able = self.held < self.engine.wait_steps and 0 < len(self.running) < self.most() and not self.part
         tokens = sum(one.to_read for one in self.waiting) if able else 0
         few = 0 < tokens < self.budget()
@@ -229,7 +224,6 @@ class _Replay:
         return self.engine.step_tokens * self.groups - beside
 
     def choose(self) -> list[tuple[Sequence, Chunk]]:
-        """Prompts that the step reads, whole or in part."""
         engine, found = self.engine, list[tuple[Sequence, Chunk]]()
         budget = self.budget()
         room = self.cache - self.used - self.grows()

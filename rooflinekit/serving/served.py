@@ -200,9 +200,7 @@ class Serving(Served):
         }
 
     def largest_batch(self, context: int | None = None) -> int:
-        """Sequences of so many tokens (by default a whole request) that the cache holds; 0 where the weights do not
-        fit.
-        """
+        """Sequences of so many tokens (None: a whole request) that the cache holds; 0 where the weights do not fit."""
         tokens = self.stream.input + self.stream.output if context is None else whole(context)
         if tokens is None or tokens < 1:
             raise InputError(f"largest_batch: expected a positive number of tokens; got {shown(context)}")

@@ -241,7 +241,6 @@ def captured(batch: int) -> int:
 
 
 def _rising(sizes: object) -> bool:
-    """Whether these are whole numbers, 1 or more, each above the one before."""
     if not isinstance(sizes, tuple | list) or None in map(whole, sizes):
         return False
     return all(low < high <= LARGEST for low, high in pairwise((0, *sizes)))

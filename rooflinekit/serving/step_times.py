@@ -98,7 +98,6 @@ class StepSums(Options):
         return dense + self._reading(chunks) + going_on
 
     def _dense(self, tokens: int) -> float:
-        """A step of so many tokens of one prompt without its attention."""
         whole, attention = self.parts("prefill", ATTENTION, batch=1, seq=tokens)
         return whole - attention
 

@@ -81,8 +81,6 @@ EXCHANGE = "exchange"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Builder:
-    """One GPU's part of a step, written on the tape."""
-
     decoder: Decoder
     tape: EngineTape
     parts: tuple[Part, ...]

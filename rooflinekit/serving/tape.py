@@ -73,7 +73,6 @@ class EngineTape(Tape):
         return y if self.adapters is None else self._adapted(x, y, name, self.adapters)
 
     def _adapted(self, x: TensorSpec, y: TensorSpec, name: str, adapters: Adapters) -> TensorSpec:
-        """The tokens of each adapter that some sequence uses through its two matrices, added to y."""
         (tokens, k), n = x.shape, y.shape[1]
         touched = touched_experts(adapters.number, 1, self.sequences)
         each = ceil_div(tokens, touched)

@@ -6,8 +6,7 @@ from command_line import Run
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.distributed.held import levels, strip, told
-from rooflinekit.distributed.prediction import Share
+from rooflinekit.distributed.prediction import Share, levels, strip, told
 from rooflinekit.ir.op import Phase
 from rooflinekit.step.memory import Alive
 from rooflinekit.step.memory_course import Moment

@@ -19,7 +19,8 @@ from rooflinekit.units import format_quantity
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rooflinekit.distributed.prediction import ParallelPrediction, TrainingStep
+    from rooflinekit.distributed.accounts import TrainingStep
+    from rooflinekit.distributed.prediction import ParallelPrediction
 
 _DAY_S = 86_400.0
 _ROUNDED = 1.005  # of a limit: more is above it
