@@ -46,6 +46,7 @@ from benchmarks.sources.tables import read_table
 from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.model.estimate import deviations
+from rooflinekit.serving.engine import Setup
 from rooflinekit.serving.served import serve_on
 from rooflinekit.serving.settings import Sums, release_of
 from rooflinekit.serving.step_times import StepTimes
@@ -212,7 +213,7 @@ def judged(
         key = (decoder.name, formats["weights"], formats["kv"], tp, formats["ep"], groups, engine.named)
         own = {"own_sums": sums == "one-shot", "release": engine.named}
         times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, **own, **formats))
-        served = serve_on(host, stream, engine, times)
+        served = serve_on(host, stream, Setup(engine=engine, times=times))
         bounds = served.interval()
         found.append({
             "model": decoder.name, "engine": row["backend"], "weights": formats["weights"], "tp": tp, "dp": groups,
@@ -260,7 +261,7 @@ def ml_energy(data: Path) -> pd.DataFrame:
             known[key] = StepTimes(decoder=decoder, machine=machine, collective_s=collective_s, **formats)
         stream = Stream(clients=round(row["avg_batch_size"]), input=_CHAT_TOKENS, output=round(row["avg_output_len"]),
                         spread=1.0, rounds=4)  # fmt: skip
-        served = serve_on(host, stream, rk.Engine(host="serial"), known[key])
+        served = serve_on(host, stream, Setup(engine=rk.Engine(host="serial"), times=known[key]))
         cpu_s = served.engine.host_s(served.running)
         kernels = [(served.decode_s - cpu_s) * bound / served.decode.total_s for bound in served.decode.interval()]
         low, high = widened((kernels[0], kernels[1] + cpu_s), served.decode_s, "per token", deviations(0.9))

@@ -91,14 +91,21 @@ def check_traced(
 
     sizes: names that have to be sizes of it; SizeError for another.
     """
-    if inputs:
-        raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
-    known = (*graph.dims, *(forced.name for forced in graph.forced))
-    check_names(sizes, known, complete=False, options=options_of(function))
+    check_sizes_of([graph], inputs, sizes, function)
     parameters = inspect.signature(function).parameters
     for name, value in options.items():
         if value is not parameters[name].default and not (name == "mode" and mode_of(value) == graph.mode):
             raise InputError(f"{name}={value!r:.60} belongs to the trace, and this Graph is traced already")
+
+
+def check_sizes_of(
+    graphs: Iterable[Graph], inputs: Sequence[Any], sizes: Iterable[str], function: Callable[..., Any]
+) -> None:
+    """Raises InputError for inputs beside Graphs, and SizeError for names that are no sizes of any."""
+    if inputs:
+        raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
+    known = {name: None for one in graphs for name in (*one.dims, *(forced.name for forced in one.forced))}
+    check_names(sizes, known, complete=False, options=options_of(function))
 
 
 def check_keywords(
@@ -112,7 +119,7 @@ def check_keywords(
     own, takes_any = _arguments(model)
     options = options_of(*functions)
     for name in given.keys() - {*own, *options, *sizes}:
-        if takes_any and not _almost(name, options):
+        if takes_any and not difflib.get_close_matches(name, options, n=1, cutoff=_ALIKE):
             continue
         called = type(model).__name__ if hasattr(model, "forward") else getattr(model, "__name__", "the model")
         known = [*own, *sizes, *sorted(options)]
@@ -159,7 +166,3 @@ def _arguments(model: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
         return (), True
     named = tuple(p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD))
     return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
-
-
-def _almost(name: str, options: Iterable[str]) -> bool:
-    return bool(difflib.get_close_matches(name, options, n=1, cutoff=_ALIKE))

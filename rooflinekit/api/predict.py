@@ -255,7 +255,9 @@ def predict(
     if isinstance(workload, Graph):
         check_traced(workload, inputs, sizes, options, predict)
     graph = graph_of(workload, inputs, {**sizes}, **options)
-    machine = machine_of(device, _constants(constants, device), power_limit, sm_clock, burst=burst)
+    if isinstance(constants, str | Path):
+        constants = load_fit(Path(constants), device)
+    machine = machine_of(device, constants, power_limit, sm_clock, burst=burst)
     return predict_graph(graph, machine, host_of(host), execution_of(execution))
 
 
@@ -290,10 +292,6 @@ def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> 
     machines = tuple(machine_of(device_of(gpu), burst=burst) for gpu in gpus)
     check_gpus(machines)
     return machines
-
-
-def _constants(given: str | Path | Calibration | None, device: Device) -> Calibration | None:
-    return given if given is None or isinstance(given, Calibration) else load_fit(Path(given), device)
 
 
 def graph_of(

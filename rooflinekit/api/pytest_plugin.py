@@ -6,7 +6,6 @@ What takes long to import is imported when the fixture is used: pytest loads thi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,8 +78,12 @@ class Step:
 
         Raises LockError for a share that is none.
         """
+        from rooflinekit.study.guard.check import Block, Checked, Limits, locked_as
+
         before = other.prediction if isinstance(other, Step) else other
-        self._hold({"time": by}, before)
+        limits = Limits.parse({"time": by}, "assert_no_slower_than")
+        block = Block(name=self.prediction.graph_name, run="", limits=limits)
+        self._tell(Checked(block=block, now=self.prediction, before=before, locked=locked_as(block, before)))
 
     def assert_unchanged(self, name: str = "", **limits: str) -> None:
         """That the step is what was locked of it in `roofline_snapshots.lock` beside the test; time may grow by 3 %.
@@ -104,13 +107,6 @@ class Step:
             return
         (found,) = check(block, lock.graph(name), [self.prediction])
         self._tell(found, _UPDATE)
-
-    def _hold(self, limits: Mapping[str, str], before: Prediction) -> None:
-        from rooflinekit.study.guard.check import Block, Checked, Limits, locked_as
-
-        block = Block(name=self.prediction.graph_name, run="", limits=Limits.parse(limits, "assert_no_slower_than"))
-        locked = locked_as(block, before)
-        self._tell(Checked(block=block, now=self.prediction, before=before, locked=locked))
 
     def _tell(self, found: Checked, accept: str = "--update") -> None:
         from rooflinekit.present.text.guard import details

@@ -80,7 +80,7 @@ def serve(
         "serve", decoder, gpu, cluster, (weights, kv), (tp, ep, dp), engine, collective_s=collective_s,
         limits=(power_limit, sm_clock), price_usd_per_hour=price_usd_per_hour,
     )  # fmt: skip
-    return serve_on(host_of(host), stream, setup.engine, setup.times, price_usd_per_hour=price_usd_per_hour)
+    return serve_on(host_of(host), stream, setup)
 
 
 @checked

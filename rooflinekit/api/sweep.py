@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from rooflinekit.api.keywords import check_keywords, inputs_of, options_of, with_named
+from rooflinekit.api.keywords import check_keywords, check_sizes_of, inputs_of, with_named
 from rooflinekit.api.measured import MeasuredStep, correction_in
 from rooflinekit.api.predict import in_base, machines_of, trace
 from rooflinekit.errors import InputError
@@ -20,7 +20,6 @@ from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of, member
 from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Mode, Release, open_names
-from rooflinekit.ir.sizes import check_names
 from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.text.progress import counting
@@ -227,10 +226,7 @@ def opened_graphs(
 
     each: dict[str, Any] = dict(workload) if isinstance(workload, Mapping) else {"": workload}
     if all(isinstance(one, Graph) for one in each.values()):
-        if inputs:
-            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
-        known = [name for one in each.values() for name in (*one.dims, *(forced.name for forced in one.forced))]
-        check_names(options, dict.fromkeys(known), complete=False, options=options_of(walk))
+        check_sizes_of(each.values(), inputs, options, walk)
         graphs, sizes = each, dict(options)
     else:
         called = {name: inputs_of(one, inputs, options) for name, one in each.items()}

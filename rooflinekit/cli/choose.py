@@ -28,6 +28,7 @@ from rooflinekit.cli.options import (
     StrategyName,
     Target,
     changes_of,
+    devices_of,
     say_notes,
 )
 from rooflinekit.cli.parse import integers, quantity_of
@@ -326,21 +327,14 @@ def search(
     requirements_of(asked, tuple(workload.lists))
     if not (workload.gpus or where.cluster):
         workload = workload.on(*offered_gpus())
-    known, currency = _hourly(prices, [*_devices(workload, where.cluster or ())])
+    devices = devices_of(workload.gpus, where.cluster or (), allow_draft=workload.allow_draft)
+    known, currency = _hourly(prices, devices)
     step = measured.step(allow_draft=workload.allow_draft)
     plan = where.plan(workload, target)
     correct = None if step is None else correction_in(plan, step)
     found = search_plan(plan, goal, asked, known, correct, currency)
     heading = workload.heading(plan.cases[0].graph)
     return Tables("search", found.to_dict, lambda: text.choices.print_found(found, heading))
-
-
-def _devices(workload: Workload, clusters: Sequence[str]) -> Iterator[rk.Device]:
-    from rooflinekit.hardware.specs import members_of
-
-    yield from workload.devices()
-    for cluster in clusters:
-        yield from members_of(rk.load_cluster(cluster))
 
 
 def _hourly(prices: Prices, devices: Sequence[rk.Device]) -> tuple[dict[str, float], str | None]:
@@ -424,7 +418,7 @@ def cost(
         raise InputError(NO_GPU)
     if cluster:
         workload.check_trains(_ONE_OF_TRAINING)
-    pricing, devices = purchase.pricing(), [*_devices(workload, cluster or ())]
+    pricing, devices = purchase.pricing(), devices_of(workload.gpus, cluster or (), allow_draft=workload.allow_draft)
     for device in devices:  # what has no price is told before the slow part
         pricing.of(device)
     say_notes(pricing, devices)

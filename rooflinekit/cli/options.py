@@ -214,6 +214,14 @@ def table_of(prices: Sequence[str]) -> PriceTable:
     return price_table(map(_priced, prices), "--price", date.today())
 
 
+def devices_of(gpus: Sequence[str], clusters: Sequence[str], *, allow_draft: bool = False) -> list[rk.Device]:
+    """The GPUs of these names, and those of the clusters."""
+    from rooflinekit.hardware.specs import members_of
+
+    alone = [rk.load_device(gpu, allow_draft=allow_draft) for gpu in gpus]
+    return alone + [device for name in clusters for device in members_of(rk.load_cluster(name))]
+
+
 def say_notes(pricing: rk.Pricing, devices: Sequence[rk.Device]) -> None:
     """Old prices and examples, on standard error. Raises InputError where --price names a GPU that is not looked at."""
     if pricing.table is not None and pricing.table.prices[0].source == "--price":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rooflinekit as rk
 from rooflinekit.cli.command import Answer, Options
-from rooflinekit.cli.options import NONE_OR_MORE, ONE_OR_MORE, Model, Named, say_notes, table_of
+from rooflinekit.cli.options import NONE_OR_MORE, ONE_OR_MORE, Model, Named, devices_of, say_notes, table_of
 from rooflinekit.errors import CapacityError, FormatError, InputError, UnitError
 from rooflinekit.present import text
 from rooflinekit.units import parse_quantity
@@ -294,18 +295,11 @@ def serve(
         [{**place, "traffic": traffic.at_rate(rate)} for place in listed for rate in asked],
         lambda options: rk.serve_traffic(decoder, **options),
     )
-    return Answer(
-        "serve-rates",
-        lambda: {"served": [one.to_dict() for one in found], "refused": [one.to_dict() for one in refused]},
-        lambda: text.serving.print_rates(found, refused),
-    )
+    return _answer("serve-rates", "served", found, refused, lambda: text.serving.print_rates(found, refused))
 
 
 def _devices(place: Place) -> Sequence[rk.Device]:
-    from rooflinekit.hardware.specs import members_of
-
-    cluster = place["cluster"]
-    return [rk.load_device(place["gpu"])] if cluster is None else members_of(rk.load_cluster(cluster))
+    return devices_of(*([one] if one is not None else [] for one in (place["gpu"], place["cluster"])))
 
 
 def _priced(listed: Sequence[Place], rates: Rates) -> list[Place]:
@@ -327,10 +321,18 @@ def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places) -> Answer:
         else:
             text.serving.print_servings(found, refused)
 
-    def fields() -> dict[str, object]:
-        return {"servings": [one.to_dict() for one in found], "refused": [one.to_dict() for one in refused]}
+    return _answer("serve", "servings", found, refused, told)
 
-    return Answer("serve", fields, told)
+
+def _answer(
+    name: str, what: str, found: Sequence[Any], refused: Sequence[Refused], told: Callable[[], object], *given: Any
+) -> Answer:
+    """given: to what each says of itself."""
+    return Answer(
+        name,
+        lambda: {what: [one.to_dict(*given) for one in found], "refused": [one.to_dict() for one in refused]},
+        told,
+    )
 
 
 def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Answer:
@@ -343,11 +345,8 @@ def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic:
         from rooflinekit.present.figures.curves import rates as drawn
 
         rk.plot.save(drawn(found[0])[0], rates.figure)
-    return Answer(
-        "serve-capacity",
-        lambda: {"capacities": [one.to_dict(load) for one in found], "refused": [one.to_dict() for one in refused]},
-        lambda: text.serving.print_capacities(found, refused, load),
-    )
+    told = partial(text.serving.print_capacities, found, refused, load)
+    return _answer("serve-capacity", "capacities", found, refused, told, load)
 
 
 def _search(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Answer:

@@ -15,7 +15,7 @@ import typer
 import rooflinekit as rk
 from rooflinekit.cli import guide
 from rooflinekit.cli.command import Answer, Command, Options, progress_line, tell
-from rooflinekit.cli.options import GPUS, HOSTS, Draft
+from rooflinekit.cli.options import GPUS, HOSTS, Draft, devices_of
 from rooflinekit.cli.parse import assumed_of, inputs_of, integer, integers, limits_of, sizes_of
 from rooflinekit.errors import InputError
 from rooflinekit.ir.inputs import mode_of
@@ -154,8 +154,7 @@ class Workload:
 
     def devices(self, names: Sequence[str] | None = None) -> list[rk.Device]:
         """The GPUs, or others that are named."""
-        listed = self.gpus if names is None else names
-        return [rk.load_device(gpu, allow_draft=self.allow_draft) for gpu in listed]
+        return devices_of(self.gpus if names is None else names, (), allow_draft=self.allow_draft)
 
     def on(self, *gpus: str) -> Workload:
         """The same on these GPUs."""
@@ -251,9 +250,12 @@ def _progress(name: str) -> Iterator[Callable[[int, str], None] | None]:
 
 
 def _workload(
-    told: Described, context: typer.Context, target: str | None, *, needs_gpu: bool, needs_input: bool,
-    many_sizes: bool, needs_sizes: bool, solved: str | None,
+    told: Described, context: typer.Context, target: str | None, solved: str | None, *, needs_gpu: bool = True,
+    needs_input: bool = True, many_sizes: bool = False, needs_sizes: bool = True,
 ) -> Workload:  # fmt: skip
+    """needs_gpu, needs_input: whether --gpu and --input have to be given. many_sizes: whether a size may be a list.
+    needs_sizes: whether each size then has to be named. solved: a size that is looked for, and need not be given.
+    """
     mode = mode_of(told.mode, "--mode")
     for option, given in (("--optimizer", told.optimizer), ("--loss", told.loss), ("--target", told.loss_target)):
         if given and mode != "training":
@@ -330,31 +332,19 @@ def _keywords(given: dict[str, rk.Input]) -> dict[str, Any]:
 
 
 def describes_workload(
-    *,
-    needs_gpu: bool = True,
-    needs_input: bool = True,
-    many_sizes: bool = False,
-    needs_sizes: bool = True,
-    solves: str | None = None,
-    training: bool = False,
+    *, solves: str | None = None, training: bool = False, **needs: bool
 ) -> Callable[[Command], Command]:
     """Decorator: the subcommand takes the options of a workload, and gets what they say as `workload`.
 
-    needs_gpu, needs_input: whether --gpu and --input have to be given. many_sizes: whether a size may be a list.
-    needs_sizes: whether each size then has to be named.
-    solves: the command's argument that names a size which is looked for, and need not be given.
-    training: whether --mode is that without being given.
+    solves: the command's argument that names a size which is looked for. training: whether --mode is that without being
+    given. needs: as of `_workload`.
     """
 
     def described_by(command: Command) -> Command:
         @functools.wraps(command)
         def with_workload(call: typer.Context, described: Described, **values: Any) -> Answer | None:
-            workload = _workload(
-                described, call, values.get("target", values.get("target_a")), needs_gpu=needs_gpu,
-                needs_input=needs_input, many_sizes=many_sizes, needs_sizes=needs_sizes,
-                solved=None if solves is None else values[solves],
-            )  # fmt: skip
-            return command(workload=workload, **values)
+            target, solved = values.get("target", values.get("target_a")), solves and values[solves]
+            return command(workload=_workload(described, call, target, solved, **needs), **values)
 
         signature = inspect.signature(command, eval_str=True)
         more = {"call": typer.Context, "described": _Training if training else Described}

@@ -400,27 +400,22 @@ def search_layouts(
         memory = max(chain.from_iterable(planner.courses()), key=lambda one: one.allocated)
         if memory.fits:
             plans.append((planner.bound_s(), memory.allocated, planner))
-    found = _worked_out(sorted(plans, key=lambda plan: plan[:2]), keep)
+    found: list[TrainingStep] = []
+    for bound, allocated, planner in sorted(plans, key=lambda plan: plan[:2]):
+        slower = sum(step.total_s <= bound for step in found)
+        beaten = any(step.total_s <= bound and step.memory.allocated <= allocated for step in found)
+        if slower >= keep and beaten:  # neither among the fastest, nor on the front of time and memory
+            continue
+        step = planner.step()
+        if step.memory.fits:
+            found.append(step)
     if not found:
         raise InputError(
             f"{decoder.name}: none of {considered} layouts fits {place.gpus} GPUs of {place.cluster.name}; choose more "
             "GPUs or a shorter sequence"
         )
-    return LayoutSearch(steps=tuple(found), considered=considered, too_large=considered - len(plans))
-
-
-def _worked_out(plans: Sequence[tuple[float, float, Planner]], keep: int) -> list[TrainingStep]:
-    """Those that can be among the fastest, or on the front of time and memory."""
-    found: list[TrainingStep] = []
-    for bound, allocated, planner in plans:
-        slower = sum(step.total_s <= bound for step in found)
-        beaten = any(step.total_s <= bound and step.memory.allocated <= allocated for step in found)
-        if slower >= keep and beaten:
-            continue
-        step = planner.step()
-        if step.memory.fits:
-            found.append(step)
-    return sorted(found, key=lambda step: step.total_s)
+    steps = tuple(sorted(found, key=lambda step: step.total_s))
+    return LayoutSearch(steps=steps, considered=considered, too_large=considered - len(plans))
 
 
 def candidates(decoder: Decoder, place: Setting, batch: int, seq: int) -> Iterator[tuple[Layout, str]]:

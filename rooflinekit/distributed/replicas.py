@@ -385,7 +385,8 @@ def _cuts(ops: Sequence[tuple[int, Op]], sizes: Mapping[str, int], first: int, l
     end: int | None = None
     after = -1
     for i, op in reversed(ops):
-        if held >= cap and not (op.module == call and (whole or _prepares(op))):
+        prepares = op.kind == "aten._to_copy" or (len(op.inputs) == 1 and op.made <= op.read)  # casts, another view
+        if held >= cap and not (op.module == call and (whole or prepares)):
             if end is not None:
                 yield end
             end, held, cap = after, 0, limit
@@ -399,10 +400,6 @@ def _cuts(ops: Sequence[tuple[int, Op]], sizes: Mapping[str, int], first: int, l
         after = i
     if end is not None and held:
         yield end
-
-
-def _prepares(op: Op) -> bool:
-    return op.kind == "aten._to_copy" or (len(op.inputs) == 1 and op.made <= op.read)
 
 
 def _pieces(ops: Sequence[tuple[int, Op]], cuts: Sequence[int], sizes: Mapping[str, int]) -> dict[str, set[int]]:

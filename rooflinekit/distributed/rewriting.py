@@ -473,11 +473,6 @@ def is_tokenwise(p: PricedOp) -> bool:
     name = p.op.kind.rpartition(".")[2]
     if is_elementwise(p) or any(word in name for word in _NORMS):
         return True
-    return p.timed_as is Family.REDUCTION and _along_last(p.op)
-
-
-def _along_last(op: Op) -> bool:
-    dim = op.attrs.get("dim")
+    dim, last = p.op.attrs.get("dim"), len(p.op.inputs[0].shape) - 1 if p.op.inputs else 0
     dims = (dim,) if isinstance(dim, int) else tuple(dim or ())
-    last = len(op.inputs[0].shape) - 1 if op.inputs else 0
-    return bool(dims) and all(one in (-1, last) for one in dims) and len(dims) == 1
+    return p.timed_as is Family.REDUCTION and dims in ((-1,), (last,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, takewhile
+from itertools import groupby
 from types import MappingProxyType
 
 from rooflinekit.distributed.records import Savers
@@ -179,7 +179,9 @@ def checkpointed(
         saved = [p for p in forward if p.costs and set(names_of(p.op, path)) & set(save)]
         met |= {name for p in saved for name in names_of(p.op, path)}
         repeated = forward if whole else _needed(forward, saved, [priced[i] for i in backward])
-        fetched = _before_last(forward, repeated)
+        # ops before the last that is run again; what others have saved is never fetched, and goes last
+        last = next((i for i, p in enumerate(forward) if repeated and p is repeated[-1]), 0)
+        fetched = {id(p) for p in forward[:last]}
         for p in saved:
             until = priced[backward[0 if id(p) in fetched else -1]].op.name
             held |= {spec.memory: until for spec in p.op.outputs}
@@ -230,11 +232,6 @@ def _needed(forward: Sequence[PricedOp], saved: Sequence[PricedOp], backward: It
     last = max((i for i, p in enumerate(forward) if p.op.made & read), default=-1)
     kept = {id(p) for p in saved}
     return [p for p in forward[: last + 1] if id(p) not in kept]
-
-
-def _before_last(forward: Sequence[PricedOp], repeated: Sequence[PricedOp]) -> set[int]:
-    """Ids of the ops before the last that is run again; what others have saved is never fetched, and goes last."""
-    return {id(p) for p in takewhile(lambda p: p is not repeated[-1], forward)} if repeated else set()
 
 
 def _again(repeated: Sequence[PricedOp], suffix: str) -> Mapping[str, str]:

@@ -109,6 +109,8 @@ def fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
         if name not in found:
             raise InputError(f"config: {' or '.join(_CALLED[name])} is missing: is it a language model's config.json?")
     two = any(key in config for key in _TWO_MATRICES) if family is None else family in _UNGATED
+    key, missing = _PARALLEL_KEYS.get(family or "", ("", family in _PARALLEL))
+    newer = family == "falcon" and bool(config.get("new_decoder_architecture"))
     return {
         **found,
         **_latent_of(config),
@@ -117,15 +119,9 @@ def fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "gated": not two,
         "tied": bool(config.get("tie_word_embeddings", "n_embd" in config or family in _TIED)),
         "qk_norm": bool(config.get("use_qk_norm", config.get("qk_layernorm", family in _QK_NORM))),
-        "parallel": _is_parallel(config, family),
+        "parallel": newer or bool(config.get(key, missing)),
         **_style_of(config, two=two),
     }
-
-
-def _is_parallel(config: Mapping[str, Any], family: str | None) -> bool:
-    key, missing = _PARALLEL_KEYS.get(family or "", ("", family in _PARALLEL))
-    newer = family == "falcon" and bool(config.get("new_decoder_architecture"))
-    return newer or bool(config.get(key, missing))
 
 
 def _style_of(config: Mapping[str, Any], *, two: bool) -> dict[str, Any]:

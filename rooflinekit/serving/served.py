@@ -384,14 +384,10 @@ class ServedTraffic(Served):
 # The walks from requests to what clients see of them.
 
 
-def serve_on(
-    host: Host, stream: Stream, engine: Engine, times: StepTimes, *, price_usd_per_hour: float | None = None
-) -> Serving:
-    """One stream of requests on the machines that `times` are of; several streams may share these.
-
-    Raises CapacityError where not one request fits the memory.
-    """
-    installed, dp = Installed.of(engine, times, stream), times.dp
+def serve_on(host: Host, stream: Stream, setup: Setup) -> Serving:
+    """One stream of requests, served in one way. Raises CapacityError where not one request fits the memory."""
+    engine, times, dp = setup.engine, setup.times, setup.times.dp
+    installed = Installed.of(engine, times, stream)
     if installed.memory.largest_batch(stream.input + stream.output) < 1:
         raise _too_large(installed.memory, stream, times)
     played = replace(installed, cache_tokens=max(installed.cache_tokens, stream.longest)).play(stream, joules=True)
@@ -401,10 +397,10 @@ def serve_on(
     running = min(stream.clients, room, dp * engine.sequences if engine.sequences else room)
     along = [stream.input + share * stream.output for share in (0.1, 0.5, 0.9)]
     return Serving(
-        stream=stream, running=running, price_usd_per_hour=price_usd_per_hour,
+        stream=stream, running=running, price_usd_per_hour=setup.price_usd_per_hour,
         prefill_s=installed.step_s([Chunk(0, stream.input)], 0, 0.0),
         decode_s=sum(installed.step_s([], running, tokens) for tokens in along) / len(along),
-        **_common(host, stream, engine, times, running, played, times.gpus), memory=installed.memory,
+        **_common(host, stream, setup, running, played), memory=installed.memory,
     )  # fmt: skip
 
 
@@ -416,7 +412,7 @@ def serve_traffic_on(host: Host, traffic: Traffic, setup: Setup, *, intervals: b
     requests, pool = traffic.draw(), EnginePool.of(setup, traffic)
     played = pool.play(requests, joules=intervals)
     running = max(1, round(played.running))
-    common = _common(host, traffic, setup.engine, setup.times, running, played, setup.gpus)
+    common = _common(host, traffic, setup, running, played)
     bounds = {name: (mean, mean) for name, mean in _means(played, traffic).items()}
     if intervals:
         bounds = _bounds(pool, requests, traffic, common["prefill"], common["decode"], bounds)
@@ -426,18 +422,16 @@ def serve_traffic_on(host: Host, traffic: Traffic, setup: Setup, *, intervals: b
     )  # fmt: skip
 
 
-def _common(
-    host: Host, asked: Stream | Traffic, engine: Engine, times: StepTimes, running: int, played: Played, gpus: int
-) -> dict[str, Any]:
+def _common(host: Host, asked: Stream | Traffic, setup: Setup, running: int, played: Played) -> dict[str, Any]:
     """What both walks end with: a prompt and a step of so many sequences, predicted, and the joules of all GPUs."""
-    graphs = Execution(backend="cuda-graph", sync="none")
+    times, graphs = setup.times, Execution(backend="cuda-graph", sync="none")
     sizes = {"batch": -(-running // times.dp), "context": asked.input + max(1, asked.output // 2)}
     energy = None
     if played.kernels_j is not None:
-        member = Member(count=gpus, machine=times.machine, kernels_j={"kernels": played.kernels_j})
+        member = Member(count=setup.gpus, machine=times.machine, kernels_j={"kernels": played.kernels_j})
         energy = energy_together([member], played.end_s)
     return {
-        **times.options(), "decoder": times.decoder, "engine": engine, "played": played, "energy": energy,
+        **times.options(), "decoder": times.decoder, "engine": setup.engine, "played": played, "energy": energy,
         "prefill": predict_graph(times.graph("prefill").at(batch=1, seq=asked.input), times.machine, host, graphs),
         "decode": predict_graph(times.graph("decode").at(**sizes), times.machine, host, graphs),
     }  # fmt: skip

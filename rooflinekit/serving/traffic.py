@@ -205,13 +205,9 @@ class Traffic:
             found.append(Request(
                 arrival_s=now, input=given, output=answer, cached=min(given - 1, round(self.cached * given))
             ))  # fmt: skip
-            now += _gap(self.cv, gaps) / self.rate
+            # 1 on average: gamma distributed with shape 1/cv², which is exponential at 1
+            now += (1.0 if self.cv == 0 else gaps.gammavariate(1 / self.cv**2, self.cv**2)) / self.rate
         return tuple(found)
-
-
-def _gap(cv: float, draw: random.Random) -> float:
-    """A gap between arrivals, 1 on average: gamma distributed with shape 1/cv², which is exponential at 1."""
-    return 1.0 if cv == 0 else draw.gammavariate(1 / cv**2, cv**2)
 
 
 def _length(mean: int, cv: float, draw: random.Random) -> int:
