@@ -4,44 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rooflinekit.calibrate.bench import record_file, session
+from rooflinekit.calibrate.bench.plan import Plan
+from rooflinekit.calibrate.campaigns.campaign import load_campaigns, read_campaign
+from rooflinekit.calibrate.fitting import files as fits
+from rooflinekit.calibrate.fitting import refit
+from rooflinekit.calibrate.fitting.folder import default_campaigns
+from rooflinekit.calibrate.hosts import draft as host_draft
+from rooflinekit.calibrate.links import fitting as links_fitting
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device, load_host
 
-if TYPE_CHECKING:
-    from rooflinekit.calibrate.bench.plan import Plan
-    from rooflinekit.calibrate.bench.record_file import Timer
-    from rooflinekit.calibrate.bench.session import Calibrated
-    from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
-    from rooflinekit.calibrate.links.fitting import LinkFit
 
-
-def fit(campaigns: Path | None = None, progress: Callable[[str], None] | None = None) -> Refit:
+def fit(campaigns: Path | None = None, progress: Callable[[str], None] | None = None) -> refit.Refit:
     """The constants of the time model, fitted on all measurements below a folder, by default those of the checkout.
 
     progress: called with the name of each part of the fit as it begins.
 
     Raises CampaignError for files that are no campaigns, DeviceNotFoundError for those of an unknown GPU.
     """
-    from rooflinekit.calibrate.campaigns.campaign import load_campaigns
-    from rooflinekit.calibrate.fitting.folder import default_campaigns
-    from rooflinekit.calibrate.fitting.refit import refit
-
-    return refit(load_campaigns(campaigns or default_campaigns()), progress or (lambda _: None))
+    return refit.refit(load_campaigns(campaigns or default_campaigns()), progress or (lambda _: None))
 
 
 def calibrate(
     plan: Plan,
     device: Device,
-    timer: Timer,
+    timer: record_file.Timer,
     file: Path,
     *,
     only: Collection[str] = (),
     budget_s: float = float("inf"),
     progress: Callable[[int, int, str], None] = lambda done, units, name: None,
-) -> Calibrated:
+) -> session.Calibrated:
     """Measures a plan on the hardware at hand, and fits the constants of its own; drafts its host's specification.
 
     file: where samples go as they come; one that is there already is gone on with. timer: of `calibrate.timers`.
@@ -51,12 +47,6 @@ def calibrate(
     Raises OutputError for a file that cannot be written or is in use, CampaignError for one that holds something else,
     and where there is nothing to fit.
     """
-    from rooflinekit.calibrate.bench import record_file, session
-    from rooflinekit.calibrate.fitting import files as fits
-    from rooflinekit.calibrate.fitting import refit
-    from rooflinekit.calibrate.hosts import draft as host_draft
-    from rooflinekit.calibrate.links import fitting as link_own
-
     head = session.head_of(plan, device.name, timer.environment())
     with record_file.recording(file, head, session.expected_bytes(plan)) as recorder:
         outcome = session.measure(plan, timer, recorder, only=only, budget_s=budget_s, progress=progress)
@@ -73,22 +63,18 @@ def calibrate(
     found = None
     if campaigns or not costs:
         found = refit.fit_own(campaigns, device, fits.load_constants(architecture=fits.architecture_of(device)))
-    links = link_own.own_links(recorded, device, fits.load_links())
+    links = links_fitting.own_links(recorded, device, fits.load_links())
     return session.Calibrated(
         outcome=outcome, recorded=recorded, campaigns=campaigns, fit=found, costs=costs, host=host, links=links
     )
 
 
-def fit_campaigns(files: Sequence[Path], device: str | None = None, *, allow_draft: bool = False) -> OwnFit:
+def fit_campaigns(files: Sequence[Path], device: str | None = None, *, allow_draft: bool = False) -> refit.OwnFit:
     """A device's own constants, fitted on measured ops in files, such as `rooflinekit campaign from-trace` writes.
 
     device: name, alias or file of its specification; by default the one that the files name. Raises CampaignError for
     files of several devices, or that are no campaigns.
     """
-    from rooflinekit.calibrate.campaigns.campaign import read_campaign
-    from rooflinekit.calibrate.fitting import files as fits
-    from rooflinekit.calibrate.fitting import refit
-
     campaigns = [read_campaign(file) for file in files]
     names = list(dict.fromkeys(campaign.gpu for campaign in campaigns))
     if len(names) > 1:
@@ -99,10 +85,7 @@ def fit_campaigns(files: Sequence[Path], device: str | None = None, *, allow_dra
     return refit.fit_own(campaigns, found, fits.load_constants(architecture=fits.architecture_of(found)))
 
 
-def fit_links(campaigns: Path | None = None) -> LinkFit | None:
+def fit_links(campaigns: Path | None = None) -> links_fitting.LinkFit | None:
     """Constants of collectives below a folder, None without any. Raises CampaignError for what is no campaign."""
-    from rooflinekit.calibrate.fitting.folder import default_campaigns
-    from rooflinekit.calibrate.links.fitting import load_link_campaigns, refit_links
-
-    found = load_link_campaigns((campaigns or default_campaigns()) / "links")
-    return refit_links(found) if found else None
+    found = links_fitting.load_link_campaigns((campaigns or default_campaigns()) / "links")
+    return links_fitting.refit_links(found) if found else None

@@ -25,13 +25,13 @@ from rooflinekit.model.machine import Calibration
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import other_way
+from rooflinekit.study.compare.cost import Bounds, Price, Pricing
+from rooflinekit.study.compare.gpus import GpuComparison, compare_machines
 from rooflinekit.study.explain import advice
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.transferred import Transferred, correcting, on_several
 
 if TYPE_CHECKING:
-    from rooflinekit.study.compare.cost import Price, Pricing
-    from rooflinekit.study.compare.gpus import GpuComparison
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
 
@@ -79,9 +79,6 @@ def compare_gpus(
     >>> found = compare_gpus(graph, gpus=["nvidia-l4", "nvidia-t4"], batch=8)  # doctest: +SKIP
     >>> found.table, str(found)  # doctest: +SKIP
     """
-    from rooflinekit.study.compare.cost import Bounds
-    from rooflinekit.study.compare.gpus import compare_machines
-
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     bounds = Bounds(price=price, max_watts=in_base(max_watts, "W"), max_cost=max_cost)
     bounds.check(sort)

@@ -35,14 +35,19 @@ class Finding:
 def diagnose() -> tuple[Finding, ...]:
     """What this installation can do, a finding a thing; nothing is changed."""
     return (
-        Finding(what="rooflinekit", found=__version__),
-        Finding(what="torch", found=_version("torch") or "missing"),
+        _finding("rooflinekit", __version__),
+        _finding("torch", _version("torch")),
         _torchvision(),
-        *map(_optional, _OPTIONAL),
-        _latex(),
+        *(_finding(name, _version(name), f"pip install {what}, for {use}") for name, (what, use) in _OPTIONAL.items()),
+        _finding("LaTeX", shutil.which("latex"), "install TeX Live, for figures with usetex; all others need none"),
         _cache(),
         _constants(),
     )  # fmt: skip
+
+
+def _finding(what: str, found: str | None, to_do: str = "") -> Finding:
+    """to_do: where it is missing."""
+    return Finding(what=what, found=found or "missing", to_do="" if found else to_do)
 
 
 def _version(name: str) -> str:
@@ -57,7 +62,7 @@ def _torchvision() -> Finding:
     """Only a process of its own tells whether its operators match torch: a build for CUDA and one for CPUs do not."""
     found = _version("torchvision")
     if not found:
-        return Finding(what="torchvision", found="missing", to_do="pip install torchvision, for torchvision:NAME")
+        return _finding("torchvision", "", "pip install torchvision, for torchvision:NAME")
     command = [sys.executable, "-c", "import torchvision"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode == 0:
@@ -65,18 +70,6 @@ def _torchvision() -> Finding:
     why = (done.stderr.strip().splitlines() or ["it fails"])[-1]
     to_do = "install it and torch from one index; networks without its operators need nothing"
     return Finding(what="torchvision", found=f"{found}, does not match torch: {why}", to_do=to_do)
-
-
-def _optional(name: str) -> Finding:
-    package, purpose = _OPTIONAL[name]
-    found = _version(name)
-    return Finding(what=name, found=found or "missing", to_do="" if found else f"pip install {package}, for {purpose}")
-
-
-def _latex() -> Finding:
-    found = shutil.which("latex")
-    to_do = "" if found else "install TeX Live, for figures with usetex; all others need none"
-    return Finding(what="LaTeX", found=found or "missing", to_do=to_do)
 
 
 def _cache() -> Finding:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from rooflinekit.api.keywords import with_named
 from rooflinekit.api.predict import graph_of, in_base, machine_of
 from rooflinekit.calibrate.fitting.files import load_links
+from rooflinekit.distributed import described
 from rooflinekit.distributed.accounts import TrainingStep
-from rooflinekit.distributed.described import Planner
+from rooflinekit.distributed.described import LayoutSearch, Planner
+from rooflinekit.distributed.fitting import Fitting, try_all
 from rooflinekit.distributed.groups import Setting, setting_of
 from rooflinekit.distributed.planning import plan
 from rooflinekit.distributed.prediction import ParallelPrediction
@@ -28,8 +30,6 @@ from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.execution import Backend, Execution, execution_of
 
 if TYPE_CHECKING:
-    from rooflinekit.distributed.described import LayoutSearch
-    from rooflinekit.distributed.fitting import Fitting
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
 
@@ -126,8 +126,6 @@ def fit_into(
     >>> found = fit_into(model, x, gpu="nvidia-rtx-3070", batch=256, optimizer=torch.optim.Adam)  # doctest: +SKIP
     >>> found.best, found.table, str(found)  # doctest: +SKIP
     """
-    from rooflinekit.distributed.fitting import try_all
-
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     names = (largest,) if isinstance(largest, str) else largest
     if gpu is not None and cluster is None and gpus in (None, 1):
@@ -211,12 +209,12 @@ def search_layouts(
     Arguments as of `train`. keep: how many of the fastest are worked out in full. progress: called with how many
     layouts have been looked at. Raises what `train` raises, and InputError where nothing fits.
     """
-    from rooflinekit.distributed.described import search_layouts as searched
-
     check_count("batch", batch)
     check_count("seq", seq)
     place = place_of(cluster, gpus, host, links)
-    return searched(decoder, recipe_of(recipe), place, batch=batch, seq=seq, keep=keep, progress=progress)
+    return described.search_layouts(
+        decoder, recipe_of(recipe), place, batch=batch, seq=seq, keep=keep, progress=progress
+    )
 
 
 def place_of(

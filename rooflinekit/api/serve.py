@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooflinekit.api.collectives import collective_time
 from rooflinekit.api.predict import machine_of
@@ -18,16 +18,15 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of
 from rooflinekit.ir.arguments import checked, expect
-
-if TYPE_CHECKING:
-    from rooflinekit.model.machine import Machine
-    from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.engine import Setup
-    from rooflinekit.serving.fleet import Capacity, FleetSearch
-    from rooflinekit.serving.served import ServedTraffic, Serving
-    from rooflinekit.serving.settings import Disaggregation, Engine
-    from rooflinekit.serving.step_times import CollectiveTime, StepTimes
-    from rooflinekit.serving.traffic import ServiceLevel, Traffic
+from rooflinekit.model.machine import Machine
+from rooflinekit.serving.decoder import Decoder
+from rooflinekit.serving.engine import Setup
+from rooflinekit.serving.fleet import Capacity, FleetSearch, find_capacity, find_fleet
+from rooflinekit.serving.formats import check_parts
+from rooflinekit.serving.served import ServedTraffic, Serving, limits_text, serve_on, serve_traffic_on
+from rooflinekit.serving.settings import Disaggregation, Engine, check_price
+from rooflinekit.serving.step_times import CollectiveTime, StepTimes
+from rooflinekit.serving.traffic import ServiceLevel, Stream, Traffic
 
 #: Of power and clock, as text ("400 W", "1.2 GHz") or in W and Hz; None for the board's own.
 Limits = tuple[str | float | None, str | float | None]
@@ -72,9 +71,6 @@ def serve(
     >>> found = serve(decoder, "nvidia-l4", batch=8, input=1024, output=256)  # doctest: +SKIP
     >>> found.ttft_s, found.tpot_s, found.tokens_per_s, found.largest_batch(4096)  # doctest: +SKIP
     """
-    from rooflinekit.serving.served import serve_on
-    from rooflinekit.serving.traffic import Stream
-
     stream = Stream(clients=batch, input=input, output=output, spread=spread)
     setup = setup_of(
         "serve", decoder, gpu, cluster, (weights, kv), (tp, ep, dp), engine, collective_s=collective_s,
@@ -111,8 +107,6 @@ def serve_traffic(
     >>> found = serve_traffic(decoder, "nvidia-l4", traffic=load)  # doctest: +SKIP
     >>> found.percentile("ttft_s", 99), found.mean("queue_s"), found.tokens_per_s  # doctest: +SKIP
     """
-    from rooflinekit.serving.served import serve_traffic_on
-
     setup = setup_of(
         "serve_traffic", decoder, gpu, cluster, (weights, kv), (tp, ep, dp), engine, disaggregation,
         collective_s=collective_s, limits=(power_limit, sm_clock),
@@ -151,8 +145,6 @@ def highest_rate(
     >>> found = highest_rate(decoder, "nvidia-l4", level=level, traffic=rk.Traffic(rate=1))  # doctest: +SKIP
     >>> found.rate, found.gpus(100)  # doctest: +SKIP
     """
-    from rooflinekit.serving.fleet import find_capacity
-
     setup = setup_of(
         "highest_rate", decoder, gpu, cluster, (weights, kv), (tp, ep, dp), engine, disaggregation,
         collective_s=collective_s, limits=(power_limit, sm_clock), price_usd_per_hour=price_usd_per_hour,
@@ -194,8 +186,6 @@ def search_fleet(
     ...                         weights=["bf16", "fp8"])  # doctest: +SKIP
     >>> found.best[0].gpus(50), found.best[0].at.gpu  # doctest: +SKIP
     """
-    from rooflinekit.serving.settings import Engine
-
     places = [
         {"gpu": gpu, "cluster": cluster, "tp": over[0], "ep": over[1], "dp": over[2], "weights": form[0],
          "kv": form[1], "engine": engine, "disaggregation": apart, "power_limit": watts}
@@ -220,9 +210,6 @@ def search_places(
     host: str | Path | Host = DEFAULT_HOST,
 ) -> FleetSearch:
     """`search_fleet` of combinations that are written out, each as options of `serve_traffic`."""
-    from rooflinekit.serving.fleet import find_capacity, find_fleet
-    from rooflinekit.serving.settings import check_price
-
     expect(load > 0, "load", "requests a second, above 0", load)
     expect(most >= 1, "most", "1 or more", most)
     stated = price_usd_per_hour
@@ -280,12 +267,6 @@ def setup_of(
 
     times: of the same steps, where they are known.
     """
-    from rooflinekit.serving.engine import Setup
-    from rooflinekit.serving.formats import check_parts
-    from rooflinekit.serving.served import limits_text
-    from rooflinekit.serving.settings import Engine, check_price
-    from rooflinekit.serving.step_times import StepTimes
-
     check_price(price_usd_per_hour)
     weights, kv, engine = formats[0] or decoder.weights, formats[1], engine or Engine()
     if times is None:

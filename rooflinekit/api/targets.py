@@ -41,8 +41,8 @@ class TargetTrace:
 
     def __call__(self, **changes: Any) -> Graph:
         """The graph, with other options of `rooflinekit.trace` where they are given; raises what that raises."""
-        store = self._store()
-        found = self._trace(changes) if store is None else self._kept(store, changes)
+        folder = cache_folder() if self.kept else None
+        found = self._trace(changes) if folder is None else self._kept(TraceStore(folder), changes)
         optimizer = None if self.optimizer is None else functools.partial(_built, self.optimizer)
         again = replace(self, options={**self.options, **changes})
         return replace(found, origin=Origin(trace=again, optimizer=optimizer))
@@ -68,10 +68,6 @@ class TargetTrace:
         (target,) = self.loaded
         with self.following(target.name) as advance:
             return trace(target.model, *self.args, name=target.name, progress=advance, **wanted)
-
-    def _store(self) -> TraceStore | None:
-        folder = cache_folder() if self.kept else None
-        return None if folder is None else TraceStore(folder)
 
     def _key(self, changes: Mapping[str, Any]) -> str | None:
         try:

@@ -65,9 +65,6 @@ def _bytes(entries: Iterable[Entry]) -> int:
     return sum(int(size) for size in sizes if size.isdecimal() and len(size) < 20)
 
 
-# --- the record ------------------------------------------------------------------------------------------------------
-
-
 class Record:
     """What this process has read for its models so far. Modules are loaded once, so all traces share it."""
 
@@ -281,9 +278,6 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 def _hear_events() -> None:
     """Once for all: Python forgets no hook."""
     sys.addaudithook(_hear)
-
-
-# --- modules ---------------------------------------------------------------------------------------------------------
 
 
 def _module_sought(record: Record, name: str, path: Any = None, target: ModuleType | None = None) -> None:

@@ -175,9 +175,6 @@ def _is_mine(folder: Path) -> bool:
     return found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
-# --- what is in the key ----------------------------------------------------------------------------------------------
-
-
 #: Variables that no Python code reads, by how they begin.
 _UNHEARD = (
     "LANG", "LC_", "TZ", "TORCH", "PYTORCH", "CUDA", "NVIDIA_VISIBLE", "HIP_", "ROCR_", "OMP_", "MKL_", "LD_", "DYLD_",

@@ -212,10 +212,8 @@ class Rates(Named):
     def hours(self, listed: Sequence[Place]) -> dict[str, float] | None:
         """Dollars for an hour of each GPU of these places; None where no price is given."""
         devices = [device for place in listed for device in _devices(place)]
-        if self.price is None and self.price_per_hour is not None:
-            return {device.name: self.price_per_hour for device in devices}
         if self.price is None:
-            return None
+            return None if self.price_per_hour is None else {one.name: self.price_per_hour for one in devices}
         if self.price_per_hour is not None:
             raise InputError("--price, --price-per-hour: give one of the two")
         pricing = rk.Pricing(table=table_of(self.price))

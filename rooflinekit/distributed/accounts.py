@@ -161,9 +161,6 @@ class Offload:
         return self.layers * self.layer_bytes * under_way
 
 
-# A decoder's training step: time by cause, memory by account, utilization.
-
-
 #: Terms that are waits for links.
 SENT = ("tensor", "context", "expert", "copies", "contention", "offload")
 

@@ -68,8 +68,6 @@ class Planner:
         names = (*self.pieces.groups, *copies, *["expert data"] * bool(self.decoder.experts), "pipe")
         self.beside = beside_segments(place.machines[0].device, nccl_bytes=self.groups.nccl_bytes(names))
 
-    # --- what a micro-batch waits for in its groups -----------------------------------------------------------
-
     def items(self, name: str, phase: Phase, *, away: bool = False) -> list[Item]:
         """A part with what its groups send; `away`: beside a layer's activations' copy."""
         found = self.pieces.items.get((name, phase), ())
@@ -112,8 +110,6 @@ class Planner:
         device = self.place.machines[0].device
         return Pace(device=device, latency_s=0.0, sync_s=0.0, steady=True, progress=progress)
 
-    # --- layers and stages -------------------------------------------------------------------------------------
-
     def _offload_s(self, phase: Phase, stage: int = 0) -> float:
         """What the first layers of a GPU wait for their activations' copies, in one of its stages."""
         counts, pipeline = self.layers_of(), self.layout.pipeline
@@ -142,8 +138,6 @@ class Planner:
 
         return [Stage(*(seconds(k, phase) for phase in _BOTH)) for k in range(len(counts))]
 
-    # --- weights ---------------------------------------------------------------------------------------------
-
     def numbers(self) -> tuple[int, int]:
         """Of weights on the GPU that has the most of them: those of all copies, and of experts."""
         return max((self._held(k)[:2] for k in range(self.layout.pipeline)), key=sum)
@@ -159,8 +153,6 @@ class Planner:
     def sharers(self) -> list[int]:
         """GPUs that share out the optimizer's state: of weights, and of experts."""
         return [max(1, len(self.groups.members[name]) // self.layout.instances) for name in ("data", "expert data")]
-
-    # --- the step --------------------------------------------------------------------------------------------
 
     def bound_s(self) -> float:
         """A time that the step is never below."""
@@ -315,9 +307,6 @@ class Planner:
             buffers=buffers + workspace_of(device, recipe), capacity=device.dram.capacity, beside=self.beside,
         )  # fmt: skip
         return found, passing
-
-
-# The fastest layouts, by bounds that skip what cannot win.
 
 
 _MICRO_BATCHES = (1, 2, 4, 8)

@@ -300,9 +300,6 @@ def _formats(graph: Graph, setting: Setting) -> Sequence[DType | None]:
     return (None,) if half is None else (None, half)
 
 
-# Which activations a step saves, computes again or sends to the host, so that it just fits: by op, and by block.
-
-
 Predict = Callable[[Savers], ParallelPrediction]
 
 
@@ -349,9 +346,6 @@ def _seconds(p: Prediction) -> dict[str, float]:
         issue.op.name: sum(next(spans).timing.total_s for _ in issue.kernels)
         for issue in issues_for(p.graph, p.machine.device, p.execution)
     }
-
-
-# Memory savers as Python that can be pasted into a training script.
 
 
 _Part = tuple[list[str], str]  # lines that import, and code

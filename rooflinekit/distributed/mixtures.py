@@ -166,9 +166,6 @@ def _grow(graph: Graph, found: Mixture, phase: Phase, extra: Callable[[Op], set[
     return biases
 
 
-# --- modules in a list -------------------------------------------------------------------------------------------
-
-
 def listed(graph: Graph) -> Iterator[Mixture]:
     """Mixtures of equal modules that each take their own rows, all of them there before the first module is called."""
     owners = owners_of(graph, memories(graph.learned))
@@ -349,8 +346,6 @@ class _Spreading:
         experts = {memory for mixture in self.mixtures for memory in mixture.weights}
         return Spread(graph=graph, gradients=frozenset(memories(graph.gradients) & experts))
 
-    # --- what is sent ----------------------------------------------------------------------------------------
-
     def _dispatch(self, mixture: Mixture, phase: Phase) -> None:
         """Tokens, or gradients, to their experts: those of a buffer at once, those of listed modules all at once."""
         sent: dict[str, tuple[int, dict[int | None, TensorSpec]]] = {}
@@ -405,8 +400,6 @@ class _Spreading:
             return [send, copied(f"{key}, expert by expert", [moved], there, phase, op.module)]
         send = sent_by(op, key, "all-to-all", "expert", [moved], there, size_bytes=size)
         return [copied(f"{key}, sorted", sent, [moved], phase, op.module), send]
-
-    # --- what is computed ------------------------------------------------------------------------------------
 
     def _op(self, i: int, p: PricedOp) -> PricedOp | None:
         """An op as a device runs it; None for one of another device's experts."""

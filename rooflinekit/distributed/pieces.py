@@ -98,9 +98,6 @@ def optimizer_ops(weights: tuple[TensorSpec, ...], gradients: tuple[TensorSpec, 
     return tape.ops
 
 
-# The optimizer's step on a GPU's share of the weights, with the norm of the gradients before it.
-
-
 #: Numbers for which the step is timed: traffic of the memory grows in proportion from there on.
 _TIMED = 2**26
 
@@ -131,9 +128,6 @@ def _issues(recipe: Recipe) -> tuple[Issue, ...]:
         name="optimizer", mode="training", inputs=(), weights=(weight,), outputs=(), priced=price_all(ops)
     )  # fmt: skip
     return tuple(issues_of(graph))
-
-
-# The parts of a step that repeat, each timed once: embedding, a layer, the loss, forward and backward.
 
 
 #: Layers of the graph that stands for all: one that follows another finds in the cache what a further one would.

@@ -223,9 +223,6 @@ def least_s(stages: Sequence[Stage], pieces: int, chunks: int) -> float:
     return pieces * max(map(sum, whole(stages, gpus))) + way
 
 
-# What a device waits for that sends beside what it computes, layer by layer or in buckets.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """A layer or a bucket of them, and what is sent for it: weights before it, gradients behind its backward."""

@@ -190,9 +190,6 @@ def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, 
     return seconds / p.total_s
 
 
-# What a device runs: a part of the model by tensor and context groups and pipeline stages, on a part of the batch.
-
-
 def _steps(graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[int], savers: Savers) -> Iterator[_Kind]:
     """Each kind of device with as many samples; parts: those of each. Raises InputError for what cannot be cut."""
     mesh, _ = _groups_and_way(strategy)

@@ -426,9 +426,6 @@ def gpus_named(gpus: Sequence[int]) -> str:
     return f"GPUs {', '.join(map(str, gpus))}"
 
 
-# What a device holds over a traced step, by account: task by task where it is a pipeline's stage.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """What a stage keeps of the pieces of its batch."""

@@ -245,9 +245,6 @@ class Products:
         return y
 
 
-# Ops of a training step, written down as autograd would run them: forward, and each one's backward in reverse.
-
-
 @dataclass(slots=True, kw_only=True)
 class GradientTape(Tape):
     """Forward, and what is to be done in backward."""
@@ -305,8 +302,6 @@ class GradientTape(Tape):
         gradient = replace(found, name=f"{found.name}.grad", dtype=self.summed_in or found.dtype, role=Role.GRADIENT)
         self.main.setdefault(found.name, gradient)
         return found
-
-    # --- backward --------------------------------------------------------------------------------------------
 
     def later(self, step: Callable[[], None]) -> None:
         """To be run when backward comes here."""

@@ -375,9 +375,6 @@ class HostWait:
 Item = Work | Transmission | Barrier | HostCopy | HostWait
 
 
-# What one device of a group runs, ready for the queues.
-
-
 #: Of an op that a module calls, Python's part beyond calling the module, in issues of a plain op: 2.0 µs were measured
 #: for both (torch 2.13, Python 3.11, an activation of one number on a CPU, whose arithmetic is less than 0.3), of which
 #: 1.5 are generic-server's `module`; the rest is 0.05 of its 10 for an op. Hosts whose ops have the module's call in

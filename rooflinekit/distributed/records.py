@@ -253,9 +253,6 @@ def check_word(name: str, word: object, known: Collection[str], between: str = "
         raise InputError(f"{name}: expected {between.join(known)}; got {word!r}{nearest(str(word), known)}")
 
 
-# How a decoder's training is spread over GPUs.
-
-
 SHARDINGS = ("ddp", "zero-1", "grad-op", "fsdp", "hybrid")
 
 
@@ -337,9 +334,6 @@ class Layout(_Groups):
         words += ["SP"] if self.sequence else []
         words += [f"imbalance {self.imbalance:g}"] if self.imbalance != 1 else []
         return ", ".join([*words, self.sharding, f"micro-batch {self.micro_batch}"])
-
-
-# How a framework runs a decoder's training step.
 
 
 ATTENTIONS = ("flash", "flash-1", "flash-2", "unfused")

@@ -89,9 +89,6 @@ def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph
     return replace(found, priced=tuple(changed), gradients=tuple(whole))
 
 
-# Weights, gradients and the optimizer's state shared out among devices: ZeRO's stages, FSDP.
-
-
 def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph:
     """What each of several processes runs. A graph without gradients, or for one process, stays as it is.
 
@@ -342,9 +339,6 @@ def _ops(graph: Graph, phase: Phase) -> list[tuple[int, Op]]:
     return [(i, p.op) for i, p in enumerate(graph.priced) if p.op.phase is phase and not is_ours(p.op)]
 
 
-# --- at the modules that are gathered --------------------------------------------------------------------------------
-
-
 def _at_blocks(graph: Graph) -> dict[Phase, list[int]]:
     """Where a block with weights begins or ends; what lies between two of them is a graph of its own."""
     owners = {block_of(spec.name) for spec in graph.learned}
@@ -355,9 +349,6 @@ def _at_blocks(graph: Graph) -> dict[Phase, list[int]]:
         owned = [(i, block if block in owners else "") for i, block in blocks]
         found[phase] = [ops[0][0], *(i for (_, before), (i, block) in pairwise(owned) if block != before)]
     return found
-
-
-# --- at the borders of buckets ---------------------------------------------------------------------------------------
 
 
 def _at_buckets(graph: Graph, way: DDP | FSDP) -> dict[Phase, list[int]]:

@@ -92,36 +92,30 @@ def host_wait(key: str, phase: Phase, inputs: Sequence[TensorSpec] = ()) -> Pric
 
 def joined(name: str, specs: Sequence[TensorSpec], target: TensorSpec, phase: Phase) -> PricedOp:
     """A kernel that copies tensors one behind the other, which DDP's reducer runs and no compiler."""
-    size = bytes_of(specs)
-    op = Op(
-        name=name, kind="aten.copy_", phase=phase, inputs=(*specs, target), outputs=(target,),
-        attrs=MappingProxyType({EAGER: True}),
-    )  # fmt: skip
-    return _copying(op, size, size)
+    moves = bytes_of(specs), bytes_of(specs)
+    return _ours("aten.copy_", name, phase, {EAGER: True}, (*specs, target), (target,), moves=moves)
 
 
 def copied(
     name: str, given: Sequence[TensorSpec], made: Sequence[TensorSpec], phase: Phase, module: str = ""
 ) -> PricedOp:
     """A kernel that copies tensors into new ones, in another order."""
-    op = Op(name=name, kind="aten.clone", module=module, phase=phase, inputs=tuple(given), outputs=tuple(made))
-    return _copying(op, bytes_of(given), bytes_of(made))
-
-
-def _copying(op: Op, read: int, written: int) -> PricedOp:
-    cost = Cost(read_bytes=read, write_bytes=written)
-    return PricedOp(op=op, costs=(cost,), basis=Basis.RULE, timed_as=Family.MOVEMENT)
+    return _ours("aten.clone", name, phase, {}, given, made, module, (bytes_of(given), bytes_of(made)))
 
 
 def _ours(
-    what: str, name: str, phase: Phase, attrs: Mapping[str, Any],
-    inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), module: str = "",
+    what: str, name: str, phase: Phase, attrs: Mapping[str, Any], inputs: Sequence[TensorSpec] = (),
+    outputs: Sequence[TensorSpec] = (), module: str = "", moves: tuple[int, int] | None = None,
 ) -> PricedOp:  # fmt: skip
+    """moves: bytes that a kernel reads and writes; None for an op without kernels."""
     op = Op(
         name=name, kind=what, module=module, phase=phase, inputs=tuple(inputs), outputs=tuple(outputs),
         attrs=MappingProxyType(dict(attrs)),
     )  # fmt: skip
-    return PricedOp(op=op, costs=(), basis=Basis.FREE)
+    if moves is None:
+        return PricedOp(op=op, costs=(), basis=Basis.FREE)
+    cost = Cost(read_bytes=moves[0], write_bytes=moves[1])
+    return PricedOp(op=op, costs=(cost,), basis=Basis.RULE, timed_as=Family.MOVEMENT)
 
 
 @dataclass(slots=True)
@@ -292,9 +286,6 @@ def flattened(spec: TensorSpec, numel: int, name: str = "") -> TensorSpec:
     return replace(spec, name=name or spec.name, storage="", shape=(numel,), stride=None)
 
 
-# What forward keeps for backward.
-
-
 @dataclass(slots=True)
 class Kept:
     """Memory that forward makes and backward reads: by its largest tensor, and where."""
@@ -373,9 +364,6 @@ def known_modules(graph: Graph, paths: Iterable[str]) -> list[str]:
     return listed
 
 
-# Which gradients and which of the optimizer's state belong to a parameter.
-
-
 def belonging_to(graph: Graph, weights: set[str]) -> set[str]:
     """Memory of these parameters' gradients, and of what the optimizer has for them."""
     return set(owners_of(graph, weights)) - weights
@@ -447,9 +435,6 @@ def _places(op: Op) -> Iterator[list[TensorSpec]]:
     length = max(map(len, lists))
     whole = [one for one in (*lists, op.outputs) if len(one) == length]
     yield from ([one[i] for one in whole] for i in range(length))
-
-
-# Which ops compute each token, or each row, on its own.
 
 
 #: Of the element-wise family by name, yet not element by element.

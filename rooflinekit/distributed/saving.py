@@ -61,9 +61,6 @@ def saving(graph: Graph, savers: Savers, device: Device, host: Host) -> Graph:
     return offloaded(graph, device, host) if savers.offload else graph
 
 
-# --- the batch in parts ------------------------------------------------------------------------------------------
-
-
 def accumulated(graph: Graph, parts: int) -> Graph:
     """Forward and backward so many times, each on inputs of its own, then the optimizer. Later parts add gradients."""
     ready = {place: list(own) for place, own in groupby(gradients_of(graph), lambda gradient: gradient.place)}
@@ -98,9 +95,6 @@ def _added(gradient: TensorSpec, memory: str, suffix: str) -> PricedOp:
     )  # fmt: skip
     cost = Cost(vector_flop=numel, read_bytes=2 * size, write_bytes=size)
     return PricedOp(op=op, costs=(cost,), basis=Basis.RULE)
-
-
-# --- the optimizer -----------------------------------------------------------------------------------------------
 
 
 def in_eight_bits(graph: Graph) -> Graph:
@@ -149,9 +143,6 @@ def offloaded(graph: Graph, device: Device, host: Host) -> Graph:
     seconds = calls + moved + traffic / (host.dram_bandwidth * _CPU_OPTIMIZER_SHARE)
     kept = tuple(p for p in graph.priced if p.op.phase is not Phase.OPTIMIZER)
     return replace(graph, priced=(*kept, work("optimizer on the CPU", seconds, Phase.OPTIMIZER, waits=True)))
-
-
-# Activations that are computed again in backward: of whole blocks, or of some of their ops.
 
 
 def checkpointed(
@@ -241,9 +232,6 @@ def _again(repeated: Sequence[PricedOp], suffix: str) -> Mapping[str, str]:
         given |= p.op.read - made.keys()
         made |= {spec.memory: spec.memory + suffix for spec in p.op.outputs if spec.memory not in given}
     return made
-
-
-# Activations that wait for backward in the host's memory.
 
 
 #: Smaller tensors stay where they are, as in torchtune's `OffloadActivations`.

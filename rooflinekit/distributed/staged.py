@@ -256,9 +256,6 @@ def start_of(chunk: Chunk, pieces: int) -> tuple[list[Item], float]:
     return [Work(what="step and inputs", cpu_s=host.step + waits + copied)], copied
 
 
-# A graph cut into stages at its blocks.
-
-
 def stage_of_blocks(predicted: Sequence[Prediction]) -> dict[str, int]:
     """The stage of each block, such that the slowest stage is fastest.
 

@@ -328,8 +328,6 @@ class _Region:
     adders: set[int] = field(default_factory=set)  # places of ops that add up such summands
     summed: set[str] = field(default_factory=set)  # of which every device has a summand, of its tokens: small
 
-    # --- tokens of a tensor ----------------------------------------------------------------------------------
-
     def axis(self, spec: TensorSpec) -> int | None:
         """The axis before the last up to which a tensor's sizes multiply to the number of tokens; None without one."""
         found = (k for k in range(len(spec.shape) - 1) if prod(map(int, spec.shape[: k + 1])) in self.rows)
@@ -347,8 +345,6 @@ class _Region:
                 "another length, or leave out sequence=True"
             )
         return divided_along(spec, axis, self.parts)
-
-    # --- what is cut -----------------------------------------------------------------------------------------
 
     def sweep(self, phase: Phase) -> None:
         """Takes in what follows from what is cut or waits to be summed."""
@@ -388,8 +384,6 @@ class _Region:
                 self.take(i, p)
             if i in self.members:
                 wanted |= memories(read)
-
-    # --- what each device runs -------------------------------------------------------------------------------
 
     def rewritten(self) -> Graph:
         put = Insertions()

@@ -231,9 +231,6 @@ def _window_of(config: Mapping[str, Any], family: str | None, layers: int) -> di
     return {"window": window, "windowed_layers": layers - layers // nth} if nth else {"window": window}
 
 
-# A config.json's `quantization_config` → the format of the weights; a scheme that has none is refused by name.
-
-
 def published_weights(config: Mapping[str, Any]) -> str:
     """The name of the format that a model's matrices are published in: "bf16" where nothing is said of quantization.
 

@@ -139,9 +139,6 @@ class StepJoules(StepSums):
         return found
 
 
-# Where the memory of a serving GPU goes: weights, work space, and room for the cache.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingMemory:
     """Bytes of one GPU's memory."""
@@ -204,9 +201,6 @@ def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemor
 def weight_bytes_of(graph: Graph) -> int:
     """Bytes of one GPU's weights, with their scales."""
     return sum(int(spec.bytes) for spec in graph.weights)
-
-
-# One engine for prompts and answers, or engines of their own for each.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,9 +123,6 @@ def _most_tokens(setup: Setup, pool: EnginePool, request: Request, level: Servic
     return sequences * given / step_s(sequences)
 
 
-# The highest rate of requests that keeps a service level, and what a load needs at it.
-
-
 #: Rates are found to this share.
 _TOLERANCE = 0.02
 _LEAST_RATE = 2.0**-10

@@ -103,9 +103,6 @@ def check_format(what: str, name: str, known: Mapping[str, _Format]) -> _Format:
     return known[name]
 
 
-# Low-rank adapters (LoRA) that an engine serves beside the matrices of its layers.
-
-
 #: Of adapters, and of GPUs, beyond any cluster.
 _MOST = 2**16
 

@@ -362,9 +362,6 @@ class _Replay:
         self.waiting.appendleft(sequence)
 
 
-# The server before an engine: when a prompt is in the engine's queue, and when clients have a token.
-
-
 @dataclass(slots=True)
 class FrontEnd:
     """Receives requests in the order in which they are sent, and hands out the tokens of steps that end.

@@ -381,9 +381,6 @@ class ServedTraffic(Served):
         return f"<ServedTraffic {self.decoder.name} on {self.gpu}: {self.traffic.rate:.4g} requests/s>"
 
 
-# The walks from requests to what clients see of them.
-
-
 def serve_on(host: Host, stream: Stream, setup: Setup) -> Serving:
     """One stream of requests, served in one way. Raises CapacityError where not one request fits the memory."""
     engine, times, dp = setup.engine, setup.times, setup.times.dp

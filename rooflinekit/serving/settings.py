@@ -318,16 +318,13 @@ def release_of(text: str) -> Release:
     rows = RELEASES.get(name)
     if rows is None:
         raise InputError(f"engine {text!r}: expected {', '.join(RELEASES)}, as vllm:0.12{nearest(name, RELEASES)}")
-    if not colon:
-        since, settings = rows[-1]
-        return Release(name, _text(since), _text(since), False, settings)
-    if not _numbers(version):
+    if colon and not _numbers(version):
         raise InputError(f"engine {text!r}: expected a version behind the colon, such as {name}:{_text(rows[-1][0])}")
-    held = [row for row in rows if row[0] <= (*_numbers(version), 0)]
+    held = [row for row in rows if not colon or row[0] <= (*_numbers(version), 0)]
     if not held:
         raise InputError(f"engine {text!r}: known from {name} {_text(rows[0][0])} on")
-    since, settings = held[-1]
-    return Release(name, version.removeprefix("v"), _text(since), True, settings)
+    since, settings = _text(held[-1][0]), held[-1][1]
+    return Release(name, version.removeprefix("v") if colon else since, since, bool(colon), settings)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -337,9 +334,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _text(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
-
-
-# Speculative decoding: a draft guesses tokens, the model checks all of them in one step.
 
 
 _MOST_TOKENS = 64
@@ -400,9 +394,6 @@ class Speculation:
         }  # fmt: skip
 
 
-# Engines of their own for prompts and for answers, and the link over which the cache of a prompt goes between them.
-
-
 _MOST_COPIES = 2**12
 
 
@@ -437,9 +428,6 @@ class Disaggregation:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return asdict(self)
-
-
-# The command that starts an engine with the settings that were predicted, as its documentation names them.
 
 
 _FIRST_ASYNC = (0, 10)  # of vLLM: `--async-scheduling`

@@ -287,9 +287,6 @@ def _between(first: int, other: int, value: float, at: Callable[[int], float]) -
     return known if share == 0 else known + share * (at(other) - known)
 
 
-# Sums over GPUs as an engine's own kernels make them, instead of NCCL's.
-
-
 #: Seconds of a sum of one number over 2 to 8 GPUs, each reading all others' after one barrier: vLLM's kernel in a CUDA
 #: graph on H100, 16 KiB, less the bytes' time: 4.35, 4.64 and 4.82 µs (aiconfigurator, collectives_h100_sxm,
 #: vLLM_custom_graph); SGLang's and TensorRT-LLM's take 2.7 to 3.7. On B200 all three take 4.1 to 8.1.

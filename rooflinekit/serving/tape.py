@@ -128,9 +128,6 @@ class EngineTape(Tape):
         return self.run("serving.grouped_mm", (given, *read), result, weight_only=form.weight_only, rows=rows)
 
 
-# How many of several experts, or adapters, some token of a step uses.
-
-
 def touched_experts(experts: int, per_token: int, tokens: Size, ep: int = 1) -> Size:
     """Experts that at least one of the tokens passes, on average: E · (1 − (1 − k/E)^tokens), to the nearest whole.
 

@@ -157,27 +157,25 @@ class Traffic:
         taken to keep them all. Raises InputError for a file that cannot be read, a column that is missing, and a line
         that is no request.
         """
-        path = Path(file)
+        path, said = Path(file), printable(str(Path(file)))
         try:
             table = csv.DictReader(io.StringIO(read_text(path, InputError).removeprefix("\ufeff"), newline=""))
-            missing = [name for name in _COLUMNS if name not in (table.fieldnames or ())]
-            if missing:
+            columns = table.fieldnames or ()
+            if missing := [name for name in _COLUMNS if name not in columns]:
                 raise InputError(
-                    f"{printable(str(path))}: expected columns arrival, input, output (and optionally cached); "
-                    f"{', '.join(missing)} missing"
+                    f"{said}: expected columns arrival, input, output (and optionally cached); {', '.join(missing)} "
+                    "missing"
                 )
             rows = list(enumerate(table, 2))
-            found = [_request(path, number, row) for number, row in rows]
-            if "prefix" in (table.fieldnames or ()):
-                found = _with_prefixes(path, found, rows)
+            found = [_request(said, number, row) for number, row in rows]
+            if "prefix" in columns:
+                found = _with_prefixes(said, found, rows)
         except csv.Error as error:
-            raise InputError(f"{printable(str(path))}: cannot be read as a log of requests: {error}") from error
+            raise InputError(f"{said}: cannot be read as a log of requests: {error}") from error
         if len(found) > MOST_REQUESTS:
-            raise InputError(
-                f"{printable(str(path))}: expected {MOST_REQUESTS:,} requests or fewer; got {len(found):,}"
-            )
+            raise InputError(f"{said}: expected {MOST_REQUESTS:,} requests or fewer; got {len(found):,}")
         if not found:
-            raise InputError(f"{printable(str(path))}: expected a request or more; got none")
+            raise InputError(f"{said}: expected a request or more; got none")
         first_s = min(request.arrival_s for request in found)
         return cls.of((replace(r, arrival_s=r.arrival_s - first_s) for r in found), **changed)
 
@@ -219,7 +217,7 @@ def _length(mean: int, cv: float, draw: random.Random) -> int:
     return min(_MOST_TOKENS, max(1, round(drawn)))
 
 
-def _request(path: Path, line: int, row: Mapping[str, str]) -> Request:
+def _request(file: str, line: int, row: Mapping[str, str]) -> Request:
     try:
         arrival_s = float(row["arrival"])
         given, answer, cached = (int(row.get(name) or 0) for name in ("input", "output", "cached"))
@@ -227,12 +225,12 @@ def _request(path: Path, line: int, row: Mapping[str, str]) -> Request:
     except (TypeError, ValueError) as error:  # InputError among them
         got = ", ".join(f"{name}={row.get(name)!r}" for name in _COLUMNS)
         raise InputError(
-            f"{printable(str(path))}, line {line}: expected seconds and whole numbers of tokens, 1 or more, fewer "
-            f"cached than input; got {printable(got)}"
+            f"{file}, line {line}: expected seconds and whole numbers of tokens, 1 or more, fewer cached than input; "
+            f"got {printable(got)}"
         ) from error
 
 
-def _with_prefixes(path: Path, found: list[Request], rows: list[tuple[int, dict[str, str]]]) -> list[Request]:
+def _with_prefixes(file: str, found: list[Request], rows: list[tuple[int, dict[str, str]]]) -> list[Request]:
     """The requests with what the prefix cache holds when they come: nothing of a prefix that is new to it."""
     seen: set[str] = set()
     told = list(found)
@@ -242,17 +240,14 @@ def _with_prefixes(path: Path, found: list[Request], rows: list[tuple[int, dict[
         shared = int(text) if text.isdecimal() else -1
         if request.cached or not 0 <= shared <= request.input or (shared and not name):
             raise InputError(
-                f"{printable(str(path))}, line {line}: expected a name in the column prefix, at most `input` tokens "
-                f"in the column shared, and no column cached; got prefix={printable(name)!r}, "
-                f"shared={printable(text)!r}, input={request.input}, cached={request.cached}"
+                f"{file}, line {line}: expected a name in the column prefix, at most `input` tokens in the column "
+                f"shared, and no column cached; got prefix={printable(name)!r}, shared={printable(text)!r}, "
+                f"input={request.input}, cached={request.cached}"
             )
         if name in seen:
             told[place] = replace(request, cached=min(shared, request.input - 1))
         seen.add(name)
     return told
-
-
-# What became of the requests, and what the engine did.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -328,9 +323,6 @@ class Played:
     def end_s(self) -> float:
         """When the last token came."""
         return max(answer.last_s for answer in self.answers)
-
-
-# Promises of latency, and whether a request keeps them.
 
 
 @checked
