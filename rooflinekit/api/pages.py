@@ -34,8 +34,6 @@ from rooflinekit.study.sweep.explored import Explored, explored
 if TYPE_CHECKING:
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
-Say = Callable[[str], None]
-
 _LIMITS = 12  # about so many, between idling and the board's own
 
 
@@ -52,7 +50,7 @@ def save_report(
     measured_at: Mapping[str, Any] | None = None,
     command: str = "",
     python: str = "",
-    progress: Say | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Path:
     """Writes a prediction as one HTML page: summary, roofline, time line, memory, energy, GPUs, advice, sources.
 

@@ -293,11 +293,12 @@ def serve(
         [{**place, "traffic": traffic.at_rate(rate)} for place in listed for rate in asked],
         lambda options: rk.serve_traffic(decoder, **options),
     )
-    return _answer("serve-rates", "served", found, refused, lambda: text.serving.print_rates(found, refused))
+    told = partial(text.serving.print_rates, found, refused)
+    return Answer("serve-rates", _fields("served", found, refused), told)
 
 
 def _devices(place: Place) -> Sequence[rk.Device]:
-    return devices_of(*([one] if one is not None else [] for one in (place["gpu"], place["cluster"])))
+    return devices_of([place["gpu"]], ()) if place["cluster"] is None else devices_of((), [place["cluster"]])
 
 
 def _priced(listed: Sequence[Place], rates: Rates) -> list[Place]:
@@ -319,18 +320,14 @@ def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places) -> Answer:
         else:
             text.serving.print_servings(found, refused)
 
-    return _answer("serve", "servings", found, refused, told)
+    return Answer("serve", _fields("servings", found, refused), told)
 
 
-def _answer(
-    name: str, what: str, found: Sequence[Any], refused: Sequence[Refused], told: Callable[[], object], *given: Any
-) -> Answer:
+def _fields(
+    what: str, found: Sequence[Any], refused: Sequence[Refused], *given: Any
+) -> Callable[[], dict[str, object]]:
     """given: to what each says of itself."""
-    return Answer(
-        name,
-        lambda: {what: [one.to_dict(*given) for one in found], "refused": [one.to_dict() for one in refused]},
-        told,
-    )
+    return lambda: {what: [one.to_dict(*given) for one in found], "refused": [one.to_dict() for one in refused]}
 
 
 def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Answer:
@@ -344,7 +341,7 @@ def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic:
 
         rk.plot.save(drawn(found[0])[0], rates.figure)
     told = partial(text.serving.print_capacities, found, refused, load)
-    return _answer("serve-capacity", "capacities", found, refused, told, load)
+    return Answer("serve-capacity", _fields("capacities", found, refused, load), told)
 
 
 def _search(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Answer:

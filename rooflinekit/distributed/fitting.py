@@ -300,10 +300,9 @@ def _formats(graph: Graph, setting: Setting) -> Sequence[DType | None]:
     return (None,) if half is None else (None, half)
 
 
-Predict = Callable[[Savers], ParallelPrediction]
-
-
-def choices(base: Savers, plain: ParallelPrediction, predict: Predict) -> Iterator[ParallelPrediction]:
+def choices(
+    base: Savers, plain: ParallelPrediction, predict: Callable[[Savers], ParallelPrediction]
+) -> Iterator[ParallelPrediction]:
     """The step with just so many activations saved that it fits, in four ways; those that do.
 
     By op: all blocks are checkpoints, and save what takes longest to compute again for its bytes. By block: the first

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, groupby
 from types import MappingProxyType
-from typing import TypeAlias
 
 from rooflinekit.distributed.groups import BATCH, Groups
 from rooflinekit.distributed.pipeline import Slot, Task, balanced, pieces_under_way, run_pipeline
@@ -74,10 +73,6 @@ class Plan:
     hops: Sequence[CollectiveTiming]  # from each stage to the next one
 
 
-#: Of all devices after the step: what became of each kind, its tasks, and what was sent.
-_Ran: TypeAlias = tuple[list[dict[tuple[int, ...], DeviceRun]], list[list[Slot]], list[Message]]
-
-
 def run_stages(plan: Plan) -> tuple[tuple[Share, ...], tuple[Message, ...], float]:
     """Each device's share, what is sent, and how long the links are busy."""
     (runs, slots, messages), (ideal, _, _) = _run(plan, free=False), _run(plan, free=True)
@@ -89,7 +84,8 @@ def run_stages(plan: Plan) -> tuple[tuple[Share, ...], tuple[Message, ...], floa
     return tuple(shares), tuple(sorted(messages, key=lambda m: m.start_s)), busy_s
 
 
-def _run(plan: Plan, *, free: bool) -> _Ran:
+def _run(plan: Plan, *, free: bool) -> tuple[list[dict[tuple[int, ...], DeviceRun]], list[list[Slot]], list[Message]]:
+    """What became of each kind of each device, its tasks, and what was sent. free: links take no time."""
     devices = [{n: DeviceQueues(pace_of(own[0].prediction)) for n, own in kinds.items()} for kinds in plan.kinds]
     links = [Links(free=free) for _ in plan.kinds]
     messages: list[Message] = []
@@ -189,9 +185,6 @@ def _memory(own: Sequence[Chunk], kept: Kept) -> MemoryUse:
 # first one.
 
 
-_Pairs = list[tuple[Op, Item]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tasks:
     """The items of each task of a stage, and of what follows the last one."""
@@ -236,7 +229,7 @@ def tasks_of(p: Prediction, groups: Groups, *, first: bool, last: bool) -> Tasks
     )  # fmt: skip
 
 
-def _items(pairs: _Pairs, *, alone: bool = False) -> list[Item]:
+def _items(pairs: Sequence[tuple[Op, Item]], *, alone: bool = False) -> list[Item]:
     """alone: without what only a piece does whose gradients, or weights, go to other copies."""
     return [item for op, item in pairs if not (alone and (EAGER in op.attrs or of_copies(op)))]
 

@@ -412,21 +412,16 @@ class FrontEnd:
 # Engines of their own for prompts and for answers.
 
 
-#: Plays requests through an engine that reads prompts.
-Reading = Callable[[Many[Request]], Played]
-#: Plays requests that come with the cache of their prompts, and had their first tokens at these moments.
-GoingOn = Callable[[Many[Request], Many[float]], Played]
-
-
 def play_apart(
     requests: Many[Request],
     over: Disaggregation,
-    reading: Reading,
-    going_on: GoingOn,
+    reading: Callable[[Many[Request]], Played],
+    going_on: Callable[[Many[Request], Many[float]], Played],
     cache_bytes: Callable[[int], float],
     gpus: tuple[int, int] = (1, 1),
 ) -> Played:
-    """The requests through both kinds of engines.
+    """The requests through both kinds of engines: those that read prompts, and those that get the cache of prompts with
+    the moments of first tokens.
 
     A first token comes from the engine that read the prompt; the second waits for the cache's transfer, of
     `cache_bytes` of the prompt's tokens, and for room where it goes. gpus: of an engine of each kind.
