@@ -88,6 +88,7 @@ def _variable(name: str) -> str:
 
 
 def _variables(_: str) -> str:
+    """All environment variables, but for those that each shell sets anew."""
     return _fingerprint(f"{name}={value}" for name, value in sorted(os.environ.items()) if name not in SESSION)
 
 

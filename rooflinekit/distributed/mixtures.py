@@ -482,4 +482,5 @@ class _Spreading:
 
 
 def _bytes(specs: Sequence[TensorSpec]) -> int:
+    """Of all of them, each once."""
     return sum(int(spec.bytes) for spec in {spec.name: spec for spec in specs}.values())

@@ -264,6 +264,7 @@ def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, sampl
     graphs = stages_of(graph, stage_of_blocks([slowest[k % mesh.pipeline] for k in range(parts)]), parts)
 
     def chunk(k: int, machine: Machine) -> Chunk:
+        """A stage on a device: a step of two pieces, where there are more than one."""
         own, pieces = Spread(graph=graphs[k], gradients=frozenset()), min(2, mesh.pieces)
         step = _agreeing(own, setting, machine, mesh, replace(savers, accumulate=pieces))
         p = setting.predict(step, machine, _nccl_bytes(step, groups, "pipe"))

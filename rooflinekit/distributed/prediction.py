@@ -189,6 +189,7 @@ class ParallelPrediction(Draws):
 
     @staticmethod
     def _parts(p: Prediction) -> int:
+        """How many times forward is run: the parts of an accumulated batch."""
         marks = {op.name.rpartition(" of part ")[2] for op in p.graph.ops if " of part " in op.name}
         return 1 + len(marks)
 

@@ -226,6 +226,7 @@ def _needed(forward: Sequence[PricedOp], saved: Sequence[PricedOp], backward: It
 
 
 def _again(repeated: Sequence[PricedOp], suffix: str) -> Mapping[str, str]:
+    """New names for memory that the repeated ops make, by the old ones."""
     made: dict[str, str] = {}
     given: set[str] = set()
     for p in repeated:

@@ -179,6 +179,7 @@ class _Cut:
         )  # fmt: skip
 
     def _reduce(self, pair: Pair, k: int, put: Insertions) -> None:
+        """Once after the row's forward, once after the columns' backward."""
         priced, first = self.graph.priced, pair.columns[0]
         row = priced[pair.row.place].op
         out = row.outputs[0]
@@ -274,6 +275,7 @@ def divided(costs: Sequence[Cost], parts: int) -> tuple[Cost, ...]:
 
 
 def _thin(spec: TensorSpec, parts: int) -> TensorSpec:
+    """A tensor's part: along heads or columns, or where else it divides."""
     order = [1, *range(len(spec.shape) - 1, -1, -1)] if len(spec.shape) > 2 else range(len(spec.shape) - 1, -1, -1)
     axis = next((axis for axis in order if int(spec.shape[axis]) % parts == 0), None)
     return spec if axis is None else divided_along(spec, axis, parts)
