@@ -48,15 +48,11 @@ class Installed:
     ) -> float:
         """Prompts of any lengths beside sequences that go on. factors: on steps that read prompts, and on others."""
         dp, engine = self.times.dp, self.engine
-        gpu_s = self.gpu_s(chunks, sequences, context) * factors[0 if chunks else 1]
+        gpu_s = self._with_draft(self.times, self.draft, chunks, sequences, context) * factors[0 if chunks else 1]
         read, going_on = fullest(chunks, dp), -(-sequences // dp)
         held = going_on * context + sum(chunk.start + chunk.tokens for chunk in read)
         host_s = engine.host_s(len(read) + going_on, held, self.times.tp)
         return engine.step_s(gpu_s, host_s, engine.launch_s(bool(read), going_on, self.times.decoder.layers))
-
-    def gpu_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
-        """The same without the CPU."""
-        return self._with_draft(self.times, self.draft, chunks, sequences, context)
 
     def _with_draft(
         self, model: StepSums, draft: StepSums | None, chunks: Sequence[Chunk], sequences: int, context: float
