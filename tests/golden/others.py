@@ -20,7 +20,7 @@ Record = Mapping[str, Any]
 SLOW: Mapping[str, Collection[str]] = {
     "sweeps": (
         "depthwise, training step by batch", "perceptron, on a cluster", "all GPUs, depthwise, training",
-        "attending, on a CPU",
+        "attending, on a CPU", "windows, many batches",
     ),
     "parallel": (
         "ddp, vit", "zero-2", "fsdp", "tensor", "tensor, sequence", "context", "pipeline", "pipeline, gpipe",
