@@ -23,8 +23,8 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure as Page
 from matplotlib.legend import Legend
 from matplotlib.text import Annotation
-from matplotlib.transforms import Affine2D, Bbox
-from overlaps import cover
+from matplotlib.transforms import Affine2D
+from overlaps import corners, cover
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError, OutputError
@@ -122,18 +122,6 @@ CASES = [
 
 def texts_of(ax: Axes) -> list[Annotation]:
     return [text for text in ax.texts if isinstance(text, Annotation) and text.get_text()]
-
-
-def corners(text: Annotation) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The text's rectangle on the page in pixels, its rotation included: measured upright, then turned."""
-    angle = text.get_rotation()
-    text.set_rotation(0)
-    extent = Bbox(super(Annotation, text).get_window_extent().get_points())
-    text.set_rotation(angle)
-    middle = np.array([(extent.x0 + extent.x1) / 2, (extent.y0 + extent.y1) / 2])
-    half = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (extent.width / 2, extent.height / 2)
-    cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    return half @ np.array([[cos, sin], [-sin, cos]]) + middle  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
