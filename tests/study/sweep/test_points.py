@@ -1,5 +1,6 @@
 """A sweep says what single predictions say, whichever way its points go."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class Attends(nn.Module):
         return y + self.down(nn.functional.gelu(self.up(y)))
 
 
+@cache
 def _graph(name: str, mode: Any) -> rk.Graph:
     if name == "net":
         return rk.trace(Net(), rk.Input("batch", 3, "height", 64), mode=mode, sizes={"height": 96})
