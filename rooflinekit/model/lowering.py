@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from rooflinekit.cost.rules.convolution import ADAPTIVE_AVERAGES, POOLS
+from rooflinekit.cost.rules.convolution import ADAPTIVE_AVERAGES, MAX_POOL, MAX_POOL_GRADIENT, POOLS
 from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
 from rooflinekit.cost.rules.optimizer import LISTS
 from rooflinekit.cost.rules.reduction import (
@@ -45,6 +45,8 @@ def parts_of(priced: PricedOp, like: Release | None = None) -> tuple[Part, ...]:
         return tuple(_convolution_backward(priced))
     if _is_extern(priced) or _is_pooled_by_library(op, like):
         return (extern(priced),)
+    if op.kind in (MAX_POOL, MAX_POOL_GRADIENT):
+        return tuple(_max_pooling(priced, like or PRESENT))
     lower = _LOWERINGS.get(op.kind.removesuffix("_"))
     return (pointwise(priced),) if lower is None else tuple(lower(priced))
 
@@ -176,6 +178,39 @@ def _pooling(priced: PricedOp) -> Iterator[Part]:
         yield replace(part, priced=priced, reads=tuple(replace(a, gathered=False) for a in part.reads))
     else:
         yield pointwise(priced)
+
+
+def _max_pooling(priced: PricedOp, like: Release) -> Iterator[Part]:
+    """A window a result; its gradient reads the windows over a pixel, or is added up where each maximum lay."""
+    parts = _pool_gradient(priced) if priced.op.kind == MAX_POOL_GRADIENT and like.scatters_pool_gradients else ()
+    for part in parts or (pointwise(priced),):
+        yield _with_offsets(part) if like.keeps_pool_offsets else part
+
+
+def _pool_gradient(priced: PricedOp) -> Iterator[Part]:
+    """Atomic sums in fp32 into a tensor of zeros (decomposition of max_pool2d_with_indices_backward)."""
+    op = priced.op
+    grad, indices, result = op.inputs[0], op.inputs[-1], op.outputs[0]
+    whole = pointwise(priced)
+    narrow = result.dtype.itemsize < DType.FLOAT32.itemsize
+    name = f"{op.name}.summed"
+    total = replace(result, name=name, storage=name, dtype=DType.FLOAT32) if narrow else result
+    yield replace(whole, label="full", reads=(), writes=(total,), vector=0, special=0)
+    given = (total, _offsets(indices), grad)
+    added = replace(op, kind="aten.scatter_add_", inputs=given, outputs=(total,), attrs={"dim": 1})
+    yield extern(*price_all([added]))
+    if narrow:
+        yield replace(whole, label="_to_copy", reads=(Access(spec=total, bytes=integer(total.bytes)),), vector=0)
+
+
+def _with_offsets(part: Part) -> Part:
+    reads = (replace(a, spec=(of := _offsets(a.spec)), bytes=min(a.bytes, integer(of.bytes))) for a in part.reads)
+    return replace(part, reads=tuple(reads), writes=tuple(map(_offsets, part.writes)))
+
+
+def _offsets(spec: TensorSpec) -> TensorSpec:
+    """Where a maximum lies is kept as a byte, its place in the window (_low_memory_max_pool_with_offsets)."""
+    return replace(spec, dtype=DType.INT8) if spec.dtype is DType.INT64 else spec
 
 
 def _statistics(

@@ -1,5 +1,6 @@
 """Kernels as torch.compile makes them: traffic of small networks worked out by hand, and laws that hold for all."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -244,6 +245,25 @@ def test_pooling_reads_what_was_stored() -> None:
         ("relu", 1024, 1024),
         ("max_pool2d_with_indices", 1024, 256),
     ]
+
+
+def test_a_maximums_gradient_goes_by_places_of_a_byte_and_is_added_up_from_2_12_on() -> None:
+    """ReLU, then windows of 2 × 2 of 1·4·8·8 = 256 numbers of 4 bytes: 1024 bytes before, 256 after, 64 places."""
+    model = nn.Sequential(nn.Conv2d(4, 4, 1, bias=False), nn.ReLU(), nn.MaxPool2d(2))
+    graph = traced(model, rk.Input(1, 4, 8, 8), mode="training", loss=lambda y: y.sum())
+
+    def of_pools(release: Release) -> Traffic:
+        return [found for found in traffic(replace(graph, like=release)) if re.search("pool|full|scatter", found[0])]
+
+    forward = ("max_pool2d_with_indices_sum", 1024, 256 + 64 + 4)
+    # the sum's gradient is one number; its places are read, and what lies there is read and written again
+    added = [("full", 0, 1024), ("scatter_add_", 4 + 64 + 256, 256)]
+    assert of_pools(Release(2, 12)) == [forward, *added]
+    # with the gradient of ReLU, which reads its result
+    sought = "max_pool2d_with_indices_backward_threshold_backward"
+    assert of_pools(Release(2, 11)) == [forward, (sought, 4 + 64 + 1024, 1024)]
+    in_eight_bytes = ("max_pool2d_with_indices_sum", 1024, 256 + 8 * 64 + 4)
+    assert of_pools(Release(2, 3)) == [in_eight_bytes, (sought, 4 + 8 * 64 + 1024, 1024)]
 
 
 def test_a_dilated_window_is_the_librarys_up_to_a_release() -> None:

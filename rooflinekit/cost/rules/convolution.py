@@ -81,14 +81,16 @@ def convolution_time_first(op: Op) -> Cost:
 # Pooling. A window that reaches over the border, into padding or by `ceil_mode`, counts in full.
 
 
-MAX_POOLS = aten("max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices")
+MAX_POOL, MAX_POOL_GRADIENT = aten("max_pool2d_with_indices max_pool2d_with_indices_backward")
+MAX_POOLS = (*aten("max_pool1d max_pool2d"), MAX_POOL, *aten("max_pool3d_with_indices"))
 RANDOM_POOLS = aten("fractional_max_pool2d fractional_max_pool3d")
 AVERAGE_POOLS = aten("avg_pool1d avg_pool2d avg_pool3d")
 ADAPTIVE_AVERAGES = aten("_adaptive_avg_pool2d _adaptive_avg_pool3d")
 ADAPTIVE_MAXIMA = aten("adaptive_max_pool2d adaptive_max_pool3d")
-MAX_POOL_GRADIENTS = aten(
-    "max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward "
-    "adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward"
+MAX_POOL_GRADIENTS = (
+    MAX_POOL_GRADIENT,
+    *aten("max_pool3d_with_indices_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward"),
+    *aten("fractional_max_pool2d_backward fractional_max_pool3d_backward"),
 )
 AVERAGE_GRADIENTS = aten("avg_pool2d_backward avg_pool3d_backward")
 ADAPTIVE_GRADIENTS = aten("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward")
