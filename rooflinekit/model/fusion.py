@@ -6,8 +6,9 @@ libraries: in the default mode inductor fuses nothing into them. Attention that 
 (attention_patterns.py). A fused kernel reads each value from outside once and
 writes each of its values once that is read outside.
 
-Simplified: no recomputation of forward results in the backward phase (AOTAutograd's partitioner); a whole step,
-optimizer included, is compiled; nothing is padded; weights are not folded (config.freezing is off).
+Simplified: the backward phase computes again only what costs no memory (inlining.py), not all that AOTAutograd's
+partitioner would; a whole step, optimizer included, is compiled; nothing is padded; weights are not folded
+(config.freezing is off).
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def assumptions_of(graph: Graph, device: Device) -> Iterator[str]:
     if any(op.kind in RECURRENT for op in graph.ops):
         yield "compiled: recurrent layers run as in eager mode, where torch.compile leaves them"
     if graph.mode == "training":
-        yield "compiled: the whole step, optimizer included; backward recomputes nothing of forward"
+        yield "compiled: the whole step, optimizer included; backward recomputes what costs no memory"
 
 
 def is_fused(issue: Issue) -> bool:

@@ -12,9 +12,10 @@ Reductions are always realized; whether they are stored is the scheduler's busin
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import PRESENT, Release
@@ -22,7 +23,7 @@ from rooflinekit.ir.op import ADDED, DType, Family, Phase, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.layout import Layouts
 from rooflinekit.model.loops import LABEL, Access, Loop, Part, extern
-from rooflinekit.model.lowering import BIAS, is_biased_product, parts_of, takes_twice
+from rooflinekit.model.lowering import BIAS, TWICE_DIFFERENTIATED, is_biased_product, parts_of, takes_twice
 
 
 @dataclass(slots=True, eq=False)
@@ -79,9 +80,79 @@ def _dataflow(graph: Graph, layouts: Layouts) -> Dataflow:
             current[spec.memory] = value
             made.add(spec.memory)
         steps.append(Step(part, reads, writes))
+    steps = _Recomputing(numel, set(standing)).steps(steps)
     lasting = standing | {spec.memory for spec in (*graph.outputs, *graph.gradients, *_loss(graph))}
     kept = {value for memory, value in current.items() if memory in lasting}
     return _without_dead(steps, numel, kept)
+
+
+_SMALL = 4  # what is smaller by this factor is kept beside what is computed from it
+_RANDOM = re.compile("dropout|rand|bernoulli|normal_|uniform")
+
+
+@dataclass(slots=True)
+class _Recomputing:
+    """What the backward phase computes again, as it costs no memory, in place of keeping it.
+
+    AOTAutograd keeps for the backward phase what is least in all (torch/_functorch/partitioners.py,
+    min_cut_rematerialization_partition). Of that: pointwise results that no library reads in the backward phase, and
+    that follow by pointwise work from what is kept anyway or is small.
+    """
+
+    numel: dict[str, int]
+    there: set[str]  # values that the backward phase has in any case
+    makers: dict[str, Step] = field(default_factory=dict)  # in the forward phase
+    readers: dict[str, list[Step]] = field(default_factory=lambda: defaultdict(list))  # in the backward phase
+    free: dict[str, bool] = field(default_factory=dict)
+    made: dict[str, TensorSpec] = field(default_factory=dict)
+
+    def steps(self, steps: list[Step]) -> list[Step]:
+        """The steps, with those that are run again before their first reader."""
+        for step in steps:
+            if step.part.op.phase is Phase.FORWARD:
+                self.makers |= dict.fromkeys((value for value, _ in step.writes), step)
+            elif step.part.op.phase is Phase.BACKWARD:
+                for value, _ in step.reads:
+                    self.readers[value].append(step)
+        self.there |= {value for value in self.readers if not self._is_free(value)}
+        found: list[Step] = []
+        for step in steps:
+            if step.part.op.phase is Phase.BACKWARD:
+                step.reads = [self._taken(value, access, step, found) for value, access in step.reads]
+            found.append(step)
+        return found
+
+    def _is_free(self, value: str) -> bool:
+        if value not in self.free:
+            maker = self.makers.get(value)
+            self.free[value] = (
+                maker is not None
+                and _is_pointwise(maker.part)
+                and len(maker.writes) == 1
+                and not _RANDOM.search(maker.part.op.kind)
+                and not any(_gathers(value, user) for user in self.readers.get(value, ()))
+                and all(self._is_at_hand(read, value) or self._is_free(read) for read, _ in maker.reads)
+            )
+        return self.free[value]
+
+    def _is_at_hand(self, read: str, value: str) -> bool:
+        return read in self.there or read in self.readers or _SMALL * self.numel[read] <= self.numel[value]
+
+    def _taken(self, value: str, access: Access, reader: Step, found: list[Step]) -> tuple[str, Access]:
+        if value in self.there or not self._is_free(value):
+            return value, access
+        copy = f"{value} again"
+        if value not in self.made:
+            maker = self.makers[value]
+            ((_, spec),) = maker.writes
+            spec = self.made[value] = replace(spec, name=f"{spec.name} again", storage=f"{spec.memory} again")
+            self.numel[copy] = self.numel[value]
+            priced = replace(maker.part.priced, op=replace(maker.part.op, phase=Phase.BACKWARD))
+            step = Step(replace(maker.part, priced=priced, region=reader.part.region), [], [(copy, spec)])
+            step.reads = [self._taken(read, one, step, found) for read, one in maker.reads]
+            found.append(step)
+        spec = replace(access.spec, name=self.made[value].name, storage=self.made[value].memory)
+        return copy, replace(access, spec=spec)
 
 
 def _loss(graph: Graph) -> tuple[TensorSpec, ...]:
@@ -218,7 +289,7 @@ class _Inlining:
             return True
         if reads > MOST_ACCUMULATED_READS or expression.operations > MOST_ACCUMULATED_OPERATIONS:
             return True
-        if sum(1 + takes_twice(user.part.op) for user in users) <= 1:
+        if sum(_times_taken(value, user) for user in users) <= 1:
             return False
         if reads > MOST_READS or expression.operations > MOST_OPERATIONS:
             return True
@@ -306,9 +377,20 @@ class _Inlining:
 
 def _wants_memory(value: str, user: Step, producer: Part) -> bool:
     """Whether a reader can take a value from memory only."""
-    if user.part.place != producer.place or user.part.loop in (Loop.EXTERN, Loop.LIST):
-        return True
-    return any(access.gathered for read, access in user.reads if read == value)
+    return user.part.place != producer.place or _gathers(value, user)
+
+
+def _times_taken(value: str, user: Step) -> int:
+    """How often a reader takes a value, once it is written out: twice is as often as ever."""
+    kind = user.part.op.kind.removesuffix("_")
+    differentiated = kind in TWICE_DIFFERENTIATED and value != user.reads[0][0]  # the gradient comes first
+    return 2 if differentiated or takes_twice(user.part.op) else 1
+
+
+def _gathers(value: str, user: Step) -> bool:
+    """Whether a reader goes through a value in an order of its own, as libraries do."""
+    library = user.part.loop in (Loop.EXTERN, Loop.LIST)
+    return library or any(access.gathered for read, access in user.reads if read == value)
 
 
 # What becomes of a concatenation: written into its readers, one kernel of its own, or each input put to its place.

@@ -145,6 +145,8 @@ def _convolution_backward(priced: PricedOp) -> Iterator[Part]:
 
 #: Pointwise ops that are written out in fp32 and take their input more than once (torch/_decomp/decompositions.py).
 _TWICE = frozenset(aten("silu gelu mish hardswish leaky_relu elu softplus log_sigmoid_forward"))
+#: Gradients that take what the op was given more than once.
+TWICE_DIFFERENTIATED = frozenset(aten("silu_backward gelu_backward mish_backward hardswish_backward"))
 
 
 def takes_twice(op: Op) -> bool:

@@ -266,6 +266,27 @@ def test_a_maximums_gradient_goes_by_places_of_a_byte_and_is_added_up_from_2_12_
     assert of_pools(Release(2, 3)) == [in_eight_bytes, (sought, 4 + 8 * 64 + 1024, 1024)]
 
 
+def test_the_backward_phase_computes_again_what_costs_no_memory() -> None:
+    """Images of 2·8·8·8 = 1024 numbers, 4096 bytes; a number a channel is 32 bytes."""
+    layers = nn.Conv2d(4, 8, 1, bias=False), nn.BatchNorm2d(8), nn.SiLU(), nn.Conv2d(8, 4, 1, bias=False)
+    graph = traced(nn.Sequential(*layers), rk.Input(2, 4, 8, 8), mode="training", loss=lambda y: y.sum())
+    forward, backward = (found for found in traffic(graph) if "silu" in found[0])
+    # the normalized images, from which SiLU's gradient is made, are not kept: the convolution's result is in any case,
+    # for the gradient of the normalization. SiLU's result is, which the gradient of the next weight takes.
+    # Beside it gain, shift and running statistics are read; these, the saved and the used statistics written.
+    assert forward == ("native_batch_norm_silu", 4096 + 4 * 32, 4096 + 5 * 32)
+    # the gradient and the convolution's result; gain, shift and all statistics; then gradients of gain and shift
+    assert backward[1:] == (2 * 4096 + 7 * 32, 4096 + 2 * 32)
+
+
+def test_what_chance_made_is_kept_for_the_backward_phase() -> None:
+    """Dropout of 32·64 numbers: 8192 bytes of them and a mask of 2048, with those of the norm and two numbers a row."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.5), nn.LayerNorm(64), nn.Linear(64, 16))
+    graph = traced(model, rk.Input(32, 16), mode="training", loss=lambda y: y.sum())
+    (written,) = (written for name, _, written in traffic(graph) if name == "gelu_native_dropout_native_layer_norm")
+    assert written == 8192 + 2048 + 8192 + 2 * 32 * 4
+
+
 def test_a_dilated_window_is_the_librarys_up_to_a_release() -> None:
     graph = traced(lambda x: functional.max_pool2d(x, 2, dilation=2), rk.Input(1, 4, 8, 8))
     assert ops(kernels(graph)[0]) == "max_pool2d_with_indices"
