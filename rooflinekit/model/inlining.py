@@ -7,7 +7,8 @@ into its readers, again in each, until it is *realized* as a buffer of its own:
   element (realize_opcount_threshold);
 - it reads more than 8 tensors (realize_acc_reads_threshold), or does more than 100 operations, however many readers;
 and, beside inductor's rule, where computing it again in each reader would move more than eager mode does.
-Reductions are always realized; whether they are stored is the scheduler's business (fusion.py).
+Reductions are always realized; whether they are stored is the scheduler's business (fusion.py). Before that, what the
+backward phase computes again becomes loops of its own (`_Recomputing`).
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _dataflow(graph: Graph, layouts: Layouts) -> Dataflow:
     return _without_dead(steps, numel, kept)
 
 
-_SMALL = 4  # what is smaller by this factor is kept beside what is computed from it
+_SMALL = 4  # what is smaller by this factor is kept beside what is computed from it (partitioners.py, of reductions)
 _RANDOM = re.compile("dropout|rand|bernoulli|normal_|uniform")
 
 
