@@ -88,6 +88,7 @@ def _dataflow(graph: Graph, layouts: Layouts) -> Dataflow:
 
 
 _SMALL = 4  # what is smaller by this factor is kept beside what is computed from it (partitioners.py, of reductions)
+_LONGEST = 30  # loops one after another that are run again; what comes behind them is kept
 _RANDOM = re.compile("dropout|rand|bernoulli|normal_|uniform")
 
 
@@ -104,7 +105,7 @@ class _Recomputing:
     there: set[str]  # values that the backward phase has in any case
     makers: dict[str, Step] = field(default_factory=dict)  # in the forward phase
     readers: dict[str, list[Step]] = field(default_factory=lambda: defaultdict(list))  # in the backward phase
-    free: dict[str, bool] = field(default_factory=dict)
+    chains: dict[str, int] = field(default_factory=dict)  # by the forward phase's values
     made: dict[str, TensorSpec] = field(default_factory=dict)
 
     def steps(self, steps: list[Step]) -> list[Step]:
@@ -115,7 +116,8 @@ class _Recomputing:
             elif step.part.op.phase is Phase.BACKWARD:
                 for value, _ in step.reads:
                     self.readers[value].append(step)
-        self.there |= {value for value in self.readers if not self._is_free(value)}
+        for value, maker in self.makers.items():
+            self.chains[value] = self._chain_to(value, maker)
         found: list[Step] = []
         for step in steps:
             if step.part.op.phase is Phase.BACKWARD:
@@ -123,24 +125,22 @@ class _Recomputing:
             found.append(step)
         return found
 
-    def _is_free(self, value: str) -> bool:
-        if value not in self.free:
-            maker = self.makers.get(value)
-            self.free[value] = (
-                maker is not None
-                and _is_pointwise(maker.part)
-                and len(maker.writes) == 1
-                and not _RANDOM.search(maker.part.op.kind)
-                and not any(_gathers(value, user) for user in self.readers.get(value, ()))
-                and all(self._is_at_hand(read, value) or self._is_free(read) for read, _ in maker.reads)
-            )
-        return self.free[value]
+    def _chain_to(self, value: str, maker: Step) -> int:
+        """How many loops compute a forward value again from what is kept; 0 where it is to be kept itself."""
+        if not _is_pointwise(maker.part) or len(maker.writes) != 1 or _RANDOM.search(maker.part.op.kind):
+            return 0
+        if any(_gathers(value, user) for user in self.readers.get(value, ())):
+            return 0
+        if not all(self.chains.get(read) or self._is_at_hand(read, value) for read, _ in maker.reads):
+            return 0
+        length = 1 + max((self.chains.get(read, 0) for read, _ in maker.reads), default=0)
+        return length if length <= _LONGEST else 0
 
     def _is_at_hand(self, read: str, value: str) -> bool:
         return read in self.there or read in self.readers or _SMALL * self.numel[read] <= self.numel[value]
 
     def _taken(self, value: str, access: Access, reader: Step, found: list[Step]) -> tuple[str, Access]:
-        if value in self.there or not self._is_free(value):
+        if not self.chains.get(value):
             return value, access
         copy = f"{value} again"
         if value not in self.made:
