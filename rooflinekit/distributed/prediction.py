@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from rooflinekit.distributed.queues import DeviceRun, Message
 from rooflinekit.distributed.records import Savers, Strategy
@@ -388,8 +388,21 @@ class ParallelPrediction(Draws):
 _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")
 
 
-def common_document(step: Any, terms: Mapping[str, float]) -> dict[str, Any]:
-    """What a ParallelPrediction and a TrainingStep tell alike, ready for JSON."""
+class _SharedStep(Protocol):
+    """What traced and described steps on several devices have in common."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def total_s(self) -> float: ...
+    @property
+    def energy(self) -> Energy | None: ...
+    def interval(self, level: float = 0.9) -> tuple[float, float]: ...
+    def memory_verdict(self, level: float = 0.9) -> Verdict: ...
+
+
+def common_document(step: _SharedStep, terms: Mapping[str, float]) -> dict[str, Any]:
+    """What all such steps tell, ready for JSON."""
     return {
         **{name: getattr(step, name) for name in ("gpus", "batch", "total_s", "mfu", "hfu")},
         "cluster": step.cluster.name, "terms": dict(terms), "verdict": step.memory_verdict().to_dict(),
@@ -397,13 +410,13 @@ def common_document(step: Any, terms: Mapping[str, float]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def took(step: Any) -> str:
+def took(step: _SharedStep) -> str:
     """How long, and its interval."""
     low, high = step.interval()
     return f"{_s(step.total_s)} ({_s(low)} to {_s(high)})"
 
 
-def drawn_and_judged(step: Any, accuracy: Iterable[Accuracy | None]) -> list[str]:
+def drawn_and_judged(step: _SharedStep, accuracy: Iterable[Accuracy | None]) -> list[str]:
     """A line on energy, where power is stated, and on each accuracy that is known."""
     drawn = [] if step.energy is None else [step.energy.line(step.interval())]
     return drawn + [f"judged: {one}" for one in accuracy if one is not None]

@@ -13,18 +13,18 @@ backward phase computes again becomes loops of its own (`_Recomputing`).
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from rooflinekit.cost.rules.elementwise import RANDOM
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import ADDED, DType, Family, Phase, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.layout import Layouts
 from rooflinekit.model.loops import LABEL, Access, Loop, Part, extern
-from rooflinekit.model.lowering import BIAS, TWICE_DIFFERENTIATED, is_biased_product, parts_of, takes_twice
+from rooflinekit.model.lowering import BIAS, is_biased_product, parts_of, takes_twice
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +81,7 @@ def _dataflow(graph: Graph, layouts: Layouts) -> Dataflow:
             current[spec.memory] = value
             made.add(spec.memory)
         steps.append(Step(part, reads, writes))
-    steps = _Recomputing(numel, set(standing)).steps(steps)
+    steps = _Recomputing(numel, frozenset(standing)).steps(steps)
     lasting = standing | {spec.memory for spec in (*graph.outputs, *graph.gradients, *_loss(graph))}
     kept = {value for memory, value in current.items() if memory in lasting}
     return _without_dead(steps, numel, kept)
@@ -89,7 +89,6 @@ def _dataflow(graph: Graph, layouts: Layouts) -> Dataflow:
 
 _SMALL = 4  # what is smaller by this factor is kept beside what is computed from it (partitioners.py, of reductions)
 _LONGEST = 30  # loops one after another that are run again; what comes behind them is kept
-_RANDOM = re.compile("dropout|rand|bernoulli|normal_|uniform")
 
 
 @dataclass(slots=True)
@@ -102,7 +101,7 @@ class _Recomputing:
     """
 
     numel: dict[str, int]
-    there: set[str]  # values that the backward phase has in any case
+    there: frozenset[str]  # values that the backward phase has in any case
     makers: dict[str, Step] = field(default_factory=dict)  # in the forward phase
     readers: dict[str, list[Step]] = field(default_factory=lambda: defaultdict(list))  # in the backward phase
     chains: dict[str, int] = field(default_factory=dict)  # by the forward phase's values
@@ -116,7 +115,7 @@ class _Recomputing:
             elif step.part.op.phase is Phase.BACKWARD:
                 for value, _ in step.reads:
                     self.readers[value].append(step)
-        for value, maker in self.makers.items():
+        for value, maker in self.makers.items() if self.readers else ():
             self.chains[value] = self._chain_to(value, maker)
         found: list[Step] = []
         for step in steps:
@@ -127,7 +126,8 @@ class _Recomputing:
 
     def _chain_to(self, value: str, maker: Step) -> int:
         """How many loops compute a forward value again from what is kept; 0 where it is to be kept itself."""
-        if not _is_pointwise(maker.part) or len(maker.writes) != 1 or _RANDOM.search(maker.part.op.kind):
+        kind = maker.part.op.kind
+        if not _is_pointwise(maker.part) or len(maker.writes) != 1 or {kind, kind.removesuffix("_")} & RANDOM:
             return 0
         if any(_gathers(value, user) for user in self.readers.get(value, ())):
             return 0
@@ -290,7 +290,8 @@ class _Inlining:
             return True
         if reads > MOST_ACCUMULATED_READS or expression.operations > MOST_ACCUMULATED_OPERATIONS:
             return True
-        if sum(_times_taken(value, user) for user in users) <= 1:
+        places = ([read for read, _ in user.reads].index(value) for user in users)
+        if sum(1 + takes_twice(user.part.op, place) for user, place in zip(users, places, strict=True)) <= 1:
             return False
         if reads > MOST_READS or expression.operations > MOST_OPERATIONS:
             return True
@@ -379,13 +380,6 @@ class _Inlining:
 def _wants_memory(value: str, user: Step, producer: Part) -> bool:
     """Whether a reader can take a value from memory only."""
     return user.part.place != producer.place or _gathers(value, user)
-
-
-def _times_taken(value: str, user: Step) -> int:
-    """How often a reader takes a value, once it is written out: twice is as often as ever."""
-    kind = user.part.op.kind.removesuffix("_")
-    differentiated = kind in TWICE_DIFFERENTIATED and value != user.reads[0][0]  # the gradient comes first
-    return 2 if differentiated or takes_twice(user.part.op) else 1
 
 
 def _gathers(value: str, user: Step) -> bool:

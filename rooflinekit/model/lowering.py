@@ -145,13 +145,15 @@ def _convolution_backward(priced: PricedOp) -> Iterator[Part]:
 
 #: Pointwise ops that are written out in fp32 and take their input more than once (torch/_decomp/decompositions.py).
 _TWICE = frozenset(aten("silu gelu mish hardswish leaky_relu elu softplus log_sigmoid_forward"))
-#: Gradients that take what the op was given more than once.
-TWICE_DIFFERENTIATED = frozenset(aten("silu_backward gelu_backward mish_backward hardswish_backward"))
+#: Gradients that take what the op was given, behind the gradient, more than once.
+_TWICE_BEHIND = frozenset(aten("silu_backward gelu_backward mish_backward hardswish_backward"))
 
 
-def takes_twice(op: Op) -> bool:
-    """Whether the op is written out as several in fp32, of which more than one reads its input."""
+def takes_twice(op: Op, place: int = 0) -> bool:
+    """Whether the op is written out as several in fp32, of which more than one reads its input at this place."""
     kind = op.kind.removesuffix("_")
+    if kind in _TWICE_BEHIND:
+        return place > 0
     if kind in BATCH_NORMS:
         return by_batch(op)
     return kind in _TWICE or kind in (*SOFTMAXES, LAYER_NORM, GROUP_NORM, RMS_NORM)

@@ -287,6 +287,16 @@ def test_what_chance_made_is_kept_for_the_backward_phase() -> None:
     assert written == 8192 + 2048 + 8192 + 2 * 32 * 4
 
 
+def test_what_is_drawn_is_drawn_once() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.silu(x * torch.empty_like(x).exponential_())
+
+    model = nn.Sequential(nn.Linear(16, 64), Noisy(), nn.Linear(64, 16))
+    found = traffic(traced(model, rk.Input(32, 16), mode="training", loss=lambda y: y.sum()))
+    assert sum("exponential" in name for name, _, _ in found) == 1
+
+
 def test_a_dilated_window_is_the_librarys_up_to_a_release() -> None:
     graph = traced(lambda x: functional.max_pool2d(x, 2, dilation=2), rk.Input(1, 4, 8, 8))
     assert ops(kernels(graph)[0]) == "max_pool2d_with_indices"

@@ -336,11 +336,16 @@ def log_softmax(op: Op) -> Cost:
 #
 # Ops that take probabilities or rates as a tensor read it; one that takes a tensor for its shape alone does not.
 
+_DRAWS = aten("rand rand_like randn randn_like randint randint_like randperm random uniform normal_ log_normal "
+              "exponential geometric cauchy")  # fmt: skip
+_DISTRIBUTIONS = "normal poisson binomial multinomial _standard_gamma _sample_dirichlet"
+_DROPOUTS = "native_dropout _fused_dropout"
 
-@rule(
-    *aten("rand rand_like randn randn_like randint randint_like randperm random uniform normal_ log_normal"),
-    *aten("exponential geometric cauchy"),
-)
+#: Ops whose results chance decides: none is the same when it is run again.
+RANDOM = frozenset((*_DRAWS, *aten(f"{_DISTRIBUTIONS} {_DROPOUTS} bernoulli rrelu_with_noise")))
+
+
+@rule(*_DRAWS)
 def draw(op: Op) -> Cost:
     """Writes its numbers and reads nothing."""
     return writes(op.outputs)
@@ -349,7 +354,7 @@ def draw(op: Op) -> Cost:
 family(
     traffic,
     {
-        "normal poisson binomial multinomial _standard_gamma _sample_dirichlet": (
+        _DISTRIBUTIONS: (
             "Reads means, rates or probabilities, an element or a row each, and writes what it drew.",
         )
     },
@@ -366,7 +371,7 @@ def bernoulli(op: Op) -> Cost:
 
 
 _DROPOUT = "Compare with a random number, mask and scale; the mask is written too, a byte an element."
-family(per_output, {"native_dropout _fused_dropout": (3, _DROPOUT)})
+family(per_output, {_DROPOUTS: (3, _DROPOUT)})
 register(
     {
         "native_dropout_backward": (2, 0),  # g·mask·scale
