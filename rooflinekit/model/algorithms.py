@@ -42,8 +42,8 @@ class ByUnit(Generic[T]):
 #: for each result; `resident`, one matrix kept on the SMs for many steps.
 Shape = Literal["tiles", "queries", "threads", "resident"]
 
-#: Which tiles there are; the rules are in `tile_rates.has_tiles`.
-Tiles = Literal["every", "no thin ones", "by name", "wide", "square"]
+#: Which tiles there are; the rules are in `tiling.has_tiles`.
+Tiles = Literal["every", "no thin ones", "by name", "wide", "square", "one in batches"]
 
 # Libraries
 CUBLAS, CUDNN, ROCBLAS, MIOPEN, ONEDNN, ATEN = "cuBLAS", "cuDNN", "rocBLAS", "MIOpen", "oneDNN", "ATen"
@@ -113,6 +113,8 @@ class Algorithm:
 
 #: A matrix product, by whichever library.
 PRODUCT = Algorithm(packs="both")
+#: A batch of products: on CUDA cores cuBLAS has one tile for it, and no split.
+BATCHED = replace(PRODUCT, tiles=ByUnit("one in batches", "every"))
 #: Fused attention.
 ATTENTION = Algorithm(shape="queries")
 #: A step of a recurrent layer whose weights stay on the SMs (cuDNN).

@@ -12,7 +12,7 @@ from round_numbers import constants
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.op import Math
-from rooflinekit.model.algorithms import PRODUCT, SCALED, Algorithm
+from rooflinekit.model.algorithms import BATCHED, PRODUCT, SCALED, Algorithm
 from rooflinekit.model.cudnn import DATA, WEIGHT
 from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Machine
@@ -103,3 +103,22 @@ def test_clusters_of_scaled_products(gpu: str, m: int, expected: float) -> None:
     machine = Machine.of(load_device(gpu), constants())
     products, (rows, _) = Products.of(np.arange(1), algorithm=SCALED, m=m, n=512, k=512), SIDES[True]
     assert rows_of_tiles(products, rows, machine)[TILES.index((128, 128))] == expected
+
+
+@pytest.mark.parametrize(("gpu", "rows", "columns"), [
+    ("nvidia-p100-pcie-16gb", 64, 128), ("nvidia-t4", 64, 64), ("nvidia-v100-sxm2-16gb", 64, 64),
+    ("nvidia-a100-sxm4-80gb", 128, 128), ("nvidia-h100-sxm5-80gb", 128, 128),
+])  # fmt: skip
+def test_a_batch_on_cuda_cores_takes_as_long_as_its_tiles(gpu: str, rows: int, columns: int) -> None:
+    """As many as fill each wave, so that time goes by tiles: 1, 1, 2 and 4 of them for each product."""
+    machine = Machine.of(load_device(gpu), constants(matrix_tile_loss=LOSS))
+
+    def batch_s(m: int, n: int, by: Algorithm = BATCHED) -> float:
+        products = Products.of([0], batch=64 * machine.sm_count, m=m, n=n, k=4096, algorithm=by)
+        return float(time_work(KernelBatch.of(1, products=products), machine).total_s[0]) - machine.start_s
+
+    one = batch_s(rows, columns)
+    assert batch_s(rows // 2, columns // 2) == pytest.approx(one)
+    assert batch_s(rows, columns + 1) == pytest.approx(2 * one)
+    assert batch_s(rows + 1, columns + 1) == pytest.approx(4 * one)
+    assert batch_s(rows // 2, columns // 2, PRODUCT) < 0.6 * one
