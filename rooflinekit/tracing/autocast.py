@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.amp.autocast_mode import autocast
 
+from rooflinekit.tracing.surroundings import standing_in
+
 #: Where fake tensors stand, and the device that is meant. A model that asks a tensor for its device is told the first.
 _DEVICES = _HERE, _MEANT = "cpu", "cuda"
 _KEY = "AutocastCPU"
@@ -62,11 +64,9 @@ def region_format() -> torch.dtype | None:
     return torch.get_autocast_dtype(_HERE) if torch.is_autocast_enabled(_HERE) else None
 
 
-@contextmanager
-def switched_off() -> Iterator[None]:
+def switched_off() -> torch._C._ExcludeDispatchKeyGuard:
     """Operators called within it take what they are given, as those that a kernel of a region calls."""
-    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
-        yield
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
 
 
 def _eligible(value: Any) -> bool:
@@ -244,19 +244,17 @@ def cuda_autocast() -> Iterator[None]:
         _CASTS.clear()
         clear()
 
-    def put(names: Sequence[Any]) -> None:
-        regions.__init__, regions.__enter__, regions.__exit__, torch.clear_autocast_cache = names
-
-    put((described, entered, left, cleared))
-    _set({device: (False, dtype) for device, (_, dtype) in outer[0].items()})
-    try:
-        yield
-    finally:
-        put((init, enter, leave, clear))
-        _set(outer[0])
-        _CASTS.clear()
-        for one in library:
-            one._destroy()  # type: ignore[no-untyped-call]
+    methods = {"__init__": described, "__enter__": entered, "__exit__": left}
+    stand_ins = [(regions, name, method) for name, method in methods.items()]
+    with standing_in([*stand_ins, (torch, "clear_autocast_cache", cleared)]):
+        _set({device: (False, dtype) for device, (_, dtype) in outer[0].items()})
+        try:
+            yield
+        finally:
+            _set(outer[0])
+            _CASTS.clear()
+            for one in library:
+                one._destroy()  # type: ignore[no-untyped-call]
 
 
 _State = dict[str, tuple[bool, torch.dtype]]

@@ -23,6 +23,7 @@ from rooflinekit.ir.inputs import Release
 from rooflinekit.tracing import autocast, sequences
 from rooflinekit.tracing.attention import attention, written_out, xformers_attention
 from rooflinekit.tracing.known import note_answer, note_one_hot
+from rooflinekit.tracing.surroundings import standing_in
 from rooflinekit.tracing.symbols import channels_last_of
 from rooflinekit.tracing.tensors import RESAMPLING
 
@@ -89,36 +90,31 @@ def gpu_view(elements: Callable[[str, Any], Any], like: Release | None = None) -
     ]
     places += [(torch._VF, "stft"), (torch, "istft"), (flex_attention, "_validate_device"), (torch, "ctc_loss")]
     places += [(torch._C._nn, name) for name in RESAMPLING]
-    originals = [(place, name, getattr(place, name)) for place, name in places]
-    boxes = sys.modules.get("torchvision.ops.boxes")
-    if boxes is not None:  # on the CPU it goes through the classes one by one
-        originals.append((boxes, "_batched_nms_vanilla", boxes._batched_nms_vanilla))
-        replaced = replaced | {boxes._batched_nms_vanilla: boxes._batched_nms_coordinate_trick}
+    if boxes := sys.modules.get("torchvision.ops.boxes"):  # on the CPU it goes through the classes one by one
+        places.append((boxes, "_batched_nms_vanilla"))
+        replaced[boxes._batched_nms_vanilla] = boxes._batched_nms_coordinate_trick
     if fmha := sys.modules.get("xformers.ops.fmha"):  # which asks the GPU at hand what it can run
         for name in ("_memory_efficient_attention", "_memory_efficient_attention_forward"):
-            originals.append((fmha, name, getattr(fmha, name)))
-            replaced = replaced | {getattr(fmha, name): xformers_attention}
-    try:
-        for place, name, original in originals:
-            setattr(place, name, _here(functools.partial(_called, replaced, original), original))
-        with autocast.cuda_autocast(), _GpuView(replaced):
-            yield
-    finally:
-        for place, name, original in originals:
-            setattr(place, name, original)
-
-
-def _here(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """The replacement in this thread, the original in every other: they may run models meanwhile."""
-    owner = threading.get_ident()
-
-    def either(*args: Any, **kwargs: Any) -> Any:
-        return (replacement if threading.get_ident() == owner else original)(*args, **kwargs)
-
-    return either
+            places.append((fmha, name))
+            replaced[getattr(fmha, name)] = xformers_attention
+    stand_ins = [(place, name, _here(replaced, getattr(place, name))) for place, name in places]
+    with standing_in(stand_ins), autocast.cuda_autocast(), _GpuView(replaced):
+        yield
 
 
 _Replaced = dict[Callable[..., Any], Callable[..., Any]]
+
+
+def _here(replaced: _Replaced, original: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands instead of a function, in this thread; itself in every other: they may run models meanwhile."""
+    owner = threading.get_ident()
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != owner:
+            return original(*args, **kwargs)
+        return _called(replaced, original, *args, **kwargs)
+
+    return either
 
 
 class _GpuView(TorchFunctionMode):

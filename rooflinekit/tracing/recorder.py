@@ -7,7 +7,7 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +23,7 @@ from rooflinekit.tracing.assumed import Assumed, masked_pairs, note_decided
 from rooflinekit.tracing.attention import PACKING, Callers, SwitchedOn, packed_keys
 from rooflinekit.tracing.known import note, on_cpu
 from rooflinekit.tracing.memory import OpMemory, fake_like
-from rooflinekit.tracing.surroundings import heed
+from rooflinekit.tracing.surroundings import heed, standing_in
 from rooflinekit.tracing.symbols import Symbols
 from rooflinekit.tracing.tensors import (
     DTYPES,
@@ -414,8 +414,7 @@ class ModuleCalls:
         self._open: list[str] = []  # paths of the modules being called, outermost first
         self._of_node: dict[int, str] = {}  # autograd's sequence number → module of the forward op
 
-    @contextmanager
-    def followed(self) -> Iterator[None]:
+    def followed(self) -> AbstractContextManager[None]:
         """Within it, calls of modules are followed; in recomputation during backward too."""
         original, owner = nn.Module.__call__, threading.get_ident()
 
@@ -441,11 +440,7 @@ class ModuleCalls:
                 self._open.pop()
                 self._over(args, kwargs)
 
-        nn.Module.__call__ = call  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            nn.Module.__call__ = original  # type: ignore[method-assign]
+        return standing_in([(nn.Module, "__call__", call)])
 
     def _over(self, *arguments: Any) -> None:
         if self._returned is not None:

@@ -12,8 +12,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -69,6 +69,19 @@ def _said_already(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("failed while attempting to run meta")
 
 
+@contextmanager
+def standing_in(stand_ins: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Within it attributes are others: each a place, a name in it, and what stands there."""
+    given = [(place, name, getattr(place, name), other) for place, name, other in stand_ins]
+    try:
+        for place, name, _, other in given:
+            setattr(place, name, other)
+        yield
+    finally:
+        for place, name, original, _ in given:
+            setattr(place, name, original)
+
+
 overrides: Any = torch.overrides
 
 #: Functions of torch that models replace: put back where they are others afterwards.
@@ -76,11 +89,11 @@ _PATCHED: tuple[Any, ...] = (nn.Module, torch.Tensor, functional, torch.autograd
 _HOOKS = [name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")]
 
 
-def _attribute(place: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    return (lambda: getattr(place, name)), (lambda value: setattr(place, name, value))
-
-
 _Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+
+
+def _attribute(place: Any, name: str) -> _Setting:
+    return (lambda: getattr(place, name)), (lambda value: setattr(place, name, value))
 
 
 def _settings() -> tuple[_Setting, ...]:
@@ -267,8 +280,7 @@ def _never(value: object) -> bool:
     return False
 
 
-@contextmanager
-def eager_view() -> Iterator[None]:
+def eager_view() -> AbstractContextManager[None]:
     """Within it, code outside of torch that asks whether a tensor is fake is told that it is not."""
     is_fake = torch._subclasses.fake_tensor.is_fake
     stand_ins: dict[str, tuple[Any, Any]] = {"FakeTensor": (FakeTensor, _FakeTensor), "is_fake": (is_fake, _never)}
@@ -279,10 +291,4 @@ def eager_view() -> Iterator[None]:
         # of thousands of modules next to none have one: their names are looked at last
         if named and name.partition(".")[0] not in ("torch", "rooflinekit"):
             places += [(module, attribute) for attribute in named]
-    try:
-        for place, attribute in places:
-            setattr(place, attribute, stand_ins[attribute][1])
-        yield
-    finally:
-        for place, attribute in places:
-            setattr(place, attribute, stand_ins[attribute][0])
+    return standing_in((place, attribute, stand_ins[attribute][1]) for place, attribute in places)

@@ -6,7 +6,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -23,6 +23,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.sizes import LARGEST, Condition, ForcedSize, Size, simplest, symbol
+from rooflinekit.tracing.surroundings import standing_in
 
 Ladder: TypeAlias = Iterator[dict[str, int]]
 
@@ -155,41 +156,27 @@ def likely_sizes(names: Iterable[str], firsts: Iterable[str], given: Mapping[str
         yield examples
 
 
-@contextmanager
-def hashable_sizes() -> Iterator[None]:
+def hashable_sizes() -> AbstractContextManager[None]:
     """Within it open sizes may be keys of caches and dicts, as the integers are that they stand for."""
-    kind: Any = torch.SymInt
-    original = kind.__hash__
+    original = torch.SymInt.__hash__
 
     def value(size: Any) -> int:
         return original(size) if size.node.is_nested_int() else hash(size.node.expr)
 
-    kind.__hash__ = value
-    try:
-        yield
-    finally:
-        kind.__hash__ = original
+    return standing_in([(torch.SymInt, "__hash__", value)])
 
 
 #: Operators of two numbers whose result follows from both expressions, and from what has been replaced in these.
 _ARITHMETIC = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
 
 
-@contextmanager
-def remembered_arithmetic() -> Iterator[None]:
+def remembered_arithmetic() -> AbstractContextManager[None]:
     """Within it the same arithmetic of open sizes is done once: sympy takes 30 µs, and each tensor asks ten times."""
     kind: Any = SymNode
     made: dict[str, Any] = {f"_{name}": _remembered(f"_{name}", getattr(kind, f"_{name}")) for name in _ARITHMETIC}
     made |= {"wrap_int": _remembered_number(kind.wrap_int), "maybe_as_int": _remembered_value(kind.maybe_as_int)}
     made["expr"] = property(_replaced(kind.expr.fget))
-    originals = {name: vars(kind)[name] for name in made}
-    for name, method in made.items():
-        setattr(kind, name, method)
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(kind, name, original)
+    return standing_in((kind, name, method) for name, method in made.items())
 
 
 def _worked_out(node: Any) -> dict[object, Any] | None:
