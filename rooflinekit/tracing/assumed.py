@@ -5,6 +5,7 @@ Below it: operators whose results data decide, and what sizes those have by what
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,8 +28,8 @@ from rooflinekit.tracing.tensors import (
     Made,
     broadcast,
     contiguous,
-    count_of,
     indexed,
+    is_mask,
     placed,
     schema_of,
     tensors_in,
@@ -125,7 +126,7 @@ class Assumed:
             return None
         known = self.values.result(function, args, kwargs)
         if known is not None:
-            return tuple(Made(tuple(one.shape), one.stride(), one.dtype) for _, one in placed(known))
+            return tuple(Made.like(one) for _, one in placed(known))
         return decide(self, *args, **kwargs)
 
     def elements(self, kind: str, most: Any, mask: torch.Tensor | None = None, *, share: Fraction | None = None) -> Any:
@@ -142,6 +143,10 @@ class Assumed:
             return self._taken(name, _part(share, most), most, Ground.ALIKE)
         return self._taken(name, most, most, Ground.MOST)
 
+    def trues(self, mask: torch.Tensor) -> Any:
+        """So many elements of a mask are true."""
+        return self.elements("mask", math.prod(mask.shape), mask)
+
     def length(self, kind: str, most: Any, even: Any | None) -> Any:
         """Of sequences up to the longest: by the user, or `even` for all; where that is None as long as the longest."""
         value, ground = (most, Ground.MOST) if even is None else (even, Ground.EVEN)
@@ -149,12 +154,11 @@ class Assumed:
 
     def named(self, function: Any, args: Sequence[Any]) -> Any:
         """Elements of a target that a mask names to be written; None where there is no mask."""
-        if function not in WRITING or not any(is_mask(index) for index in args[1]):
+        if function not in WRITING or not any(map(is_mask, args[1])):
             return None
         if fills(args[2], accumulate=len(args) > 3 and bool(args[3])):
             return None
-        shape = indexed(args[0], args[1], lambda mask: self.elements("mask", count_of(mask.shape), mask))
-        return None if shape is None else count_of(shape)
+        return math.prod(indexed(args[0], args[1], self.trues))
 
     # --- names ------------------------------------------------------------------------------------------------
 
@@ -317,14 +321,6 @@ def _answered(function: Callable[..., Any], b: int, h: int, s: int, t: int) -> t
     return share, causal, every_head and step == 1 and (share * s * t).denominator == 1
 
 
-_MASKS = (torch.bool, torch.uint8)
-
-
-def is_mask(index: Any) -> bool:
-    """Whether an index is a mask of what it takes."""
-    return isinstance(index, torch.Tensor) and index.dtype in _MASKS
-
-
 def fills(value: torch.Tensor, *, accumulate: bool) -> bool:
     """Whether what is written under a mask is one number: CUDA then fills, and need not know where."""
     return not accumulate and isinstance(value.numel(), int) and value.numel() == 1
@@ -338,14 +334,13 @@ def _nonzero(assumed: Assumed, x: torch.Tensor) -> tuple[Made, ...]:
 
 def _masked_select(assumed: Assumed, x: torch.Tensor, mask: torch.Tensor) -> tuple[Made, ...]:
     (whole,) = broadcast(x, mask)
-    return (contiguous((assumed.elements("mask", count_of(whole.shape), mask),), x.dtype),)
+    return (contiguous((assumed.elements("mask", math.prod(whole.shape), mask),), x.dtype),)
 
 
 def _index(assumed: Assumed, x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tuple[Made, ...] | None:
     if not any(map(is_mask, indices)):
         return None
-    shape = indexed(x, indices, lambda mask: assumed.elements("mask", count_of(mask.shape), mask))
-    return (contiguous(shape, x.dtype),)
+    return (contiguous(indexed(x, indices, assumed.trues), x.dtype),)
 
 
 def _unique(

@@ -17,6 +17,7 @@ import torch
 from torch.amp.autocast_mode import autocast
 
 from rooflinekit.tracing.surroundings import standing_in
+from rooflinekit.tracing.tensors import tensors_in
 
 #: Where fake tensors stand, and the device that is meant. A model that asks a tensor for its device is told the first.
 _DEVICES = _HERE, _MEANT = "cpu", "cuda"
@@ -163,8 +164,7 @@ def _full_norm(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _widest(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    given = [t for arg in (*args, *kwargs.values()) for t in (arg if isinstance(arg, list | tuple) else (arg,))]
-    full = any(_eligible(tensor) and tensor.dtype is torch.float32 for tensor in given)
+    full = any(tensor.dtype is torch.float32 for tensor in tensors_in((*args, *kwargs.values())))
     return _cast(operator, args, kwargs, torch.float32 if full else None)
 
 

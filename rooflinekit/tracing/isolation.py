@@ -29,7 +29,7 @@ from rooflinekit.errors import TraceError, printable
 from rooflinekit.tracing.assumed import keep
 from rooflinekit.tracing.memory import fake_like
 from rooflinekit.tracing.symbols import channels_last_of
-from rooflinekit.tracing.tensors import is_sparse, note_weight
+from rooflinekit.tracing.tensors import Made, is_sparse, note_weight
 
 #: Fake tensors stand on the CPU: a fake CUDA device would end the process in a build of torch without CUDA.
 FAKE_DEVICE = "cpu"
@@ -171,7 +171,7 @@ def put_fakes_in(
             fake: torch.Tensor = mode.from_tensor(tensor.detach().to(wanted))
             note_weight(fake, tensor)
         else:
-            fake = fake_like(mode, tensor.shape, _stride(tensor, channels_last), wanted)
+            fake = fake_like(mode, Made(tensor.shape, _stride(tensor, channels_last), wanted))
             keep(fake, tensor)
         if isinstance(tensor, nn.Parameter):
             fake._is_param = True  # what makes isinstance(fake, nn.Parameter) true

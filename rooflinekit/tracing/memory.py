@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from rooflinekit.ir.op import TensorSpec
-from rooflinekit.tracing.tensors import LIKE_ARGUMENTS, OWN_SHAPES, Made, contiguous, expanded_stride
+from rooflinekit.tracing.tensors import LIKE_ARGUMENTS, OWN_SHAPES, Made, contiguous, expanded_stride, is_expanded
 
 _CPU = torch.device("cpu")
 
@@ -45,10 +45,10 @@ def _repeatable(function: torch._ops.OpOverload) -> bool:
     return bool(returns) and new and not any(tag in function.tags for tag in _UNPREDICTABLE)
 
 
-def fake_like(mode: FakeTensorMode, shape: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) -> FakeTensor:
+def fake_like(mode: FakeTensorMode, made: Made) -> FakeTensor:
     """A fake tensor of these sizes and strides, without going through torch's dispatcher."""
     with torch._C._DisableTorchDispatch():
-        empty = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        empty = torch.empty_strided(made.shape, made.stride, dtype=made.dtype, device="meta")
     return FakeTensor(mode, empty, _CPU)
 
 
@@ -70,7 +70,7 @@ class OpMemory:
         """The operator's result. `attrs` are its arguments as they stand in `Op.attrs`."""
         if function is _LIFT and type(args[0]) is torch.Tensor and args[0].numel() == 0:
             # Caches begin with an empty tensor a layer; torch takes a millisecond to look for its number.
-            return fake_like(self._mode, args[0].shape, args[0].stride(), args[0].dtype)
+            return fake_like(self._mode, Made.like(args[0]))
         if _is_view(function):
             return self._view(function, args, kwargs, attrs)
         if function in LIKE_ARGUMENTS:
@@ -80,16 +80,18 @@ class OpMemory:
         key = (function, tuple(map(_key, attrs.values())))
         made = self._made.get(key)
         if made is None and function in OWN_SHAPES:
-            made = OWN_SHAPES[function](*args, **kwargs)
-            if made is not None:
-                self._made[key] = made
+            made = self._made[key] = OWN_SHAPES[function](*args, **kwargs)
         if made is None:
             output = function(*args, **kwargs)
             found = _described((output,) if isinstance(output, torch.Tensor) else output)
             if found is not None:
                 self._made[key] = found
             return output
-        tensors = tuple(fake_like(self._mode, one.shape, one.stride, one.dtype) for one in made)
+        return self.result(function, made)
+
+    def result(self, function: torch._ops.OpOverload, made: Sequence[Made]) -> Any:
+        """New tensors as an operator returns them."""
+        tensors = tuple(fake_like(self._mode, one) for one in made)
         return tensors[0] if len(function._schema.returns) == 1 else tensors
 
     def _view(
@@ -101,7 +103,7 @@ class OpMemory:
     ) -> Any:
         """A view of the first argument, its place told from where that begins."""
         base = args[0]
-        if type(base) is not FakeTensor or base.layout is not torch.strided or base.fake_device != _CPU:
+        if not _is_plain(base):
             return function(*args, **kwargs)
         key = (function, tuple(map(_key, attrs.values())))
         seen = self._views.get(key)
@@ -127,20 +129,22 @@ class OpMemory:
         if model is None:
             return None
         # An expanded argument's gradient has memory of its own for every element.
-        made = contiguous(model.shape, model.dtype)
-        expanded = any(isinstance(step, int) and step == 0 for step in model.stride())
-        return fake_like(self._mode, made.shape, made.stride if expanded else model.stride(), made.dtype)
+        return fake_like(self._mode, contiguous(model.shape, model.dtype) if is_expanded(model) else Made.like(model))
+
+
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) is FakeTensor and tensor.layout is torch.strided and tensor.fake_device == _CPU
 
 
 def _described(outputs: Sequence[Any]) -> tuple[Made, ...] | None:
     """How to make such tensors again; None for anything out of the ordinary."""
     found = []
     for tensor in outputs:
-        if type(tensor) is not FakeTensor or tensor.layout is not torch.strided or tensor.fake_device != _CPU:
+        if not _is_plain(tensor) or tensor.constant is not None:
             return None
-        if not isinstance(tensor.storage_offset(), int) or tensor.storage_offset() != 0 or tensor.constant is not None:
+        if not isinstance(tensor.storage_offset(), int) or tensor.storage_offset() != 0:
             return None
-        found.append(Made(tuple(tensor.shape), tensor.stride(), tensor.dtype))
+        found.append(Made.like(tensor))
     return tuple(found)
 
 

@@ -22,7 +22,7 @@ from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
 from rooflinekit.tracing.assumed import Assumed, masked_pairs, note_decided
 from rooflinekit.tracing.attention import PACKING, Callers, SwitchedOn, packed_keys
 from rooflinekit.tracing.known import note, on_cpu
-from rooflinekit.tracing.memory import OpMemory, fake_like
+from rooflinekit.tracing.memory import OpMemory
 from rooflinekit.tracing.surroundings import heed, standing_in
 from rooflinekit.tracing.symbols import Symbols
 from rooflinekit.tracing.tensors import (
@@ -244,7 +244,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             attrs["held"] = held(args, self._symbols.size)
         if is_sparse(output):
             self._sparse = True
-            note_result(schema_of(function)[0].partition(".")[2], args, output)
+            note_result(kind.partition(".")[2], args, output)
         self._record(function, args, kwargs, output, attrs, tensors)
         return output
 
@@ -259,8 +259,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = self.assumed.made(function, args, kwargs)
         if made is None:
             return None
-        tensors = tuple(fake_like(self._symbols.fake, one.shape, one.stride, one.dtype) for one in made)
-        output: Any = tensors[0] if len(function._schema.returns) == 1 else tensors
+        output = self._memory.result(function, made)
         note_decided(function, args, output)
         return output
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -111,6 +112,11 @@ class Made:
     stride: tuple[Any, ...]
     dtype: torch.dtype
 
+    @classmethod
+    def like(cls, tensor: torch.Tensor) -> Made:
+        """Those of a tensor that there is."""
+        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
 
 def contiguous(shape: Sequence[Any], dtype: torch.dtype) -> Made:
     """A dense tensor, row by row; products of open sizes ask nothing about them."""
@@ -126,17 +132,19 @@ def _batch_norm(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Made, ...]:
     """torch finds this by running a decomposition of twenty ops, 6 ms for each new shape."""
-    channels = (x.shape[1],) if training else (0,)
-    statistics = torch.float64 if x.dtype is torch.float64 else torch.float32
-    saved = Made(channels, (1,), statistics)
-    return Made(tuple(x.shape), x.stride(), x.dtype), saved, saved
+    saved = _statistics(x, (x.shape[1] if training else 0,))
+    return Made.like(x), saved, saved
 
 
 def _rms_norm(x: torch.Tensor, shape: Sequence[Any], weight: Any, eps: float | None) -> tuple[Made, ...]:
     """The result, and 1/σ of each row."""
     rows = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
-    statistics = torch.float64 if x.dtype is torch.float64 else torch.float32
-    return contiguous(x.shape, x.dtype), contiguous(rows, statistics)
+    return contiguous(x.shape, x.dtype), _statistics(x, rows)
+
+
+def _statistics(x: torch.Tensor, shape: Sequence[Any]) -> Made:
+    """What a normalization keeps of its input."""
+    return contiguous(shape, torch.float64 if x.dtype is torch.float64 else torch.float32)
 
 
 def _constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> tuple[Made, ...]:
@@ -211,26 +219,29 @@ def _baddbmm(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **factors: A
 
 
 def _common(shapes: Iterable[Sequence[Any]]) -> list[Any]:
-    """The sizes of what is broadcast from shapes of one length."""
-    return [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*shapes, strict=True)]
+    """The sizes of what is broadcast from these shapes."""
+    from_last = zip_longest(*map(reversed, shapes), fillvalue=1)
+    return [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in from_last][::-1]
 
 
 def broadcast(*tensors: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
     """Element by element; torch's way forces every open size to its example."""
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
-    rank = max(tensor.dim() for tensor in tensors)
-    shapes = [(1,) * (rank - tensor.dim()) + tuple(tensor.shape) for tensor in tensors]
-    shape = _common(shapes)
+    shape = _common(tensor.shape for tensor in tensors)
     whole = [t for t in tensors if list(map(expression, t.shape)) == list(map(expression, shape))]
-    if whole and not any(isinstance(step, int) and step == 0 for step in whole[0].stride()):
+    if whole and not is_expanded(whole[0]):
         return (Made(tuple(shape), whole[0].stride(), dtype),)
     return (contiguous(shape, dtype),)
 
 
+def is_expanded(x: torch.Tensor) -> bool:
+    """Whether elements along some dimension stand in the same memory."""
+    return any(isinstance(step, int) and step == 0 for step in x.stride())
+
+
 def _solve_triangular(a: torch.Tensor, b: torch.Tensor, **options: bool) -> tuple[Made, ...]:
     """Solutions for the right sides `b`, column after column; torch's way forces every open size to its example."""
-    rank = max(a.dim(), b.dim())
-    lead = _common([(1,) * (rank - x.dim()) + tuple(x.shape[:-2]) for x in (a, b)])
+    lead = _common(x.shape[:-2] for x in (a, b))
     *steps, row, column = contiguous((*lead, b.shape[-1], b.shape[-2]), b.dtype).stride
     return (Made((*lead, *b.shape[-2:]), (*steps, column, row), b.dtype),)
 
@@ -290,6 +301,11 @@ def _grouped_mm(
     return (contiguous((*lead, a.shape[-2], b.shape[-1]), dtype),)
 
 
+def is_mask(index: Any) -> bool:
+    """Whether an index is a mask of what it takes."""
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
 def indexed(x: torch.Tensor, indices: Sequence[torch.Tensor | None], trues: Callable[[torch.Tensor], Any]) -> list[Any]:
     """Sizes of `x[indices]`, of masks those elements that `trues` says."""
     kept: list[Any] = []  # sizes of x that no index stands for, None where one does
@@ -298,18 +314,15 @@ def indexed(x: torch.Tensor, indices: Sequence[torch.Tensor | None], trues: Call
         if index is None:
             kept.append(x.shape[len(kept)])
             continue
-        masks = index.dtype in (torch.bool, torch.uint8)
+        masks = is_mask(index)
         kept += [None] * (index.dim() if masks else 1)
         named.append((trues(index),) if masks else tuple(index.shape))
     kept += x.shape[len(kept) :]
-    rank = max(map(len, named))
-    padded = [(1,) * (rank - len(shape)) + shape for shape in named]
-    common = _common(padded)
     first, last = kept.index(None), len(kept) - kept[::-1].index(None)
     apart = any(size is not None for size in kept[first:last])  # then the named dimensions go to the front
     rest = [size for size in kept if size is not None]
     before = 0 if apart else first
-    return [*rest[:before], *common, *rest[before:]]
+    return [*rest[:before], *_common(named), *rest[before:]]
 
 
 def expanded_stride(x: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...]:
@@ -327,14 +340,6 @@ def expanded_stride(x: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(stride)
 
 
-def count_of(shape: Sequence[Any]) -> Any:
-    """The product of sizes."""
-    count: Any = 1
-    for size in shape:
-        count = count * size
-    return count
-
-
 _aten = torch.ops.aten
 
 #: Names of the resampling operators, which exist with a `_backward` each.
@@ -344,8 +349,8 @@ RESAMPLING = (
     "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 )  # fmt: skip
 
-#: Operators whose results follow from their arguments' sizes; None where torch's own way will do.
-OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
+#: Operators whose results follow from their arguments' sizes.
+OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...]]] = {
     _aten.native_batch_norm.default: _batch_norm,
     _aten._fused_rms_norm.default: _rms_norm,
     _aten.constant_pad_nd.default: _constant_pad,
@@ -463,8 +468,6 @@ def note_weight(fake: torch.Tensor, real: torch.Tensor) -> None:
 
 def note_result(name: str, args: Sequence[Any], output: Any) -> None:
     """Notes on an operator's sparse result how many numbers it holds, where that is known."""
-    if not is_sparse(output):
-        return
     if name.startswith("_sparse_coo_tensor") and name.endswith(("tensors", "unsafe")):
         indices, values = [arg for arg in args if isinstance(arg, torch.Tensor)][:2]
         setattr(output, _HELD, (values.numel(), indices.numel() * _INT64))
