@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from rooflinekit.errors import InputError, TraceError, nearest
 from rooflinekit.ir.coverage import Assumption, Ground
 from rooflinekit.ir.sizes import Size
-from rooflinekit.tracing.known import NUMBERS, answer, asks_for, known_number, note_hits, share_of
+from rooflinekit.tracing.known import NUMBERS, known_number, known_of
 from rooflinekit.tracing.symbols import GIVEN_UP, MOST_ANSWERS, Symbols, TooManyQuestionsError, caller
 from rooflinekit.tracing.tensors import (
     NODE,
@@ -81,7 +81,7 @@ class Assumed:
         """
         if function not in NUMBERS:
             return None
-        for known in (answer(function, args), known_number(args[0]), self._valued(function, args)):
+        for known in (known_of(args[0]).every, known_number(args[0]), self._valued(function, args)):
             if known is not None:
                 return known
         if getattr(args[0], "constant", None) is not None:
@@ -137,7 +137,7 @@ class Assumed:
         name = getattr(mask, _NAME, None) or self._name(kind)
         if mask is not None:
             setattr(mask, _NAME, name)  # wherever it is used again, in backward too
-            if (even := share_of(mask)) is not None:
+            if (even := known_of(mask).share) is not None:
                 return self._taken(name, even.count(most), most, Ground.EVEN)
         if share is not None:
             return self._taken(name, _part(share, most), most, Ground.ALIKE)
@@ -216,8 +216,8 @@ def _usual(kind: str, tensor: torch.Tensor) -> bool | float | None:
 
 def _source(tensor: torch.Tensor) -> str:
     """What made a number: an operator, or the input that it is."""
-    if asks_for(tensor):
-        return asks_for(tensor)
+    if asks := known_of(tensor).asks:
+        return asks
     node = getattr(tensor, NODE, None)
     if node is None or node.op != "call_function":
         spec = getattr(tensor, SPEC, None)
@@ -417,12 +417,6 @@ DECIDED: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
     torch.ops.quantized.linear_dynamic.default: _linear_dynamic,
 }
 WRITING = {_aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
-
-
-def note_decided(function: Any, args: Sequence[Any], output: Any) -> None:
-    """Notes on such a result what is known of its numbers."""
-    if function is _aten.nonzero.default:
-        note_hits(output, args[0])
 
 
 # Numbers of small tensors that follow from the model's own constants: worked out beside the trace, for whoever asks.

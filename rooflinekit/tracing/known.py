@@ -7,12 +7,13 @@ of which each token has k: `topk` names k of n places, and over all tokens each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from rooflinekit.tracing.tensors import expression
 
@@ -33,8 +34,12 @@ class Share:
         """How many are true; those of all slots together are exact."""
         if self.slot is None:
             return -(-elements * self.part // self.whole)
-        taken = elements * self.part
-        return (self.slot + 1) * taken // self.whole - self.slot * taken // self.whole
+        return _even_part(elements * self.part, self.whole, self.slot)
+
+
+def _even_part(total: Any, places: int, place: int) -> Any:
+    """What one of so many places gets of a total that is shared out among them, in whole numbers."""
+    return (place + 1) * total // places - place * total // places
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,8 @@ _KNOWN = "_rooflinekit_known"  # attribute of a tensor
 _NOTHING = Known()
 
 
-def _known(tensor: Any) -> Known:
+def known_of(tensor: Any) -> Known:
+    """What is known of a tensor; nothing of what is none."""
     known: Known = getattr(tensor, _KNOWN, _NOTHING)
     return known
 
@@ -63,7 +69,7 @@ def _tell(tensor: Any, **facts: Any) -> None:
     """Notes further facts; None tells nothing."""
     told = {name: fact for name, fact in facts.items() if fact is not None}
     if told:
-        setattr(tensor, _KNOWN, replace(_known(tensor), **told))
+        setattr(tensor, _KNOWN, replace(known_of(tensor), **told))
 
 
 # What others ask, and tell.
@@ -81,7 +87,7 @@ _OPPOSITE = {torch.logical_not, torch.Tensor.logical_not, torch.Tensor.__invert_
 
 def note_answer(function: Callable[..., Any], args: Sequence[Any], output: Any) -> None:
     """Notes on the result of a test of finiteness, and on what is derived from it, how it comes out."""
-    known = _known(args[0]) if args else _NOTHING
+    known = known_of(args[0]) if args else _NOTHING
     if function in _TESTS:
         _tell(output, every=_TESTS[function])
     elif function is torch.Tensor.__getitem__ and isinstance(output, torch.Tensor):
@@ -95,29 +101,9 @@ def note_elements(tensor: torch.Tensor, value: Any, *, on_cpu: bool = False) -> 
     _tell(tensor, every=value, on_cpu=on_cpu)
 
 
-def answer_of(tensor: torch.Tensor) -> Any:
-    """What every element is, where that is known; else None."""
-    return _known(tensor).every
-
-
 def on_cpu(function: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Whether it asks for a number that is known, and never was on the GPU."""
-    return function in NUMBERS and _known(args[0]).on_cpu
-
-
-def answer(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """What the operator that takes one number off the GPU returns, where that is known; None for any other."""
-    return answer_of(args[0]) if function in NUMBERS else None
-
-
-def share_of(tensor: torch.Tensor) -> Share | None:
-    """What is known of a mask."""
-    return _known(tensor).share
-
-
-def asks_for(tensor: torch.Tensor) -> str:
-    """Whether a number of true elements was compared with "all" that there are, or tells whether there are "any"."""
-    return _known(tensor).asks
+    return function in NUMBERS and known_of(args[0]).on_cpu
 
 
 def note_one_hot(tensor: torch.Tensor, places: int) -> None:
@@ -125,24 +111,10 @@ def note_one_hot(tensor: torch.Tensor, places: int) -> None:
     _tell(tensor, share=Share(1, places, tensor.dim() - 1))
 
 
-def note_hits(found: torch.Tensor, mask: torch.Tensor) -> None:
-    """Notes which rows `nonzero` of a mask over places names, [rows, 1]: spread evenly."""
-    share, rows = share_of(mask), found.shape[0]
-    if share is not None and mask.dim() == 1 and share.dim == 0 and isinstance(rows, int) and rows > 0:
-        places = int(mask.shape[0])  # those slots that get one, where there are too few for all
-        _tell(found, elements=tuple((-(-(row + 1) * places // rows) - 1,) for row in range(rows)))
-
-
 def known_number(tensor: torch.Tensor | None) -> Any:
     """The only element of a tensor, where that is known; else None."""
-    elements = tuple(flat(_known(tensor).elements or ()))
+    elements = pytree.tree_leaves(known_of(tensor).elements or ())
     return elements[0] if len(elements) == 1 else None
-
-
-def flat(elements: Any) -> Iterator[Any]:
-    """The numbers of nested tuples, one after the other."""
-    for one in elements:
-        yield from flat(one) if isinstance(one, tuple) else (one,)
 
 
 # What operators make of it: each function tells what is known of the results of those that stand above it.
@@ -184,7 +156,7 @@ def _among(source: torch.Tensor, dim: int | None, indices: torch.Tensor) -> None
 
 @_after(_aten.eq.Scalar, _aten.eq.Tensor)
 def _equal(args: Sequence[Any], output: Any) -> None:
-    known, other = _known(args[0]), args[1]
+    known, other = known_of(args[0]), args[1]
     number = known.choice
     if known.trues is not None and expression(known.trues) == expression(other):
         _tell(output, asks="all")
@@ -202,14 +174,14 @@ def _equal(args: Sequence[Any], output: Any) -> None:
 def _against_zero(args: Sequence[Any], output: Any) -> None:
     if type(args[1]) in (int, float) and args[1] == 0:
         _same(args, output)
-        _tell(output, asks="any" if _known(args[0]).trues is not None else None)
+        _tell(output, asks="any" if known_of(args[0]).trues is not None else None)
 
 
 @_after(*(way for one in (_aten.scatter, _aten.scatter_) for way in (one.value, one.src)))
 def _scattered(args: Sequence[Any], output: Any) -> None:
     """Ones where indices of a choice name them, in zeros."""
     target, dim, index = args[:3]
-    number = _known(index).choice
+    number = known_of(index).choice
     if number is None or not target.dim() or expression(target.shape[dim]) != number:
         return
     if isinstance(index.shape[dim], int):
@@ -221,14 +193,14 @@ def _scattered(args: Sequence[Any], output: Any) -> None:
 
 @_after(_aten._to_copy.default, _aten.clone.default, _aten.detach.default, _aten.alias.default)
 def _same(args: Sequence[Any], output: Any) -> None:
-    known = _known(args[0])
+    known = known_of(args[0])
     _tell(output, choice=known.choice, share=known.share, elements=known.elements)
 
 
 @_after(*(_aten.permute.default, _aten.transpose.int, _aten.t.default, _aten.expand.default, _aten.unsqueeze.default))
 def _viewed(args: Sequence[Any], output: Any) -> None:
     """Elements by other dimensions: the places are where there are as many, as far from each other in memory."""
-    source, known = args[0], _known(args[0])
+    source, known = args[0], known_of(args[0])
     share = known.share
     if share is not None and share.dim is not None:
         place = expression(source.shape[share.dim]), expression(source.stride(share.dim))
@@ -240,16 +212,16 @@ def _viewed(args: Sequence[Any], output: Any) -> None:
 @_after(_aten.view.default, _aten._unsafe_view.default, _aten.squeeze.dim, _aten.squeeze.default)
 def _reshaped(args: Sequence[Any], output: Any) -> None:
     _viewed(args, output)
-    elements = _known(args[0]).elements
+    elements = known_of(args[0]).elements
     if elements is not None and output.dim() == 1:
-        _tell(output, elements=tuple(flat(elements)))
+        _tell(output, elements=tuple(pytree.tree_leaves(elements)))
 
 
 @_after(_aten.select.int)
 def _selected(args: Sequence[Any], output: Any) -> None:
     source, dim, index = args[:3]
     dim %= source.dim()
-    known = _known(source)
+    known = known_of(source)
     if known.elements is not None and dim == 0 and type(index) is int:
         one = known.elements[index]
         _tell(output, **{"elements" if isinstance(one, tuple) else "every": one})
@@ -262,9 +234,9 @@ def _selected(args: Sequence[Any], output: Any) -> None:
 @_after(_aten.unbind.int)
 def _unbound(args: Sequence[Any], output: Any) -> None:
     source, dim = args[0], args[1] if len(args) > 1 else 0
-    elements = _known(source).elements
+    elements = known_of(source).elements
     if elements is not None and dim % source.dim() == 1:  # rows of one element
-        _tell(output[0], elements=tuple(flat(elements)))
+        _tell(output[0], elements=tuple(pytree.tree_leaves(elements)))
         return
     for index, one in enumerate(output):
         _selected((source, dim, index), one)
@@ -275,7 +247,7 @@ def _sliced(args: Sequence[Any], output: Any) -> None:
     """A part along one dimension."""
     _viewed(args, output)
     dim, bounds = args[1] if len(args) > 1 else 0, [*args[2:], None, None, None][:3]
-    elements = _known(args[0]).elements
+    elements = known_of(args[0]).elements
     if elements is not None and dim % args[0].dim() == 0 and all(type(one) in (int, type(None)) for one in bounds):
         _tell(output, elements=elements[slice(*bounds)])
 
@@ -284,9 +256,19 @@ def _sliced(args: Sequence[Any], output: Any) -> None:
 def _picked(args: Sequence[Any], output: Any) -> None:
     """A row of a mask over places, by a tensor that holds its number."""
     source, indices = args[:2]
-    share, number = share_of(source), known_number(indices[0]) if len(indices) == 1 else None
+    share, number = known_of(source).share, known_number(indices[0]) if len(indices) == 1 else None
     if share is not None and share.dim == 0 and type(number) is int:
         _tell(output, share=replace(share, dim=None, slot=number))
+
+
+@_after(_aten.nonzero.default)
+def _hits(args: Sequence[Any], output: Any) -> None:
+    """Which rows of a mask over places it names, [rows, 1]: spread evenly."""
+    mask, rows = args[0], output.shape[0]
+    share = known_of(mask).share
+    if share is not None and mask.dim() == 1 and share.dim == 0 and isinstance(rows, int) and rows > 0:
+        places = int(mask.shape[0])  # those slots that get one, where there are too few for all
+        _tell(output, elements=tuple((-(-(row + 1) * places // rows) - 1,) for row in range(rows)))
 
 
 # --- numbers of true elements -----------------------------------------------------------------------------------
@@ -295,7 +277,7 @@ def _picked(args: Sequence[Any], output: Any) -> None:
 @_after(_aten.sum.dim_IntList, _aten.sum.default, _aten.amax.default, _aten.any.dim, _aten.any.default, _aten.any.dims)
 def _summed(args: Sequence[Any], output: Any) -> None:
     """A sum, maximum or `any` over some dimensions."""
-    share, source = share_of(args[0]), args[0]
+    share, source = known_of(args[0]).share, args[0]
     if source.dtype is torch.bool and output.dim() == 0:
         _tell(output, trues=source.numel())
     if share is None:
@@ -326,20 +308,19 @@ def _known_scalar(count: Any, output: torch.Tensor) -> None:
 
 
 def _evenly(total: Any, places: int) -> tuple[Any, ...]:
-    """A total shared out among places, in whole numbers."""
-    return tuple((place + 1) * total // places - place * total // places for place in range(places))
+    return tuple(_even_part(total, places, place) for place in range(places))
 
 
 @_after(_aten.bincount.default, _aten.histc.default)
 def _counted(args: Sequence[Any], output: Any) -> None:
     """How often each place was chosen."""
-    number = _known(args[0]).choice
+    number = known_of(args[0]).choice
     if number is not None and isinstance(output.shape[0], int) and output.shape[0] == number:
         _tell(output, elements=_evenly(args[0].numel(), number))
 
 
 @_after(_aten.cumsum.default)
 def _running(args: Sequence[Any], output: Any) -> None:
-    elements = _known(args[0]).elements
+    elements = known_of(args[0]).elements
     if elements is not None and not isinstance(elements[0], tuple):
         _tell(output, elements=tuple(accumulate(elements)))

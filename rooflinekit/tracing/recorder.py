@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rooflinekit.ir.coverage import Ground
 from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
-from rooflinekit.tracing.assumed import Assumed, masked_pairs, note_decided
+from rooflinekit.tracing.assumed import Assumed, masked_pairs
 from rooflinekit.tracing.attention import PACKING, Callers, SwitchedOn, packed_keys
 from rooflinekit.tracing.known import note, on_cpu
 from rooflinekit.tracing.memory import OpMemory
@@ -257,11 +257,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if number is not None:
             return number
         made = self.assumed.made(function, args, kwargs)
-        if made is None:
-            return None
-        output = self._memory.result(function, made)
-        note_decided(function, args, output)
-        return output
+        return None if made is None else self._memory.result(function, made)
 
     def _record(
         self,

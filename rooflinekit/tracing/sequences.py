@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from rooflinekit.tracing.autocast import lowered, region_format, switched_off
-from rooflinekit.tracing.known import answer_of, note_elements
+from rooflinekit.tracing.known import known_of, note_elements
 from rooflinekit.tracing.tensors import NODE
 
 #: Modes of `aten._cudnn_rnn`.
@@ -151,7 +151,7 @@ def pad(
     data: torch.Tensor, sizes: torch.Tensor, batch_first: bool, value: float, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The copy [t, b, …] or [b, t, …], and how long each sequence is."""
-    steps, batch = sizes.shape[0], answer_of(sizes)
+    steps, batch = sizes.shape[0], known_of(sizes).every
     missing = steps * batch - data.shape[0]
     whole = data.clone() if missing == 0 else functional.pad(data, (0, 0, 0, missing), value=value)
     x = whole.view(steps, batch, *data.shape[1:])
