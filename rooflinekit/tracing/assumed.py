@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from rooflinekit.errors import InputError, TraceError, nearest
 from rooflinekit.ir.coverage import Assumption, Ground
-from rooflinekit.ir.sizes import Size
 from rooflinekit.tracing.known import NUMBERS, known_number, known_of
 from rooflinekit.tracing.symbols import GIVEN_UP, MOST_ANSWERS, Symbols, TooManyQuestionsError, caller
 from rooflinekit.tracing.tensors import (
@@ -44,17 +43,15 @@ _FINEST = 10**6  # of a share
 class Assumed:
     """What the user says of such numbers, and what else was taken."""
 
-    def __init__(self, given: Mapping[str, Any], symbols: Symbols) -> None:
+    def __init__(self, given: Mapping[str, Any], symbols: Symbols, module: Callable[[], str]) -> None:
+        """`module` gives the path of the module that runs."""
         self.values = Values()
         self.asked = ""  # what says the newest number that nobody knows
+        self.size = symbols.size
         self._given = given
         self._symbols = symbols
         self._found: dict[str, Assumption] = {}
         self._names: dict[tuple[str, str], str] = {}  # (kind, line) → name
-        self._module: Callable[[], str] = str
-
-    def follow(self, module: Callable[[], str]) -> None:
-        """`module` gives the path of the module that runs."""
         self._module = module
 
     @property
@@ -179,13 +176,12 @@ class Assumed:
             self._found[name] = replace(self._found[name], times=self._found[name].times + 1)
             return value
         where = next(line for (_, line), known in self._names.items() if known == name)
-        size = self._symbols.size
         self._found[name] = Assumption(
             name=name,
             where=where,
             module=self._module(),
-            value=value if most is None else size(value),
-            most=None if most is None else size(most),
+            value=value if most is None else self.size(value),
+            most=None if most is None else self.size(most),
             ground=ground,
         )
         return value
@@ -266,7 +262,7 @@ _MOST_PAIRS = 2**22  # pairs that are asked about, of one head
 _HEADS = 16  # that are asked about
 
 
-def masked_pairs(name: str, args: Sequence[Any], assumed: Assumed, size: Callable[[Any], Size]) -> dict[str, Any]:
+def masked_pairs(name: str, args: Sequence[Any], assumed: Assumed) -> dict[str, Any]:
     """What a mask leaves, as attributes of the op: `is_causal`, or `pairs` of one head; nothing where all take part."""
     if name not in _PLACES:
         return {}
@@ -274,20 +270,18 @@ def masked_pairs(name: str, args: Sequence[Any], assumed: Assumed, size: Callabl
     function = mask[-1]
     known = getattr(query, _PAIRS, {})
     if function not in known:
-        known[function] = _asked(function, query, key, assumed, size)
+        known[function] = _asked(function, query, key, assumed)
         setattr(query, _PAIRS, known)
     found: dict[str, Any] = known[function]
     return found
 
 
-def _asked(
-    function: Callable[..., Any], query: torch.Tensor, key: torch.Tensor, assumed: Assumed, size: Callable[[Any], Size]
-) -> dict[str, Any]:
+def _asked(function: Callable[..., Any], query: torch.Tensor, key: torch.Tensor, assumed: Assumed) -> dict[str, Any]:
     s, t = query.shape[2], key.shape[2]
     example = [int(n) if isinstance(n, int) else n.node.hint for n in (*query.shape[:2], s, t)]
     answer = _answered(function, *example)
     if answer is None:
-        return {"pairs": size(assumed.elements("flex_mask", s * t))}
+        return {"pairs": assumed.size(assumed.elements("flex_mask", s * t))}
     share, causal, whole = answer
     if share == 1:
         return {}
@@ -295,7 +289,7 @@ def _asked(
         return {"is_causal": True}
     if whole and isinstance(s, int) and isinstance(t, int):
         return {"pairs": int(share * s * t)}
-    return {"pairs": size(assumed.elements("flex_mask", s * t, share=share))}
+    return {"pairs": assumed.size(assumed.elements("flex_mask", s * t, share=share))}
 
 
 def _answered(function: Callable[..., Any], b: int, h: int, s: int, t: int) -> tuple[Fraction, bool, bool] | None:

@@ -8,7 +8,7 @@ longest, which the call names.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 from torch.nn import functional
 
 from rooflinekit.ir.op import TensorSpec
-from rooflinekit.ir.sizes import Size
 from rooflinekit.tracing import autocast
 from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.tensors import expression
@@ -133,8 +132,9 @@ def _deterministic() -> bool:
 
 def _prefers_ck() -> bool:
     """Whether torch.backends.cuda.preferred_rocm_fa_library("ck") was called, or TORCH_ROCM_FA_PREFER_CK is set."""
-    preferred = getattr(torch.backends.cuda, "preferred_rocm_fa_library", None)  # from 2.6 on
-    return os.environ.get("TORCH_ROCM_FA_PREFER_CK") == "1" or (preferred is not None and preferred().name == "Ck")
+    return (
+        os.environ.get("TORCH_ROCM_FA_PREFER_CK") == "1" or torch.backends.cuda.preferred_rocm_fa_library().name == "Ck"
+    )
 
 
 def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, grouped: bool) -> bool:
@@ -203,7 +203,7 @@ _KEYS, _LONGEST = "_rooflinekit_keys", ("max_seqlen_k", "max_k")
 _BEGINNINGS = ("cu_seqlens_k", "cu_seq_k", "cum_seq_k", "cu_seqlens_q", "cu_seq_q", "cum_seq_q")
 
 
-def packed_keys(given: Mapping[str, Any], assumed: Assumed, size: Callable[[Any], Size]) -> dict[str, Any]:
+def packed_keys(given: Mapping[str, Any], assumed: Assumed) -> dict[str, Any]:
     """`packed_keys`, those of one sequence, as an attribute of the op; nothing where sequences are a batch by shape.
 
     given: the arguments by name. The gradient takes what its forward pass took.
@@ -217,7 +217,7 @@ def packed_keys(given: Mapping[str, Any], assumed: Assumed, size: Callable[[Any]
         paged = given.get("block_table") is not None
         rows, sequences = key.shape[0] if key.dim() == 3 else key.shape[0] * key.shape[1], beginnings.shape[0] - 1
         even = None if paged else -(-rows // sequences)
-        setattr(beginnings, _KEYS, size(assumed.length("varlen", longest, even)))
+        setattr(beginnings, _KEYS, assumed.size(assumed.length("varlen", longest, even)))
     return {"packed_keys": getattr(beginnings, _KEYS)}
 
 

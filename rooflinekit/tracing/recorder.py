@@ -6,7 +6,7 @@ import functools
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -136,7 +136,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __init__(
-        self, symbols: Symbols, paths: dict[int, str], assumed: Assumed, progress: Progress | None = None
+        self, symbols: Symbols, paths: dict[int, str], assume: Mapping[str, Any], progress: Progress | None = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []
@@ -145,9 +145,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.gradients: tuple[TensorSpec, ...] = ()
         self.lives = Lives(self.ops, lambda: None if self._closed else self.phase)
         self.calls = ModuleCalls(paths, progress, self.lives.returned)
-        self.assumed = assumed
+        self.assumed = Assumed(assume, symbols, lambda: self.calls.module(self.phase))
         self._switched_on, self._callers = SwitchedOn(), Callers()
-        assumed.follow(lambda: self.calls.module(self.phase))
         self._symbols = symbols
         self._memory = OpMemory(symbols.fake)
         self._recording = True
@@ -210,22 +209,35 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._recording or on_cpu(function, args):
             number = self._number(function, args)
             return function(*args, **kwargs) if number is None else number
-        if not isinstance(function, torch._ops.OpOverload):
-            # A higher-order operator: its arguments are functions and graphs too, and have no schema.
-            if function.name() in CONTROL:
-                with self:
-                    return CONTROL[function.name()](self.assumed, function, args)
-            output: Any = function(*args, **kwargs)
-            flat = pytree.tree_leaves((args, kwargs))
-            attrs = masked_pairs(function.name(), args, self.assumed, self._symbols.size)
-            self._record_whole(function, [leaf for leaf in flat if isinstance(leaf, torch.Tensor)], output, attrs)
-            return output
+        if isinstance(function, torch._ops.OpOverload):
+            return self._operator(function, args, kwargs)
+        return self._higher_order(function, args, kwargs)
+
+    def _higher_order(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The result of an operator whose arguments are functions and graphs too, without a schema.
+
+        It is one op of the tensors that it is called with, but for control flow, which runs its functions.
+        """
+        name = function.name()
+        if name in CONTROL:
+            with self:
+                return CONTROL[name](self.assumed, function, args)
+        output = function(*args, **kwargs)
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        attrs = masked_pairs(name, args, self.assumed)
+        specs = tuple(map(self.spec, tensors))
+        node = self.fx.create_node("call_function", function, tuple(map(self._fx_value, tensors)), {}, name=name)
+        self._append(node, f"higher_order.{name}", specs, tuple(self._outputs(output, node, tensors)), attrs)
+        return output
+
+    def _operator(self, function: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The result of an operator, which is recorded."""
         kind, arguments, _ = schema_of(function)
-        tensors: list[TensorSpec] = []
-        attrs = {
-            name: self._value(args[i] if i < len(args) else kwargs.get(name, default), tensors)
-            for i, (name, default) in enumerate(arguments)
+        given = {
+            name: args[i] if i < len(args) else kwargs.get(name, default) for i, (name, default) in enumerate(arguments)
         }
+        tensors: list[TensorSpec] = []
+        attrs = {name: self._value(value, tensors) for name, value in given.items()}
         sparse = self._sparse and any(map(is_sparse, args))
         # where a part ends short of the whole is the model's own doing, not an operator's choice
         with nullcontext() if function is _SLICE else self._symbols.inside_op():
@@ -238,8 +250,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if named is not None:
             attrs["named"] = self._symbols.size(named)
         if kind in PACKING:
-            given = {name: args[i] if i < len(args) else kwargs.get(name) for i, (name, _) in enumerate(arguments)}
-            attrs |= packed_keys(given, self.assumed, self._symbols.size)
+            attrs |= packed_keys(given, self.assumed)
         if sparse:
             attrs["held"] = held(args, self._symbols.size)
         if is_sparse(output):
@@ -282,13 +293,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not outputs:  # nothing returned: what it wrote to
             outputs = tuple(t for i in written for t in specs_in(attrs[arguments[i][0]]))
         self._append(node, kind, tuple(tensors), outputs, attrs)
-
-    def _record_whole(self, function: Any, tensors: Sequence[torch.Tensor], output: Any, attrs: dict[str, Any]) -> None:
-        """A higher-order operator as one op of the tensors that it is called with."""
-        specs = tuple(map(self.spec, tensors))
-        name = function.name()
-        node = self.fx.create_node("call_function", function, tuple(map(self._fx_value, tensors)), {}, name=name)
-        self._append(node, f"higher_order.{name}", specs, tuple(self._outputs(output, node, tensors)), attrs)
 
     def _append(self, node: fx.Node, kind: str, inputs: Specs, outputs: Specs, attrs: dict[str, Any]) -> None:
         module = self.calls.module(self.phase)
@@ -397,9 +401,7 @@ Progress = Callable[[int, str], None]
 class ModuleCalls:
     """Follows the calls of modules, by the `paths` of their identities."""
 
-    def __init__(
-        self, paths: dict[int, str], progress: Progress | None = None, returned: Callable[[Any], None] | None = None
-    ) -> None:
+    def __init__(self, paths: dict[int, str], progress: Progress | None, returned: Callable[[Any], None]) -> None:
         self._returned = returned  # called with the arguments of each call that is over
         self.last = ""  # the path of the module being called, or of the one that failed
         self.around = ""  # what is being run where no module is: a loss
@@ -419,7 +421,7 @@ class ModuleCalls:
             path = self._paths.get(id(module))
             if path is None:
                 output = original(module, *args, **kwargs)
-                self._over(args, kwargs)
+                self._returned((args, kwargs))
                 return output
             heed()
             self._entered += 1
@@ -433,13 +435,9 @@ class ModuleCalls:
                 return output
             finally:
                 self._open.pop()
-                self._over(args, kwargs)
+                self._returned((args, kwargs))
 
         return standing_in([(nn.Module, "__call__", call)])
-
-    def _over(self, *arguments: Any) -> None:
-        if self._returned is not None:
-            self._returned(arguments)
 
     def module(self, phase: Phase) -> str:
         """The path for an operator that is dispatched now."""

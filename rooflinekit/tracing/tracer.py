@@ -22,7 +22,7 @@ from rooflinekit.ir.coverage import Assumption
 from rooflinekit.ir.inputs import Input, Mode, Release
 from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.sizes import Condition, ForcedSize, check_dims, may_hold, numbers_of
-from rooflinekit.tracing.assumed import Assumed, keep
+from rooflinekit.tracing.assumed import keep
 from rooflinekit.tracing.gpu_view import gpu_view
 from rooflinekit.tracing.isolation import (
     FAKE_DEVICE,
@@ -211,7 +211,7 @@ def _traced(
         paths = named_modules(roots)
         converted = None if dtype is None else getattr(torch, dtype.value)
         weights = put_fakes_in(roots, converted, symbols.fake, channels_last=step.channels_last)
-        recorder = Recorder(symbols, paths, Assumed(step.assume, symbols), progress)
+        recorder = Recorder(symbols, paths, step.assume, progress)
         roles = (Role.WEIGHT if isinstance(weight, nn.Parameter) else Role.BUFFER for weight in weights.values())
         specs = list(map(recorder.name_tensor, weights.values(), weights, roles))
         make = InputMaker(recorder, symbols, dtype, channels_last=step.channels_last)
