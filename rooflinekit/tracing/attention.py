@@ -132,9 +132,8 @@ def _deterministic() -> bool:
 
 def _prefers_ck() -> bool:
     """Whether torch.backends.cuda.preferred_rocm_fa_library("ck") was called, or TORCH_ROCM_FA_PREFER_CK is set."""
-    return (
-        os.environ.get("TORCH_ROCM_FA_PREFER_CK") == "1" or torch.backends.cuda.preferred_rocm_fa_library().name == "Ck"
-    )
+    preferred: Any = torch.backends.cuda.preferred_rocm_fa_library()
+    return os.environ.get("TORCH_ROCM_FA_PREFER_CK") == "1" or preferred.name == "Ck"
 
 
 def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, grouped: bool) -> bool:

@@ -17,10 +17,10 @@ import torch
 from torch.amp.autocast_mode import autocast
 
 from rooflinekit.tracing.surroundings import standing_in
-from rooflinekit.tracing.tensors import tensors_in
+from rooflinekit.tracing.tensors import FAKE_DEVICE, tensors_in
 
 #: Where fake tensors stand, and the device that is meant. A model that asks a tensor for its device is told the first.
-_DEVICES = _HERE, _MEANT = "cpu", "cuda"
+_DEVICES = _HERE, _MEANT = FAKE_DEVICE, "cuda"
 _KEY = "AutocastCPU"
 
 #: Called with all floating-point arguments in the region's format.

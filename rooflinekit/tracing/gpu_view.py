@@ -25,7 +25,7 @@ from rooflinekit.tracing.attention import attention, written_out, xformers_atten
 from rooflinekit.tracing.known import note_answer, note_one_hot
 from rooflinekit.tracing.surroundings import standing_in
 from rooflinekit.tracing.symbols import channels_last_of
-from rooflinekit.tracing.tensors import RESAMPLING
+from rooflinekit.tracing.tensors import FAKE_DEVICE, RESAMPLING
 
 _FUSED = torch.ops.aten._fused_rms_norm.default
 _HERE = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
@@ -140,10 +140,10 @@ def _placed(
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """The arguments of a call with the place where fake tensors lie for the GPU that is meant."""
     if function is torch.Tensor.to:
-        args = [_PLACE if _is_gpu(arg) else arg for arg in args]
+        args = [FAKE_DEVICE if _is_gpu(arg) else arg for arg in args]
     device = kwargs.get("device")
     if device is not None and _is_gpu(device):
-        kwargs = {**kwargs, "device": _PLACE}
+        kwargs = {**kwargs, "device": FAKE_DEVICE}
     return args, kwargs
 
 
@@ -152,9 +152,6 @@ def _is_gpu(device: Any) -> bool:
     if isinstance(device, torch.device):
         return device.type == "cuda"
     return isinstance(device, str) and device.partition(":")[0] == "cuda"
-
-
-_PLACE = "cpu"
 
 
 def _called(replaced: _Replaced, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -31,9 +31,6 @@ from rooflinekit.tracing.memory import fake_like
 from rooflinekit.tracing.symbols import channels_last_of
 from rooflinekit.tracing.tensors import Made, is_sparse, note_weight
 
-#: Fake tensors stand on the CPU: a fake CUDA device would end the process in a build of torch without CUDA.
-FAKE_DEVICE = "cpu"
-
 
 def quiet_attribute(thing: Any, name: str) -> Any:
     """An attribute; None where there is none, or where the thing's own `__getattr__` fails."""

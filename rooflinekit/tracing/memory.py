@@ -14,9 +14,17 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from rooflinekit.ir.op import TensorSpec
-from rooflinekit.tracing.tensors import LIKE_ARGUMENTS, OWN_SHAPES, Made, contiguous, expanded_stride, is_expanded
+from rooflinekit.tracing.tensors import (
+    FAKE_DEVICE,
+    LIKE_ARGUMENTS,
+    OWN_SHAPES,
+    Made,
+    contiguous,
+    expanded_stride,
+    is_expanded,
+)
 
-_CPU = torch.device("cpu")
+_CPU = torch.device(FAKE_DEVICE)
 
 _EXPAND = torch.ops.aten.expand.default
 _LIFT = torch.ops.aten.lift_fresh.default

@@ -24,6 +24,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.sizes import LARGEST, Condition, ForcedSize, Size, simplest, symbol
 from rooflinekit.tracing.surroundings import standing_in
+from rooflinekit.tracing.tensors import FAKE_DEVICE
 
 Ladder: TypeAlias = Iterator[dict[str, int]]
 
@@ -263,8 +264,9 @@ class Symbols:
         self.examples = dict(examples)
         # Without open sizes torch keeps plain integers, which is several times faster.
         fixed = not (self.names or always_open)
-        self._environment = None if fixed else RecordingShapeEnv(most_questions, all_open=all_open)
-        self.fake = FakeTensorMode(shape_env=self._environment, allow_non_fake_inputs=True, static_shapes=fixed)
+        self._environment = RecordingShapeEnv(most_questions, all_open=all_open)
+        asked = None if fixed else self._environment
+        self.fake = FakeTensorMode(shape_env=asked, allow_non_fake_inputs=True, static_shapes=fixed)
         # torch's own memory of results asks about each open size again; `OpMemory` has them all.
         self.fake.cache_enabled = fixed
         self._to_user: dict[sympy.Symbol, sympy.Symbol] = {}
@@ -274,23 +276,20 @@ class Symbols:
     @contextmanager
     def inside_op(self) -> Iterator[None]:
         """Marks questions as those of an operator, not of the model's own code."""
-        if (environment := self._environment) is None:
-            yield
-            return
-        environment.inside_op = True
+        self._environment.inside_op = True
         try:
             yield
         finally:
-            environment.inside_op = False
+            self._environment.inside_op = False
 
-    def tensor(self, described: Input, name: str, device: str, *, channels_last: bool = False) -> torch.Tensor:
+    def tensor(self, described: Input, name: str, *, channels_last: bool = False) -> torch.Tensor:
         """A fake tensor as described, its named sizes symbolic; images with `channels_last` in that layout."""
         layout = channels_last_of(len(described.shape)) if channels_last else torch.contiguous_format
         shape = [self.examples[size] if isinstance(size, str) else size for size in described.shape]
         dtype = getattr(torch, described.dtype.value)
         if not described.names:
             with self.fake:
-                return torch.empty(shape, dtype=dtype, device=device, memory_format=layout)
+                return torch.empty(shape, dtype=dtype, device=FAKE_DEVICE, memory_format=layout)
         dynamic = [DimDynamic.DYNAMIC if isinstance(s, str) else DimDynamic.STATIC for s in described.shape]
         fake = self.fake.from_tensor(
             torch.empty(shape, dtype=dtype, device="meta"),
@@ -305,7 +304,7 @@ class Symbols:
                 # known to be smaller than the end of `x[:]`, which then is x, as for numbers
                 size.node.shape_env._update_var_to_range(size.node.expr, ValueRanges(2, LARGEST))
         with self.fake:
-            return torch.empty(fake.shape, dtype=dtype, device=device, memory_format=layout)
+            return torch.empty(fake.shape, dtype=dtype, device=FAKE_DEVICE, memory_format=layout)
 
     def size(self, value: Any) -> Size:
         """A size of torch's, `int` or `SymInt`, as one of ours."""
@@ -332,21 +331,19 @@ class Symbols:
 
     def forced(self) -> tuple[ForcedSize, ...]:
         """The named sizes that the model's code turned into constants, each with the line that did."""
-        if (environment := self._environment) is None:
-            return ()
         found = []
         for theirs, ours in self._to_user.items():
-            value = environment.replacements.get(theirs)
+            value = self._environment.replacements.get(theirs)
             if value is not None and value.is_Integer:
-                places = [where for question, where in environment.asked.items() if theirs in question.free_symbols]
+                asked = self._environment.asked.items()
+                places = [where for question, where in asked if theirs in question.free_symbols]
                 where = places[-1] if places else UNKNOWN
                 found.append(ForcedSize(name=ours.name, value=int(value), where=where))
         return tuple(found)
 
     def conditions(self) -> tuple[Condition, ...]:
         """Relations between sizes on which the traced path depends."""
-        if (environment := self._environment) is None:
-            return ()
+        environment = self._environment
         found: dict[sympy.Basic, Condition] = {}
         for guard in environment.guards:
             holds = self._translated(guard.expr)
@@ -360,11 +357,9 @@ class Symbols:
 
     def apart(self) -> tuple[sympy.Basic, ...]:
         """Relations that hold but at sizes of which operators make something else: each open size is not 1, first."""
-        if (environment := self._environment) is None:
-            return ()
         forced = {size.name for size in self.forced()}
         found = [sympy.Ne(symbol(name), 1) for name in self.names if name not in forced]
-        for guard in environment.guards:
+        for guard in self._environment.guards:
             holds = self._translated(guard.expr)
             if holds.free_symbols and self._special(guard.expr, holds):
                 found.append(holds)
@@ -372,9 +367,7 @@ class Symbols:
 
     def _special(self, question: sympy.Basic, holds: sympy.Basic) -> bool:
         """Whether it sets a size apart from 0 or 1 as broadcasting and contiguity do, not the model's own code."""
-        environment = self._environment
-        assert environment is not None
-        inside = question in environment.of_ops or question in environment.of_torch
+        inside = question in self._environment.of_ops or question in self._environment.of_torch
         return inside and isinstance(holds, sympy.Ne) and any(side in (0, 1) for side in holds.args)
 
 

@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 
 from rooflinekit.ir.op import DType, TensorSpec
 
+#: Where fake tensors stand: a fake CUDA device would end the process in a build of torch without CUDA.
+FAKE_DEVICE = "cpu"
 #: Attributes of a traced tensor: its record, and its node in the fx graph.
 SPEC, NODE = "_rooflinekit_spec", "_rooflinekit_node"
 

@@ -25,7 +25,6 @@ from rooflinekit.ir.sizes import Condition, ForcedSize, check_dims, may_hold, nu
 from rooflinekit.tracing.assumed import keep
 from rooflinekit.tracing.gpu_view import gpu_view
 from rooflinekit.tracing.isolation import (
-    FAKE_DEVICE,
     modules_below,
     modules_of,
     name_of,
@@ -473,7 +472,7 @@ class InputMaker:
             edges = (self._symbols.examples[size] if isinstance(size, str) else size for size in value.shape)
             if math.prod(edges) > _MOST:
                 raise InputError(f"input {name!r}: {value!r} has more than 2**58 numbers: choose smaller sizes")
-            tensor = self._symbols.tensor(value, name, FAKE_DEVICE, channels_last=self._channels_last)
+            tensor = self._symbols.tensor(value, name, channels_last=self._channels_last)
             if given is not None:
                 keep(tensor, given)
             self.specs.append(self._recorder.name_tensor(tensor, name, Role.INPUT))
