@@ -214,10 +214,10 @@ _HOOKS = frozenset(name for name in vars(nn.Module()) if name.endswith("_hooks")
 
 
 @contextmanager
-def undone(target: Callable[..., Any], modules: Iterable[nn.Module]) -> Iterator[None]:
+def undone(target: Callable[..., Any], roots: dict[str, nn.Module]) -> Iterator[None]:
     """Within it the model may keep what it likes: afterwards its lists, dicts, sets, objects and caches are as before.
 
-    target: what is called; modules: every module that it reaches. Of Python's globals those that their code names are
+    target: what is called; roots: the modules that it reaches. Of Python's globals those that their code names are
     looked after. Tensors themselves cannot change in a trace, but for their `grad`.
     """
     notes = _Notes()
@@ -226,7 +226,7 @@ def undone(target: Callable[..., Any], modules: Iterable[nn.Module]) -> Iterator
         target = target.func
     notes.code_of(target if isinstance(target, FunctionType | MethodType) else type(target))
     notes.walk(target.__self__ if isinstance(target, MethodType) else target)
-    for module in modules:
+    for _, module in modules_below(roots):
         notes.class_of(module)
         notes.walk(module)
     try:

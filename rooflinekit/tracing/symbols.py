@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from rooflinekit.errors import InputError
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.sizes import LARGEST, Condition, ForcedSize, Size, simplest, symbol
 from rooflinekit.tracing.surroundings import standing_in
@@ -253,6 +254,10 @@ def channels_last_of(dimensions: int) -> torch.memory_format:
     return {4: torch.channels_last, 5: torch.channels_last_3d}.get(dimensions, torch.contiguous_format)
 
 
+#: Numbers of a tensor; beyond, torch cannot say how many bytes they are.
+_MOST = 2**58
+
+
 class Symbols:
     """The user's named sizes in one trace."""
 
@@ -283,9 +288,14 @@ class Symbols:
             self._environment.inside_op = False
 
     def tensor(self, described: Input, name: str, *, channels_last: bool = False) -> torch.Tensor:
-        """A fake tensor as described, its named sizes symbolic; images with `channels_last` in that layout."""
+        """A fake tensor as described, its named sizes symbolic; images with `channels_last` in that layout.
+
+        Raises InputError for one that is too large.
+        """
         layout = channels_last_of(len(described.shape)) if channels_last else torch.contiguous_format
         shape = [self.examples[size] if isinstance(size, str) else size for size in described.shape]
+        if math.prod(shape) > _MOST:
+            raise InputError(f"input {name!r}: {described!r} has more than 2**58 numbers: choose smaller sizes")
         dtype = getattr(torch, described.dtype.value)
         if not described.names:
             with self.fake:

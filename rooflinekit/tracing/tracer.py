@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import sympy
@@ -205,8 +205,7 @@ def _at_numbers(
 def _traced(
     step: Step, roots: dict[str, nn.Module], symbols: Symbols, dtype: DType | None, progress: Progress | None
 ) -> Trace:
-    modules = [module for _, module in modules_below(roots)]
-    with undisturbed(), heeded_between_calls(), undone(step.model, modules), preserved(roots):
+    with undisturbed(), heeded_between_calls(), undone(step.model, roots), preserved(roots):
         paths = named_modules(roots)
         converted = None if dtype is None else getattr(torch, dtype.value)
         weights = put_fakes_in(roots, converted, symbols.fake, channels_last=step.channels_last)
@@ -215,23 +214,33 @@ def _traced(
         specs = list(map(recorder.name_tensor, weights.values(), weights, roles))
         make = InputMaker(recorder, symbols, dtype, channels_last=step.channels_last)
         args, kwargs, targets = make(step.args, "arg"), make(step.kwargs, ""), make(step.targets, "target")
-        modes = (
-            readable_errors(step.model, recorder),
-            torch.jit.optimized_execution(False),  # type: ignore[attr-defined]  # scripted ones as they are written
-            torch.compiler.set_stance("force_eager"),  # compiled parts are traced through their originals
-            symbols.fake,
-            recorder,
-            recorder.calls.followed(),
-            eager_view(),
-            hashable_sizes(),
-            remembered_arithmetic(),
-            gpu_view(recorder.assumed.elements, step.like),
-        )
-        with ExitStack() as stack:
-            for mode in modes:
-                stack.enter_context(mode)
-            output = _run(step, args, kwargs, targets, roots, recorder)
+        try:
+            with _traceable(step, symbols, recorder):
+                output = _run(step, args, kwargs, targets, roots, recorder)
+        except RooflinekitError:
+            raise
+        except (Exception, SystemExit, GeneratorExit) as error:  # a model that ends the process does not end this one
+            raise _told(step.model, recorder, error) from error
         return _collected(step, recorder, symbols, specs, make.specs, output)
+
+
+def _traceable(step: Step, symbols: Symbols, recorder: Recorder) -> ExitStack:
+    """Within it a model runs on fake tensors, as a GPU would run it, and is recorded."""
+    modes = (
+        torch.jit.optimized_execution(False),  # type: ignore[attr-defined]  # scripted ones as they are written
+        torch.compiler.set_stance("force_eager"),  # compiled parts are traced through their originals
+        symbols.fake,
+        recorder,
+        recorder.calls.followed(),
+        eager_view(),
+        hashable_sizes(),
+        remembered_arithmetic(),
+        gpu_view(recorder.assumed.elements, step.like),
+    )
+    with ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
+        return stack.pop_all()
 
 
 def _collected(
@@ -266,13 +275,10 @@ def _collected(
 
 def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: dict[str, nn.Module], recorder: Recorder) -> Any:
     """The step itself. Modules are put in the mode of the step; `preserved` puts them back."""
-    modules = [module for _, module in modules_below(roots)]
-    if step.mode == "inference":
-        for module in modules:
-            module.training = False
-    elif not any(root.training for root in roots.values()):
-        for module in modules:
-            module.training = True
+    training = step.mode != "inference"
+    if not (training and any(root.training for root in roots.values())):
+        for _, module in modules_below(roots):
+            module.training = training
     if step.mode != "training":
         # The ops of a region of inference are the same, but fake tensors would show some of them whole.
         with torch.set_grad_enabled(step.gradients), _region(step):
@@ -442,10 +448,6 @@ def _inputs_of(step: Step) -> list[Input]:
     return [leaf for leaf in leaves if isinstance(leaf, Input)]
 
 
-#: Numbers of a tensor; beyond, torch cannot say how many bytes they are.
-_MOST = 2**58
-
-
 class InputMaker:
     """Puts fake tensors instead of descriptions, and remembers their records."""
 
@@ -466,15 +468,12 @@ class InputMaker:
                 return value
             words = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
             name = "_".join([prefix, *words]).strip("_")
-            given = value.tensor if isinstance(value, _Given) else None
+            wanted = value
             if self._dtype is not None and value.dtype.is_floating:
-                value = Input(*value.shape, dtype=self._dtype)
-            edges = (self._symbols.examples[size] if isinstance(size, str) else size for size in value.shape)
-            if math.prod(edges) > _MOST:
-                raise InputError(f"input {name!r}: {value!r} has more than 2**58 numbers: choose smaller sizes")
-            tensor = self._symbols.tensor(value, name, channels_last=self._channels_last)
-            if given is not None:
-                keep(tensor, given)
+                wanted = Input(*value.shape, dtype=self._dtype)
+            tensor = self._symbols.tensor(wanted, name, channels_last=self._channels_last)
+            if isinstance(value, _Given):
+                keep(tensor, value.tensor)
             self.specs.append(self._recorder.name_tensor(tensor, name, Role.INPUT))
             return tensor
 
@@ -497,22 +496,6 @@ def asks_for_gradients(error: TraceError) -> bool:
     return any(text in error.reason for text in _NO_GRADIENTS)
 
 
-class readable_errors:  # noqa: N801  a context manager; of a generator's StopIteration contextlib would lose ours
-    """A model's own failure, told with the place where it happened."""
-
-    def __init__(self, model: Callable[..., Any], recorder: Recorder) -> None:
-        self._model = model
-        self._recorder = recorder
-
-    def __enter__(self) -> None:
-        """Nothing to do before there is a failure."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Raises TraceError for whatever the model raises; a model that ends the process does not end this one."""
-        if isinstance(error, Exception | SystemExit | GeneratorExit) and not isinstance(error, RooflinekitError):
-            raise _told(self._model, self._recorder, error) from error
-
-
 _NO_KERNEL, _GUESSES = "Could not run '", ". This could be because "  # as torch says it, and what follows
 _SHAPES = re.compile(r"(got \(|must be Tensor, not )(tuple|list|torch\.Size)\b")
 _MISSING = re.compile(r"forward\(\) missing \d+ required positional arguments?: '(\w+)'")
@@ -520,7 +503,7 @@ _MISSING = re.compile(r"forward\(\) missing \d+ required positional arguments?: 
 
 def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
     """What to do about an error that says this in its first line, where that is known."""
-    if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
+    if said == NO_NUMBERS:
         given = f"say what it is, such as {recorder.assumed.asked}" if recorder.assumed.asked else "make it an argument"
         return (
             f" by the model's Python code, and a trace has none: {given}; or give the tensor that it comes from "
