@@ -83,9 +83,10 @@ class Assumed:
                 return known
         if getattr(args[0], "constant", None) is not None:
             return None  # torch knows it
-        if optimizing and function is not _aten.equal.default and args[0].dtype is not torch.bool:
+        compares = function is _aten.equal.default
+        if optimizing and not compares and args[0].dtype is not torch.bool:
             return 0.5 if args[0].is_floating_point() else 1
-        kind = _source(args[0]) if function is not _aten.equal.default else "equal"
+        kind = "equal" if compares else _source(args[0])
         name, usual = self._name(kind), _usual(kind, args[0])
         if name not in self._given and usual is None:
             self.asked = f"assume={{{name!r}: {False if args[0].dtype is torch.bool else 100}}}"

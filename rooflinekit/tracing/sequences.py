@@ -57,8 +57,8 @@ def _layer(mode: int, x: torch.Tensor, *args: Any) -> Any:
     packed = isinstance(args[mode != _LSTM], torch.Tensor)  # states are one tensor, an LSTM's a pair of them
     sizes, states, weights, *options = args if packed else (None, *args)
     hidden, cell = states if mode == _LSTM else (states, None)
-    if packed:
-        return _packed(mode, x, sizes, hidden, cell, weights, options)
+    if packed:  # of the batch sizes the first and how many there are stand for all
+        options += [False, [hidden.shape[1], sizes.shape[0]]]
     return _run(mode, x, hidden, cell, weights, *options)
 
 
@@ -102,24 +102,6 @@ rnn_relu_cell = functools.partial(_plain_cell, torch.relu)
 
 
 # --- packed sequences: how long they are stands in numbers, so how much of [t, b] they fill is an assumption ---
-
-
-def _packed(
-    mode: int,
-    data: torch.Tensor,
-    sizes: torch.Tensor,
-    hidden: torch.Tensor,
-    cell: torch.Tensor | None,
-    weights: Sequence[torch.Tensor],
-    options: Sequence[Any],
-) -> tuple[torch.Tensor, ...]:
-    """The layer over data of all steps. Of the batch sizes the first and how many there are stand for all."""
-    batch = hidden.shape[1]
-    has_biases, layers, dropout, train, bidirectional = options
-    return _run(
-        mode, data, hidden, cell, weights, has_biases, layers, dropout, train, bidirectional, False,
-        [batch, sizes.shape[0]],
-    )  # fmt: skip
 
 
 def pack(

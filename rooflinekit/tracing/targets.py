@@ -50,7 +50,7 @@ def load_target(text: str, device: str = "meta") -> Target:
         source, colon, name = text.rpartition(":")  # a drive letter has a colon too
     if not (source and colon and name):
         near = nearest(text, published_names())
-        written = "" if near else what_to_write(text, _library)
+        written = "" if near else what_to_write(text)
         raise TargetError(f"target {text!r}: {written or near.removeprefix('; ') or f'expected {_FORMS}'}")
     called = Path(name).stem if source == "transformers" else name
     if factory := {"timm": _timm, "transformers": _transformers, "torchvision": _torchvision}.get(source):
@@ -226,7 +226,7 @@ def _built(factory: Callable[[], Any], name: str, device: str) -> Any:
     try:
         with torch.device(device):
             return factory()
-    except (RuntimeError, NotImplementedError) as error:
+    except RuntimeError as error:
         if device != "meta" or "meta" not in str(error):
             raise TargetError(f"{name}: cannot be built ({place_of(error)}): {error}") from error
         return _built(factory, name, "cpu")  # it looks at numbers, such as a schedule's
@@ -335,14 +335,12 @@ def _loss(function: Callable[..., Any], output: Any, *targets: Any, rows: bool) 
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".gguf", ".h5")
 
 
-def what_to_write(text: str, library: Callable[[str], Any]) -> str:
+def what_to_write(text: str) -> str:
     """The target that `text` means, in a sentence for an error; empty where nothing tells.
 
     In turn: a file of weights, a Python file, a model of timm or torchvision by its letters, a family of transformers.
-    library: imports a package by its name; TargetError where it is not installed.
 
-    >>> import importlib
-    >>> what_to_write("net.safetensors", importlib.import_module)
+    >>> what_to_write("net.safetensors")
     'weights are not read; name the Python that builds the model, such as net.py:Net'
     """
     path = Path(text)
@@ -354,7 +352,7 @@ def what_to_write(text: str, library: Callable[[str], Any]) -> str:
             f": {', '.join(names)}" if names else ""
         )
     owner, _, name = text.rpartition("/")
-    found = _of_libraries(name, library)
+    found = _of_libraries(name)
     cached = f"write hf:{text}, or " if owner and found.startswith("write transformers:") else ""
     return cached + found.removeprefix("write ") if cached else found
 
@@ -369,10 +367,10 @@ def _factories(path: Path) -> list[str]:
     return classes or [node.name for node in body if isinstance(node, ast.FunctionDef)]
 
 
-def _of_libraries(name: str, library: Callable[[str], Any]) -> str:
+def _of_libraries(name: str) -> str:
     try:
-        packages = {"timm": library("timm"), "torchvision": library("torchvision.models")}
-        families = library("transformers.models.auto.modeling_auto").MODEL_MAPPING_NAMES
+        packages = {"timm": _library("timm"), "torchvision": _library("torchvision.models")}
+        families = _library("transformers.models.auto.modeling_auto").MODEL_MAPPING_NAMES
     except TargetError:
         return ""
     models = [f"{source}:{model}" for source, package in packages.items() for model in package.list_models()]
