@@ -140,15 +140,13 @@ def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, group
     """Whether they are as fused kernels want them: [batch, heads, …] each, and nothing to be broadcast."""
     if not query.dim() == key.dim() == value.dim() == 4:
         return False
-    pairs = [(query.shape[0], other.shape[0]) for other in (key, value)]
-    if not grouped:
-        pairs += [(query.shape[1], other.shape[1]) for other in (key, value)]
-    return all(map(_may_be_equal, pairs))
+    alike = (0,) if grouped else (0, 1)
+    return all(_may_be_equal(query.shape[dim], other.shape[dim]) for dim in alike for other in (key, value))
 
 
-def _may_be_equal(sizes: tuple[Any, Any]) -> bool:
+def _may_be_equal(one: Any, other: Any) -> bool:
     """Not where one is 1 or both are numbers; of two names that differ torch asks itself that they are equal."""
-    a, b = map(expression, sizes)
+    a, b = expression(one), expression(other)
     return bool(a == b or not (1 in (a, b) or all(isinstance(size, int) for size in (a, b))))
 
 
@@ -246,7 +244,7 @@ def xformers_attention(inp: Any, op: Any = None) -> torch.Tensor:
     added = bias if isinstance(bias, torch.Tensor) else getattr(bias, "_bias", None)
     name, window = type(bias).__name__, getattr(bias, "_window_size", None)
     causal = "Causal" in name or "LowerTriangular" in name
-    begins, longest = zip(*(_beginnings(bias, side) for side in "qk"), strict=True)
+    begins, longest = _beginnings(bias)
     asked = str(getattr(op[0] if isinstance(op, tuple) else op, "NAME", ""))
     even = query.shape[-1] == value.shape[-1] and query.shape[-1] <= _WIDTH
     with Callers.within("xformers"):
@@ -281,13 +279,13 @@ def _without_groups(x: torch.Tensor) -> torch.Tensor:
     return x[:, :, :1] if x.stride(2) == 0 and x.shape[2] > 1 else x
 
 
-def _beginnings(bias: Any, side: str) -> tuple[torch.Tensor | None, int | None]:
-    """Where packed queries ("q") or keys ("k") begin, and the longest; their lengths xFormers knows as numbers."""
+def _beginnings(bias: Any) -> tuple[list[Any], list[Any]]:
+    """Where packed queries and keys begin, and the longest of each; their lengths xFormers knows as numbers."""
     if not hasattr(bias, "q_seqinfo"):
-        return None, None
+        return [None, None], [None, None]
     queries, keys = ([b - a for a, b in one.intervals()] for one in (bias.q_seqinfo, bias.k_seqinfo))
-    own = queries if side == "q" else keys
-    begins = torch.empty(len(own) + 1, dtype=torch.int32)
+    begins = [torch.empty(len(own) + 1, dtype=torch.int32) for own in (queries, keys)]
     met = sum(s * t for s, t in zip(queries, keys, strict=True)) / max(1, sum(queries))  # keys that a query meets
-    setattr(begins, _KEYS, max(1, round(met)))
-    return begins, max(own)
+    for one in begins:
+        setattr(one, _KEYS, max(1, round(met)))
+    return begins, [max(queries), max(keys)]

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rooflinekit.ir.coverage import Ground
-from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
+from rooflinekit.ir.op import Op, Phase, Role, TensorSpec, memories
 from rooflinekit.tracing.assumed import Assumed, masked_pairs
 from rooflinekit.tracing.attention import PACKING, Callers, SwitchedOn, packed_keys
 from rooflinekit.tracing.known import note, on_cpu
@@ -169,7 +169,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def kept(self, known: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What forward has made and something still holds beside those known: a cache of keys and values, say."""
         made = {spec.name for op in self.ops if op.phase is Phase.FORWARD for spec in op.outputs if not spec.storage}
-        made -= {spec.memory for spec in (*self.gradients, *map(self.spec, known))}
+        made -= memories((*self.gradients, *map(self.spec, known)))
         found = {spec.memory: tensor for tensor in self.lives.alive() if (spec := getattr(tensor, SPEC, None))}
         return [tensor for memory, tensor in found.items() if memory in made]
 

@@ -103,7 +103,7 @@ def quiet_attributes() -> Iterator[None]:
         yield
 
 
-# Sizes of results, where torch's own way to them is slow, forces open sizes to numbers, or does not exist.
+# Sizes of results, where torch's own way to them forces every open size to its example, is slow, or does not exist.
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _statistics(x: torch.Tensor, shape: Sequence[Any]) -> Made:
 
 
 def _constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> tuple[Made, ...]:
-    """torch's way forces every open size to its example. `pad` begins with the last dimension."""
+    """`pad` begins with the last dimension."""
     shape: list[Any] = list(x.shape)
     for i in range(len(pad) // 2):
         shape[-1 - i] = shape[-1 - i] + pad[2 * i] + pad[2 * i + 1]
@@ -216,7 +216,6 @@ def _gru_cell_backward(grad: torch.Tensor, kept: torch.Tensor, has_bias: bool) -
 
 
 def _baddbmm(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
-    """torch's way forces every open size to its example."""
     return (contiguous((a.shape[0], a.shape[1], b.shape[2]), a.dtype),)
 
 
@@ -227,7 +226,7 @@ def _common(shapes: Iterable[Sequence[Any]]) -> list[Any]:
 
 
 def broadcast(*tensors: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
-    """Element by element; torch's way forces every open size to its example."""
+    """Element by element."""
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     shape = _common(tensor.shape for tensor in tensors)
     whole = [t for t in tensors if list(map(expression, t.shape)) == list(map(expression, shape))]
@@ -242,7 +241,7 @@ def is_expanded(x: torch.Tensor) -> bool:
 
 
 def _solve_triangular(a: torch.Tensor, b: torch.Tensor, **options: bool) -> tuple[Made, ...]:
-    """Solutions for the right sides `b`, column after column; torch's way forces every open size to its example."""
+    """Solutions for the right sides `b`, column after column."""
     lead = _common(x.shape[:-2] for x in (a, b))
     *steps, row, column = contiguous((*lead, b.shape[-1], b.shape[-2]), b.dtype).stride
     return (Made((*lead, *b.shape[-2:]), (*steps, column, row), b.dtype),)
@@ -253,13 +252,13 @@ _REAL = {of: real for real, of in _COMPLEX.items()}
 
 
 def _of_two(real: torch.Tensor, other: torch.Tensor) -> tuple[Made, ...]:
-    """A complex number of two real ones; torch's way forces every open size to its example."""
+    """A complex number of two real ones."""
     (whole,) = broadcast(real, other)
     return (Made(whole.shape, whole.stride, _COMPLEX[whole.dtype]),)
 
 
 def _fft_r2c(x: torch.Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> tuple[Made, ...]:
-    """Of real numbers: along the last dimension named, the half that is not redundant; torch forces open sizes."""
+    """Of real numbers: along the last dimension named, the half that is not redundant."""
     shape: list[Any] = list(x.shape)
     if onesided:
         shape[dims[-1]] = shape[dims[-1]] // 2 + 1
