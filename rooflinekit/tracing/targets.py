@@ -286,10 +286,9 @@ def optimizer_of(given: Callable[..., Any] | str | None) -> Callable[..., Any] |
     """The optimizer of torch.optim with this name, in any case; what is no name, as it is. Raises InputError."""
     if not isinstance(given, str):
         return _called("optimizer", given, "'AdamW' or torch.optim.AdamW")
+    base = torch.optim.Optimizer
     classes = [value for value in vars(torch.optim).values() if isinstance(value, type)]
-    known = {
-        c.__name__.lower(): c for c in classes if issubclass(c, torch.optim.Optimizer) and c.__mro__[1] is not object
-    }
+    known = {c.__name__.lower(): c for c in classes if issubclass(c, base) and c is not base}
     if given.lower() not in known:
         names = [c.__name__ for c in known.values()]
         raise InputError(f"torch.optim has no optimizer {given!r}{nearest(given, names)}")
@@ -305,7 +304,7 @@ def loss_of(given: Callable[..., Any] | str | None) -> Callable[..., Any] | None
     if not isinstance(given, str):
         return _called("loss", given, "'mse_loss' or torch.nn.functional.mse_loss")
     if not callable(getattr(functional, given, None)):
-        known = [word for word in vars(functional) if word.endswith(("loss", "entropy")) or "entropy" in word]
+        known = [word for word in vars(functional) if word.endswith("loss") or "entropy" in word]
         raise InputError(f"torch.nn.functional has no loss {given!r}{nearest(given, known)}")
     return functools.partial(_loss, getattr(functional, given), rows=given in ("cross_entropy", "nll_loss"))
 

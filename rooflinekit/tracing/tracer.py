@@ -91,20 +91,19 @@ def trace(
     Raises InputError or SizeError for inputs that make no sense, TraceError for a model that cannot be traced.
     """
     with alone():
-        return _trace(described(step), dtype, sizes or {}, fixed, progress)
+        step = described(step)
+        given = check_dims(sizes or {}, names_of(step))
+        if fixed:
+            numbers = {name: size for name, size in given.items() if fixed is True or name in fixed}
+            step, given = with_numbers(step, numbers), {name: given[name] for name in given.keys() - numbers.keys()}
+        return _trace(step, given, math.inf if fixed is False else MOST_QUESTIONS, dtype, progress)
 
 
-def _trace(
-    step: Step,
-    dtype: DType | None,
-    sizes: Mapping[str, int],
-    fixed: bool | Collection[str] | None,
-    progress: Progress | None,
-) -> Trace:
-    given = check_dims(sizes, names_of(step))
-    if fixed:
-        numbers = {name: size for name, size in given.items() if fixed is True or name in fixed}
-        step, given = with_numbers(step, numbers), {name: given[name] for name in given.keys() - numbers.keys()}
+def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | None, progress: Progress | None) -> Trace:
+    """The trace at examples that the model accepts, those given among them, with as many sizes open as it can be.
+
+    most: different questions about open sizes before they are given up.
+    """
     roots = modules_of(step.model)
     refuse_unready(roots)
     names = names_of(step)
@@ -118,7 +117,6 @@ def _trace(
         """
         nonlocal step
         left = with_numbers(step, {name: examples[name] for name in numbers})
-        most = math.inf if fixed is False else MOST_QUESTIONS
         try:
             symbols = Symbols(names_of(left), examples, most_questions=most, all_open=all_open)
             return _traced(left, roots, symbols, dtype, progress)
