@@ -130,7 +130,7 @@ class _Writer:
                 if value != symbol(value.name):
                     raise ValueError(f"{value!r} is no named size")
                 node = ["size", value.name]
-            elif isinstance(value, sympy.Integer | sympy.Rational) and not value.is_infinite:
+            elif isinstance(value, sympy.Rational) and not value.is_infinite:
                 node = ["number", str(value.p), str(value.q)]
             elif isinstance(value, sympy.Float):
                 node = ["float", float(value)]

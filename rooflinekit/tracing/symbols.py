@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
@@ -293,28 +293,26 @@ class Symbols:
         Raises InputError for one that is too large.
         """
         layout = channels_last_of(len(described.shape)) if channels_last else torch.contiguous_format
-        shape = [self.examples[size] if isinstance(size, str) else size for size in described.shape]
+        shape: Sequence[Any] = [self.examples[size] if isinstance(size, str) else size for size in described.shape]
         if math.prod(shape) > _MOST:
             raise InputError(f"input {name!r}: {described!r} has more than 2**58 numbers: choose smaller sizes")
         dtype = getattr(torch, described.dtype.value)
-        if not described.names:
-            with self.fake:
-                return torch.empty(shape, dtype=dtype, device=FAKE_DEVICE, memory_format=layout)
-        dynamic = [DimDynamic.DYNAMIC if isinstance(s, str) else DimDynamic.STATIC for s in described.shape]
-        fake = self.fake.from_tensor(
-            torch.empty(shape, dtype=dtype, device="meta"),
-            symbolic_context=StatelessSymbolicContext(dynamic_sizes=dynamic),
-            source=ConstantSource(name),
-        )
-        sizes: tuple[Any, ...] = tuple(fake.shape)  # SymInt where open, whatever torch's types say
-        for wanted, size in zip(described.shape, sizes, strict=True):
+        if described.names:
+            dynamic = [DimDynamic.DYNAMIC if isinstance(s, str) else DimDynamic.STATIC for s in described.shape]
+            shape = self.fake.from_tensor(
+                torch.empty(shape, dtype=dtype, device="meta"),
+                symbolic_context=StatelessSymbolicContext(dynamic_sizes=dynamic),
+                source=ConstantSource(name),
+            ).shape
+        for wanted, size in zip(described.shape, shape, strict=True):
             if isinstance(wanted, str):
-                self._to_user[size.node.expr] = symbol(wanted)
-                size.node.shape_env.named.add(size.node.expr)
+                theirs = size.node.expr
+                self._to_user[theirs] = symbol(wanted)
+                self._environment.named.add(theirs)
                 # known to be smaller than the end of `x[:]`, which then is x, as for numbers
-                size.node.shape_env._update_var_to_range(size.node.expr, ValueRanges(2, LARGEST))
+                self._environment._update_var_to_range(theirs, ValueRanges(2, LARGEST))
         with self.fake:
-            return torch.empty(fake.shape, dtype=dtype, device=FAKE_DEVICE, memory_format=layout)
+            return torch.empty(shape, dtype=dtype, device=FAKE_DEVICE, memory_format=layout)
 
     def size(self, value: Any) -> Size:
         """A size of torch's, `int` or `SymInt`, as one of ours."""
