@@ -117,7 +117,7 @@ def judge(rows: pd.DataFrame, *, peers: bool | None = None) -> Iterator[dict[str
 
 def best_hosts(rows: pd.DataFrame) -> Iterator[str]:
     """For each GPU the points of the grid with the least median error on rows of one GPU; kernels are timed once."""
-    from rooflinekit.step.entry import input_pipeline_of, issues_for
+    from rooflinekit.step.entry import by_issue, input_pipeline_of
     from rooflinekit.step.timeline import schedule
 
     for name, part in rows.groupby("gpu"):
@@ -126,12 +126,11 @@ def best_hosts(rows: pd.DataFrame) -> Iterator[str]:
             mode = "training" if row["mode"] == "train" else "inference"
             graph = traced(row["model"], mode, _DTYPES[row["dtype"]]).at(batch=_BATCH)
             p = rk.predict(graph, device(_GPUS[name]), execution=_EXECUTION)
-            issues, timings = issues_for(graph, p.machine.device, _EXECUTION), iter(p.timings)
-            kernels = [[next(timings) for _ in issue.kernels] for issue in issues]
+            kernels = [timings for _, timings in by_issue(p.issues, p.timings)]
             for point, found in errors.items():
                 host = slower_host(*point)
                 line = schedule(
-                    issues, kernels, host, _EXECUTION, input_pipeline_of(graph, p.machine.device, host, _EXECUTION)
+                    p.issues, kernels, host, _EXECUTION, input_pipeline_of(graph, p.machine.device, host, _EXECUTION)
                 )
                 found.append(abs((p.gpu_s + line.idle_s + line.input_s) / row[1] - 1))
         best = sorted((median(found), point) for point, found in errors.items())[:3]

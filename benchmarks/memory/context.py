@@ -33,7 +33,7 @@ def judged(data: Path, share: float) -> pd.DataFrame:
         rooms = {mib: room_of(device.dram.capacity, {"context": mib * _MIB}) for mib in _TRIED}
         for batch, ran in ((tried[place], True), (tried[place - 1], False)):
             at = graph.at(batch=batch)
-            blocks = blocks_of(at, issues_for(at, device, execution), device, fused=execution.fused)
+            blocks = blocks_of(at, issues_for(at, device, execution), device, execution)
             program, sizes, spared = blocks.program(STEPS), blocks.sizes, blocks.optional
             right = {
                 mib: (reserved_bytes(program, sizes, room, spared) is not None) is ran for mib, room in rooms.items()

@@ -25,7 +25,7 @@ from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import DType, Phase
 from rooflinekit.ir.sizes import check_names
 from rooflinekit.step.capacity import MOST, guessed, largest
-from rooflinekit.step.entry import issues_for
+from rooflinekit.step.entry import by_issue
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import as_percent, format_bytes, format_quantity
 
@@ -340,11 +340,7 @@ def _worth(plain: ParallelPrediction) -> list[str]:
 
 
 def _seconds(p: Prediction) -> dict[str, float]:
-    spans = iter(p.spans)
-    return {
-        issue.op.name: sum(next(spans).timing.total_s for _ in issue.kernels)
-        for issue in issues_for(p.graph, p.machine.device, p.execution)
-    }
+    return {issue.op.name: sum(span.seconds for span in own) for issue, own in by_issue(p.issues, p.spans)}
 
 
 _Part = tuple[list[str], str]  # lines that import, and code

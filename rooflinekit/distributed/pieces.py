@@ -30,7 +30,7 @@ from rooflinekit.model.timing import Timing, estimate_of_timings, time_kernels
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.tape import Tape
 from rooflinekit.step.energy import drawn_by
-from rooflinekit.step.entry import issue_cost_s, issues_for
+from rooflinekit.step.entry import by_issue, issue_cost_s, issues_for
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.memory import blocks_of
 
@@ -171,17 +171,17 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     execution = _COMPILED if recipe.kernels == "compiled" else _EAGER
     graph = graph_of(part, recipe.with_changes(loss="plain"), optimizer=False)
     issues = issues_for(graph, machine.device, execution)
-    timings = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine))
+    timings = time_kernels([kernel for issue in issues for kernel in issue.kernels], machine)
     found: dict[tuple[str, Phase], list[Timing | Op]] = defaultdict(list)
     cpu_s: dict[tuple[str, Phase], float] = defaultdict(float)
-    for issue in issues:
-        key, own = (_part_of(issue.op.module), issue.op.phase), [next(timings) for _ in issue.kernels]
+    for issue, timed in by_issue(issues, timings):
+        key = _part_of(issue.op.module), issue.op.phase
         if issue.op.module.startswith(_FIRST[issue.op.phase]):
             continue
         if is_ours(issue.op):
             found[key].append(issue.op)
             continue
-        found[key] += own
+        found[key] += timed
         # beside its kernels as they are timed, an op may launch more: a product for each expert
         further_s = max(0, int(issue.op.attrs.get("calls", 1)) - 1) * host.launch
         cpu_s[key] += recipe.issue * (issue_cost_s(issue, host) + further_s)
@@ -195,10 +195,7 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         for cause, seconds in chain.from_iterable(timing.terms().items() for timing in own):
             terms[name][cause] += seconds
     kept = graph if recipe.loss == "plain" else graph_of(part, recipe, optimizer=False)
-    working, left = _working(
-        kept, issues if kept is graph else issues_for(kept, machine.device, execution), machine.device,
-        fused=execution.fused,
-    )  # fmt: skip
+    working, left = _working(kept, machine.device, execution)
     return Pieces(
         items=items, groups={facts["group"] for facts in sent_in(graph)},
         weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
@@ -251,12 +248,13 @@ def _saved(graph: Graph) -> dict[str, int]:
     return dict(saved)
 
 
-def _working(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool) -> tuple[dict[str, int], int]:
+def _working(graph: Graph, device: Device, execution: Execution) -> tuple[dict[str, int], int]:
     """What backward needs of each part beside what its forward has kept, block by block; and what is left at its end.
 
     The loss is of the head: all of its logits count, forward's too. Gradients of weights are left out.
     """
-    blocks, apart = blocks_of(graph, issues, device, fused=fused), memories(graph.gradients)
+    issues, apart = issues_for(graph, device, execution), memories(graph.gradients)
+    blocks = blocks_of(graph, issues, device, execution)
     change = [0] * (len(issues) + 1)
     for life in blocks.lives:
         if life.memory not in apart:

@@ -18,7 +18,7 @@ from rooflinekit.ir.op import Op, Phase
 from rooflinekit.model.collectives import CollectiveTiming, time_copy
 from rooflinekit.model.memory_system import slowdown_of
 from rooflinekit.model.timing import Timing
-from rooflinekit.step.entry import entry_of, is_captured, issue_cost_s, issues_for, reads_a_number
+from rooflinekit.step.entry import by_issue, entry_of, is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.prediction import Prediction
 
 Interval = tuple[float, float]  # seconds from the start of the step
@@ -448,8 +448,8 @@ def entry_s(p: Prediction) -> float:
 
 def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[Op, Item]]:
     """What the device does for each op in order, see `program_of`."""
-    spans, plain = iter(p.spans), is_issued_anew(p)
-    for issue in issues_for(p.graph, p.machine.device, p.execution):
+    plain = is_issued_anew(p)
+    for issue, own in by_issue(p.issues, p.spans):
         op = issue.op
         if is_ours(op):
             # A collective is one more kernel to launch; waiting for one is an event in a queue. A CUDA graph of what is
@@ -462,7 +462,6 @@ def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[
             else:
                 yield op, sent_item(op, groups, cost_s)
             continue
-        own = [next(spans) for _ in issue.kernels]
         timings, gaps = tuple(span.timing for span in own), tuple(span.waited_s for span in own)
         cost_s = issue_cost_s(issue, p.host, p.execution)
         if not plain:

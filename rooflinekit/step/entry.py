@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TypeVar
 
 from rooflinekit.errors import FormatError, InputError
 from rooflinekit.hardware.device import Device
@@ -24,6 +26,8 @@ from rooflinekit.model.kernels import issues_of, math_of
 from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.recurrence import RECURRENT, is_recurrent
 from rooflinekit.step.execution import Execution
+
+_T = TypeVar("_T")
 
 #: What torch.inference_mode leaves of a view's CPU time, and takes from another op's, in views: without version
 #: counters and without the record of what is a view of what. On a server's core, against torch.no_grad (torch 2.13,
@@ -88,6 +92,12 @@ def issues_for(graph: Graph, device: Device, execution: Execution) -> tuple[Issu
             found = issues_of(graph, formats, device)
         memo[key] = (*copies, *found)
     return memo[key]  # type: ignore[no-any-return]
+
+
+def by_issue(issues: Iterable[Issue], each: Iterable[_T]) -> Iterator[tuple[Issue, tuple[_T, ...]]]:
+    """Each op with what its kernels have of `each`, which holds one thing for every kernel in order."""
+    left = iter(each)
+    return ((issue, tuple(islice(left, len(issue.kernels)))) for issue in issues)
 
 
 def attending(graph: Graph, device: Device, execution: Execution) -> Graph:

@@ -145,12 +145,11 @@ def memory_of(
     torch.compile has `fused` the kernels, a tensor also lives as long as forward's own variables and calls hold it, and
     autocast's copies of weights until the region ends. nccl_bytes: of NCCL's buffers.
     """
-    fused, captured = execution.fused, execution.as_graph
     on_gpu = device.kind == "gpu"
     # Kernels that are remembered are the same object on the next device; they are kept, so that its id stays theirs.
-    key = "memory", id(issues), on_gpu, product_workspace(device), fused, captured
+    key = "memory", id(issues), on_gpu, product_workspace(device), execution.fused, execution.as_graph
     if key not in graph.memo:
-        blocks = blocks_of(graph, issues, device, fused=fused, captured=captured)
+        blocks = blocks_of(graph, issues, device, execution)
         graph.memo[key] = issues, blocks, _without_limit(graph, issues, blocks, device)
     kept: tuple[Sequence[Issue], Blocks, MemoryUse] = graph.memo[key]
     _, blocks, found = kept
@@ -174,7 +173,7 @@ def memory_of(
 
 def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device: Device) -> MemoryUse:
     """The memory of a step on such a device, were there no end of it."""
-    peak, where = _peak(blocks)
+    peak, where = blocks.peak()
     on_gpu = device.kind == "gpu"
     reserved = blocks.reserved() if on_gpu else peak
     by_role: dict[Role, int] = defaultdict(int)
@@ -186,7 +185,7 @@ def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device
         state_bytes=by_role[Role.STATE],
         workspace_bytes=blocks.fixed[-1] + max(blocks.temporary, default=0),
         peak_bytes=peak,
-        peak_op=issues[where].op.name if issues else "",
+        peak_op=issues[max(0, where)].op.name if issues else "",
         reserved_bytes=peak if reserved is None else reserved,
         beside={},
         capacity=math.inf,
@@ -194,9 +193,9 @@ def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device
     )
 
 
-def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False) -> Iterator[Alive]:
+def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, execution: Execution) -> Iterator[Alive]:
     """What is in use while each op runs, in order; the largest sum is `peak_bytes` of `memory_of`."""
-    blocks = blocks_of(graph, issues, device, fused=fused)
+    blocks = blocks_of(graph, issues, device, execution)
     gradients = memories(graph.gradients)
     alive = dict.fromkeys(ACCOUNTS, 0)
     for spec, size in zip(blocks.standing, blocks.fixed, strict=False):
@@ -262,6 +261,12 @@ class Blocks:
             alive += sum(rounded(life.size) for life in begin)
             yield alive if least and spared else alive + rounded(temporary)
             alive -= sum(rounded(life.size) for life in end)
+
+    def peak(self) -> tuple[int, int]:
+        """The most bytes in blocks at once, and the place of the op at which that is first so; -1 before the step."""
+        levels = list(self.levels())
+        peak = max(levels)
+        return peak, levels.index(peak) - 1
 
     def program(self, steps: int = 1) -> list[int]:
         """What the allocator is asked for in order: i for block i of `sizes`, -1 - i where it is given back.
@@ -368,7 +373,7 @@ class PointMemory:
         return np.broadcast_to(np.asarray(values_of(number), dtype=np.int64), (self._points.count,))
 
 
-def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool, captured: bool = False) -> Blocks:
+def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, execution: Execution) -> Blocks:
     """What the step asks for, see `memory_of`."""
     ops = [issue.op for issue in issues]
     standing = _standing(graph)
@@ -379,11 +384,11 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     return Blocks(
         standing=tuple(standing.values()),
         fixed=[*(integer(spec.bytes) for spec in standing.values()), product],
-        lives=_lives(graph, ops, standing, {} if fused else _held(graph, ops)),
-        temporary=[workspace_of(issue, device, fused=fused) for issue in issues],
+        lives=_lives(graph, ops, standing, {} if execution.fused else _held(graph, ops)),
+        temporary=[workspace_of(issue, device, fused=execution.fused) for issue in issues],
         spared=[_is_spared(issue, device) for issue in issues],
         convolves=any(map(is_convolution, ops)),
-        captured=captured,
+        captured=execution.as_graph,
     )
 
 
@@ -445,13 +450,6 @@ def _standing(graph: Graph) -> dict[str, TensorSpec]:
                 standing.setdefault(spec.memory, spec)
         made.update(spec.memory for spec in op.outputs if spec.memory not in standing)
     return standing
-
-
-def _peak(blocks: Blocks) -> tuple[int, int]:
-    """The most bytes in blocks at once, and at which op that is first so."""
-    levels = list(blocks.levels())
-    peak = max(levels)
-    return peak, max(0, levels.index(peak) - 1)
 
 
 #: Of cuBLAS, kept from its first product on: 4 MiB twice and 16 KiB eight times, on compute capability 9.0 eight times

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rooflinekit.step.entry import issues_for
+from rooflinekit.step.entry import by_issue
 from rooflinekit.step.memory import Alive, alive_over
 from rooflinekit.step.prediction import Prediction
 
@@ -24,13 +24,11 @@ def memory_course(p: Prediction, starts_s: Iterable[float] | None = None) -> tup
     Blocks are taken and given back in the order of ops, which PyTorch does while it issues them; they are set here
     where the device executes them: at `starts_s` of its kernels, by default those of the prediction.
     """
-    issues = issues_for(p.graph, p.machine.device, p.execution)
-    starts = iter((span.start_s for span in p.spans) if starts_s is None else starts_s)
+    starts = (span.start_s for span in p.spans) if starts_s is None else starts_s
     found: list[Moment] = []
     now = 0.0
-    states = alive_over(p.graph, issues, p.machine.device, fused=p.execution.fused)
-    for issue, alive in zip(issues, states, strict=True):
-        begun = [next(starts) for _ in issue.kernels]
+    states = alive_over(p.graph, p.issues, p.machine.device, p.execution)
+    for (_, begun), alive in zip(by_issue(p.issues, starts), states, strict=True):
         now = begun[0] if begun else now
         found.append(Moment(start_s=now, alive=alive))
     return tuple(found)

@@ -41,7 +41,7 @@ def memory_over(
     @cache
     def blocks(value: int) -> Blocks:
         graph = whole.at(**others, **{size: value})
-        return blocks_of(graph, issues_for(graph, device, p.execution), device, fused=p.execution.fused)
+        return blocks_of(graph, issues_for(graph, device, p.execution), device, p.execution)
 
     first = blocks(values[0])
     allocator = allocator_of(p.memory.room if device.kind == "gpu" else float("inf"), settings)

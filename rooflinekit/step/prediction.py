@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +26,19 @@ from rooflinekit.step.allocator import Settings
 from rooflinekit.step.attention import attention_notes
 from rooflinekit.step.bounds import bounds, host_note, unmeasured, unmeasured_note
 from rooflinekit.step.energy import Draws, Energy, energy_of, limit_note
-from rooflinekit.step.entry import as_run, entry_of, input_pipeline_of, issue_costs_s, issues_for, issuing, unrecorded
+from rooflinekit.step.entry import (
+    as_run,
+    by_issue,
+    entry_of,
+    input_pipeline_of,
+    issue_costs_s,
+    issues_for,
+    issuing,
+    unrecorded,
+)
 from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.labels import REGIME_TERMS, parted
-from rooflinekit.step.memory import MemoryUse, memory_of
+from rooflinekit.step.memory import Blocks, MemoryUse, blocks_of, memory_of
 from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table, slower_note
 from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.step.utilization import utilization
@@ -93,6 +101,16 @@ class Prediction(Draws):
     def timings(self) -> tuple[Timing, ...]:
         """Each kernel's time."""
         return tuple(span.timing for span in self.timeline.spans)
+
+    @property
+    def issues(self) -> tuple[Issue, ...]:
+        """Each op with its kernels, as the CPU issues them."""
+        return issues_for(self.graph, self.machine.device, self.execution)
+
+    @property
+    def blocks(self) -> Blocks:
+        """What the step asks the allocator for."""
+        return blocks_of(self.graph, self.issues, self.machine.device, self.execution)
 
     @property
     def launched(self) -> int:
@@ -362,12 +380,9 @@ def timeline_of(
 ) -> Timeline:
     """The two queues over a step; timings: of all kernels in order. Raises InputError as `schedule` does."""
     feed, entry = input_pipeline_of(graph, device, host, execution), entry_of(host, execution, graph)
-    left = iter(timings)
-    by_issue = [tuple(islice(left, len(issue.kernels))) for issue in issues]
-    in_series, costs_s = device.kind == "cpu", issue_costs_s(graph, issues, host, execution)
-    return schedule(
-        issues, by_issue, issuing(host, graph), execution, feed, entry, in_series=in_series, costs_s=costs_s
-    )
+    own, costs_s = [own for _, own in by_issue(issues, timings)], issue_costs_s(graph, issues, host, execution)
+    in_series = device.kind == "cpu"
+    return schedule(issues, own, issuing(host, graph), execution, feed, entry, in_series=in_series, costs_s=costs_s)
 
 
 def launched_by(execution: Execution, machine: Machine) -> Machine:

@@ -116,8 +116,7 @@ def verdict_of(
 
 
 def _blocks(graph: Graph, device: Device, execution: Execution) -> Blocks:
-    issues = issues_for(graph, device, execution)
-    return blocks_of(graph, issues, device, fused=execution.fused, captured=execution.as_graph)
+    return blocks_of(graph, issues_for(graph, device, execution), device, execution)
 
 
 def verdict_in(m: MemoryUse, least: int, level: float = 0.9, *, gpu: bool = True) -> Verdict:

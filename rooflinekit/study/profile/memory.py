@@ -17,8 +17,6 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from rooflinekit.errors import InputError, printable
 from rooflinekit.files import read_bytes, read_json
 from rooflinekit.step.allocator import rounded
-from rooflinekit.step.entry import issues_for
-from rooflinekit.step.memory import blocks_of
 from rooflinekit.step.prediction import Prediction
 
 _UNKNOWN = "not recorded"  # the stack of a block from before the history, or with stacks switched off
@@ -247,11 +245,8 @@ def _place(frames: Any) -> str:
 
 def _blocks_at_peak(p: Prediction) -> Iterator[tuple[int, str]]:
     """The predicted blocks at the fullest moment, with the op that makes each."""
-    device = p.machine.device
-    issues = issues_for(p.graph, device, p.execution)
-    blocks = blocks_of(p.graph, issues, device, fused=p.execution.fused)
-    levels = list(blocks.levels())
-    where = levels.index(max(levels)) - 1
+    issues, blocks = p.issues, p.blocks
+    _, where = blocks.peak()
     for name, size in zip((*(spec.name for spec in blocks.standing), "matrix products"), blocks.fixed, strict=True):
         yield rounded(size), name
     for life in blocks.lives:

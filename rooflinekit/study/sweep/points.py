@@ -203,8 +203,7 @@ class _Step:
         self.kernels = PointKernels([kernel for issue in self.issues for kernel in issue.kernels], points)
         self.memory: PointMemory | None = None
         if memory:
-            blocks = blocks_of(graph, self.issues, device, fused=execution.fused, captured=execution.as_graph)
-            self.memory = PointMemory(blocks, points)
+            self.memory = PointMemory(blocks_of(graph, self.issues, device, execution), points)
 
     def table(self, setting: Setting) -> Table:
         """What `predict_points` says of a setting."""
