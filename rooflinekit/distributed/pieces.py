@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, groupby
 from types import MappingProxyType
 
 from rooflinekit.cost.table import price_all
@@ -19,6 +19,7 @@ from rooflinekit.distributed.rewriting import is_ours, kept_for_backward, sent_i
 from rooflinekit.distributed.saving import checkpointed
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir import keyed
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec, memories
@@ -190,10 +191,7 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     for (name, _), ran in found.items():
         kernels[name] += [one for one in ran if isinstance(one, Timing)]
     drawn = {name: drawn_by(own, machine) for name, own in kernels.items()}
-    terms: dict[str, dict[str, float]] = {name: defaultdict(float) for name in kernels}
-    for name, own in kernels.items():
-        for cause, seconds in chain.from_iterable(timing.terms().items() for timing in own):
-            terms[name][cause] += seconds
+    terms = {name: keyed.added(timing.terms() for timing in own) for name, own in kernels.items()}
     kept = graph if recipe.loss == "plain" else graph_of(part, recipe, optimizer=False)
     working, left = _working(kept, machine.device, execution)
     return Pieces(

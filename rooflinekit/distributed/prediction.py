@@ -14,7 +14,7 @@ from rooflinekit.distributed.queues import DeviceRun, Message
 from rooflinekit.distributed.records import Savers, Strategy
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
-from rooflinekit.ir import notebook
+from rooflinekit.ir import keyed, notebook
 from rooflinekit.ir.op import Phase
 from rooflinekit.model.estimate import around, deviations
 from rooflinekit.model.families import of_the_step
@@ -271,11 +271,7 @@ class ParallelPrediction(Draws):
     @cached_property
     def message_terms(self) -> Mapping[str, float]:
         """Seconds of the links by collective."""
-        found: dict[str, float] = {}
-        for message in self.messages:
-            name = message.timing.collective
-            found[name] = found.get(name, 0.0) + message.end_s - message.start_s
-        return MappingProxyType(found)
+        return MappingProxyType(keyed.sums((m.timing.collective, m.end_s - m.start_s) for m in self.messages))
 
     @property
     def accuracy(self) -> tuple[Accuracy, ...]:

@@ -44,6 +44,7 @@ from rooflinekit.distributed.rewriting import (
     times,
     used_by,
 )
+from rooflinekit.ir import keyed
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, Op, Phase, PricedOp, TensorSpec, memories
 from rooflinekit.model.collectives import CollectiveTiming
@@ -132,10 +133,7 @@ def _share(
     p, copied = own[0].prediction, start_of(own[0], plan.pieces)[1]
     waits = run.exposed_s + run.straggling_s
     exposed = min(max(0.0, waits - free.exposed_s - free.straggling_s), busy_s)
-    terms = dict.fromkeys(TERMS, 0.0)
-    for span in run.spans:
-        for name, seconds in span.timing.terms().items():
-            terms[name] += seconds
+    terms = dict.fromkeys(TERMS, 0.0) | keyed.added(span.timing.terms() for span in run.spans)
     terms |= waits_of(p, run, copied) | {"communication": exposed, "straggling": 0.0, "bubble": waits - exposed}
     named = tuple(
         (f"{'backward' if one.task.backward else 'forward'} {one.task.piece}, stage {one.task.stage}", one.start_s,

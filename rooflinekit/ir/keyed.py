@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import chain
 from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -31,3 +32,12 @@ def sums(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
     for key, number in pairs:
         found[key] = found.get(key, 0.0) + number
     return found
+
+
+def added(parts: Iterable[Mapping[K, float]]) -> dict[K, float]:
+    """The sum of each key's numbers in all of these.
+
+    >>> added([{"a": 1.0, "b": 2.0}, {"a": 3.0}])
+    {'a': 4.0, 'b': 2.0}
+    """
+    return sums(chain.from_iterable(one.items() for one in parts))

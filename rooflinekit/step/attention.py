@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from rooflinekit.cost.table import price_all
+from rooflinekit.ir import keyed
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family, Op
 from rooflinekit.model.attention_backends import BACKENDS, Obstacle, backend_of, obstacles, without_obstacles
@@ -45,12 +46,8 @@ def attention_notes(graph: Graph, machine: Machine, execution: Execution) -> Ite
 
 def attention_seconds(timings: Iterable[Timing]) -> dict[str, float]:
     """Seconds of each kernel of attention, by what it is called; none of those that no record names."""
-    found: dict[str, float] = defaultdict(float)
-    for timing in timings:
-        algorithm = timing.kernel.algorithm
-        if algorithm.shape == "queries" and algorithm.name:
-            found[algorithm.name] += timing.total_s
-    return dict(found)
+    ran = ((timing.kernel.algorithm, timing.total_s) for timing in timings)
+    return keyed.sums((one.name, seconds) for one, seconds in ran if one.shape == "queries" and one.name)
 
 
 def _seconds(ops: Iterable[Op], graph: Graph, machine: Machine) -> float:

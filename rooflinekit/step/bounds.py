@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir import keyed
 from rooflinekit.model.estimate import around, away
 from rooflinekit.model.families import residuals_of
 from rooflinekit.model.machine import Machine
@@ -62,9 +62,7 @@ def host_note(host: Host, whole: tuple[float, float], gpu: tuple[float, float]) 
 
 def unmeasured(timings: Iterable[Timing], gpu_s: float, machine: Machine) -> list[str]:
     """Families of kernels that take a twentieth of the GPU's time and that nobody measured on it."""
-    seconds: dict[str, float] = defaultdict(float)
-    for timing in timings:
-        seconds[residuals_of(timing.kernel, machine)] += timing.total_s
+    seconds = keyed.sums((residuals_of(timing.kernel, machine), timing.total_s) for timing in timings)
     return sorted(name for name, s in seconds.items() if name not in machine.constants.measured and s >= _NAMED * gpu_s)
 
 

@@ -19,7 +19,6 @@ from rooflinekit.model.timing import Timing, load_of
 from rooflinekit.step.timeline import Span
 from rooflinekit.units import format_quantity
 
-_LEVEL = 0.9
 _SAMPLED_S = 0.02  # over which boards average what they report: a shorter kernel's power is seen with its neighbours'
 
 
@@ -51,7 +50,7 @@ class Energy:
         """Mean watts of one of them."""
         return self.mean_w / self.gpus
 
-    def power_interval(self, level: float = _LEVEL) -> tuple[float, float]:
+    def power_interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds of the mean watts with this probability, from idling to the board's limit.
 
         Raises ValueError for a level outside (0, 1).
@@ -59,7 +58,7 @@ class Energy:
         low, high = around(self.mean_w, deviations(level) * self.spread)
         return min(max(low, 0.8 * self.idle_w), self.mean_w), max(min(high, self.board_w), self.mean_w)
 
-    def interval(self, time_interval: tuple[float, float], level: float = _LEVEL) -> tuple[float, float]:
+    def interval(self, time_interval: tuple[float, float], level: float = 0.9) -> tuple[float, float]:
         """Bounds in joules likewise, from those of the step's time: watts and seconds are off on their own."""
         deviations(level)
         if not self.joules:
@@ -150,14 +149,14 @@ def _peak_w(joules: Any, seconds: Any, idle_w: float) -> float:
     return float(((np.interp(stops, ends, drawn) - np.interp(starts, ends, drawn)) / (stops - starts)).max())
 
 
-def limit_note(machine: Machine) -> tuple[str, ...]:
-    """What a limit of watts or of the clock is; () without one."""
+def limit_note(machine: Machine) -> str:
+    """What a limit of watts or of the clock is; "" without one."""
     found = []
     if machine.power_limit is not None:
         found.append(f"power limit {format_quantity(machine.power_limit, 'W')}")
     if machine.clock_limit is not None:
         found.append(f"clock of the SMs at most {format_quantity(machine.clock_limit, 'Hz')}")
-    return (f"{machine.name}: {', '.join(found)}",) if found else ()
+    return f"{machine.name}: {', '.join(found)}" if found else ""
 
 
 # What several GPUs draw over one step: each its kernels, and all of them idling until the slowest is done.
@@ -181,13 +180,10 @@ def drawn_by(timings: Iterable[Timing], machine: Machine) -> Mapping[str, float]
     law = PowerLaw.of(machine)
     if law is None:
         return None
-    runs: Counter[int] = Counter()
-    distinct: dict[int, Timing] = {}
-    for timing in timings:
-        distinct[id(timing)] = timing
-        runs[id(timing)] += 1
-    counts = [runs[key] for key in distinct]
-    each = kernels_j_of(list(distinct.values()), machine, law)
+    timings = list(timings)
+    runs = Counter(map(id, timings))
+    distinct = {id(timing): timing for timing in timings}
+    each, counts = kernels_j_of([*distinct.values()], machine, law), [*runs.values()]
     return MappingProxyType({name: float(each[name] @ counts) if counts else 0.0 for name in PARTS})
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir import keyed
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph, unspoken_note
@@ -119,12 +120,8 @@ class Prediction(Draws):
 
     @cached_property
     def _terms(self) -> dict[str, float]:
-        terms = dict.fromkeys(TERMS, 0.0)
-        for timing in self.timings:
-            for name, seconds in timing.terms().items():
-                terms[name] += seconds
-        terms["overhead"], terms["input"] = self.timeline.idle_s, self.timeline.input_s
-        return terms
+        waits = {"overhead": self.timeline.idle_s, "input": self.timeline.input_s}
+        return dict.fromkeys(TERMS, 0.0) | keyed.added(timing.terms() for timing in self.timings) | waits
 
     def terms(self) -> dict[str, float]:
         """Seconds by cause; they add up to `total_s`.
@@ -141,11 +138,7 @@ class Prediction(Draws):
 
     @cached_property
     def _underuse(self) -> dict[str, float]:
-        found = dict.fromkeys(UNDERUSE, 0.0)
-        for timing in self.timings:
-            for name, seconds in timing.underuse_parts().items():
-                found[name] += seconds
-        return found
+        return dict.fromkeys(UNDERUSE, 0.0) | keyed.added(timing.underuse_parts() for timing in self.timings)
 
     @cached_property
     def _utilization(self) -> tuple[float, float]:
@@ -196,21 +189,21 @@ class Prediction(Draws):
     @property
     def notes(self) -> tuple[str, ...]:
         """What was assumed, each once: emulated formats, kernels not measured on this GPU, memory that does not fit."""
-        limit = limit_note(self.machine)
-        found = dict.fromkeys((*limit, *self.assumptions, *(timing.note for timing in self.timings if timing.note)))
-        if caution := self.machine.device.caution:
-            found[caution] = None
-        if told := stand_in_note(self.machine.device):
-            found[told] = None
-        found |= dict.fromkeys(attention_notes(self.graph, self.machine, self.execution))
-        if told := unmeasured_note(self.unmeasured, self.machine):
-            found[told] = None
-        if told := host_note(self.host, self.interval(), self.gpu_interval()):
-            found[told] = None
-        if told := self.memory.note(self.machine.name):
-            found[told] = None
-        found |= dict.fromkeys(told for told in (self._slower, unspoken_note(self.graph)) if told)
-        return tuple(found)
+        machine = self.machine
+        found = (
+            limit_note(machine),
+            *self.assumptions,
+            *(timing.note for timing in self.timings),
+            machine.device.caution,
+            stand_in_note(machine.device),
+            *attention_notes(self.graph, machine, self.execution),
+            unmeasured_note(self.unmeasured, machine),
+            host_note(self.host, self.interval(), self.gpu_interval()),
+            self.memory.note(machine.name),
+            self._slower,
+            unspoken_note(self.graph),
+        )
+        return tuple(dict.fromkeys(filter(None, found)))
 
     @cached_property
     def accuracy(self) -> Accuracy | None:

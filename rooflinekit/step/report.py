@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _time = partial(format_quantity, unit="s")
 _MODULES = 10  # in a notebook
-_LEVEL = 0.9
 _BYTES = (
     "peak_bytes", "peak_op", "weight_bytes", "gradient_bytes", "state_bytes", "workspace_bytes", "reserved_bytes",
     "context_bytes",
@@ -44,7 +43,7 @@ _BYTES = (
 
 def document(p: Prediction) -> dict[str, Any]:
     """Everything but the kernels, ready for JSON."""
-    low, high = p.interval(_LEVEL)
+    low, high = p.interval()
     return {
         "model": p.graph_name,
         "mode": p.mode,
@@ -62,7 +61,7 @@ def document(p: Prediction) -> dict[str, Any]:
         "cpu_s": p.cpu_s,
         "regime": p.regime,
         "shares": dict(p.shares),
-        "energy": None if p.energy is None else p.energy.to_dict(p.interval(_LEVEL)),
+        "energy": None if p.energy is None else p.energy.to_dict((low, high)),
         "power_limit_w": p.machine.power_limit,
         "clock_limit_hz": p.machine.clock_limit,
         "terms": p.terms(),
@@ -119,18 +118,15 @@ def precision(graph: Graph) -> str:
 
 def lines(p: Prediction) -> list[str]:
     """The step in four lines and its notes."""
-    low, high = p.interval(_LEVEL)
+    interval = p.interval()
     sizes = ", ".join(f"{name}={value}" for name, value in p.sizes.items())
     terms = ", ".join(f"{MEANING[name]} {_time(s)}" for name, s in shown_terms(p).items())
     return [
         f"{p.graph_name} {p.mode}{f' ({sizes})' if sizes else ''}, {precision(p.graph)}, {p.execution.backend} "
-        f"on {p.machine.name}: "
-        f"{_time(p.total_s)} ({_time(low)} to {_time(high)}), "
-        f"{p.regime}-bound",
+        f"on {p.machine.name}: {_time(p.total_s)} ({_between(interval)}), {p.regime}-bound",
         f"GPU busy {_time(p.gpu_s)}, CPU issuing {_time(p.cpu_s)}, "
-        f"{p.launched} kernel{'s' * (p.launched != 1)}, peak memory "
-        f"{format_quantity(p.memory.peak_bytes, 'byte', binary=True)}",
-        *([] if p.energy is None else [p.energy.line((low, high))]),
+        f"{p.launched} kernel{'s' * (p.launched != 1)}, peak memory {format_bytes(p.memory.peak_bytes)}",
+        *([] if p.energy is None else [p.energy.line(interval)]),
         f"terms: {terms}",
         f"counts: {p.coverage}",
         *([] if p.accuracy is None else [f"judged: {p.accuracy}"]),
@@ -154,7 +150,7 @@ def _on_hosts(p: Prediction) -> dict[str, str]:
     """The time on such hosts, where the interval is wide for want of one."""
     from rooflinekit.step.prediction import predict_graph
 
-    if not host_note(p.host, p.interval(_LEVEL), p.gpu_interval(_LEVEL)):
+    if not host_note(p.host, p.interval(), p.gpu_interval()):
         return {}
     there = [predict_graph(p.graph, p.machine, load_host(name), p.execution) for name in _HOSTS]
     return {f"  --host {', '.join(_HOSTS)}": ", ".join(_time(q.total_s) for q in there)}
@@ -170,9 +166,9 @@ def _answer(p: Prediction) -> dict[str, str]:
     part = "" if math.isclose(largest, regime) else f"; {MEANING[most]} {largest:.0%}"
     found = {
         "time of a step": _time(p.total_s),
-        "  90 % interval": _between(p.interval(_LEVEL)),
-        "  GPU busy": f"{_time(p.gpu_s)} ({_between(p.gpu_interval(_LEVEL))})",
-        "  CPU issuing": f"{_time(p.cpu_s)} ({_between(p.cpu_interval(_LEVEL))})",
+        "  90 % interval": _between(p.interval()),
+        "  GPU busy": f"{_time(p.gpu_s)} ({_between(p.gpu_interval())})",
+        "  CPU issuing": f"{_time(p.cpu_s)} ({_between(p.cpu_interval())})",
         **_on_hosts(p),
         "regime": f"{p.regime} ({regime:.0%}{part})",
         counted: number(samples / p.total_s if p.total_s else None),
@@ -199,7 +195,7 @@ def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]
     """A line a fact, with its value for each prediction: the time, its terms, and what is counted."""
     rows = [
         ("time of a step", [_time(p.total_s) for p in predictions]),
-        ("  90 % interval", [_between(p.interval(_LEVEL)) for p in predictions]),
+        ("  90 % interval", [_between(p.interval()) for p in predictions]),
         ("regime", [f"{p.regime} ({p.shares[p.regime]:.0%})" for p in predictions]),
     ]
     terms = [parted(p.terms(), p.underuse()) for p in predictions]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir import keyed
 from rooflinekit.ir.op import Math
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import tensor_core_peak
@@ -33,11 +34,8 @@ def utilization(timings: Sequence[Timing], device: Device, total_s: float) -> tu
 
 def formats(timings: Sequence[Timing]) -> dict[str, float]:
     """Matrix FLOP by the format that they are done in, the most first."""
-    found: dict[str, float] = {}
-    for timing in timings:
-        kernel = timing.kernel
-        if kernel.cost.gemms:
-            found[kernel.math.value] = found.get(kernel.math.value, 0.0) + float(kernel.cost.matrix_flop)
+    kernels = [timing.kernel for timing in timings if timing.kernel.cost.gemms]
+    found = keyed.sums((kernel.math.value, float(kernel.cost.matrix_flop)) for kernel in kernels)
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 

@@ -20,6 +20,7 @@ from rooflinekit.cost.table import price_all
 from rooflinekit.errors import InputError, SizeError, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_of
+from rooflinekit.ir import keyed
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph, opened, whole_of
@@ -110,13 +111,9 @@ def compute_bound_from(
 
 def _regime(p: Prediction, belongs: Callable[[Kernel], bool]) -> Bound:
     """Where most of the time of some of the kernels goes."""
-    seconds: dict[Bound, float] = dict.fromkeys(REGIME_TERMS, 0.0)
-    for span in p.spans:
-        timing = span.timing
-        if belongs(timing.kernel):
-            for name, part in timing.parts().items():
-                seconds[name] += part
-            seconds["overhead"] += span.waited_s
+    spans = [span for span in p.spans if belongs(span.timing.kernel)]
+    seconds = dict.fromkeys(REGIME_TERMS, 0.0) | keyed.added(span.timing.parts() for span in spans)
+    seconds["overhead"] += sum(span.waited_s for span in spans)
     return max(seconds, key=seconds.__getitem__)
 
 
