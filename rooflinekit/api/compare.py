@@ -23,7 +23,7 @@ from rooflinekit.ir.graph import Graph, traced_with
 from rooflinekit.ir.inputs import Mode, Release
 from rooflinekit.model.machine import Calibration
 from rooflinekit.step.execution import Backend, Execution, execution_of
-from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.variants import other_way
 from rooflinekit.study.compare.cost import Bounds, Price, Pricing
 from rooflinekit.study.compare.gpus import GpuComparison, compare_machines
@@ -212,7 +212,7 @@ def transfer(
         return transferred_to_cluster(
             step.evidence, source, there or {}, cluster=cluster, gpus=gpus, strategy=strategy, host=to_host
         )
-    same = predict_graph(source.graph, machine_of(device_of(to)), source.host, source.execution)
+    same = source.again(machine=machine_of(device_of(to)))
     target = other_way(same, there or {}, None if to_host is None else host_of(to_host))
     return correcting(step.evidence, source)(target)
 

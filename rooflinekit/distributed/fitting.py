@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.distributed.groups import BATCH, Setting, batch_of
+from rooflinekit.distributed.groups import Setting, batch_of
 from rooflinekit.distributed.planning import fits, plan
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.distributed.records import DDP, FSDP, Savers, Strategy
@@ -27,6 +27,7 @@ from rooflinekit.ir.sizes import check_names
 from rooflinekit.step.capacity import MOST, guessed, largest
 from rooflinekit.step.entry import by_issue
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.variants import BATCH
 from rooflinekit.units import as_percent, format_bytes, format_quantity
 
 if TYPE_CHECKING:

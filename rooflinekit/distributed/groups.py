@@ -23,8 +23,7 @@ from rooflinekit.model.memory_system import buffers_of
 from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction, predict_graph
-
-BATCH = "batch"
+from rooflinekit.step.variants import BATCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

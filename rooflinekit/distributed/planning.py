@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from rooflinekit.distributed.context import cut_by_context
-from rooflinekit.distributed.groups import BATCH, Groups, Setting, batch_of
+from rooflinekit.distributed.groups import Groups, Setting, batch_of
 from rooflinekit.distributed.mixtures import Spread, agreed, spread
 from rooflinekit.distributed.pipeline import orders
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
@@ -29,6 +29,7 @@ from rooflinekit.step.capacity import memory_on
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import as_run, input_pipeline_of
 from rooflinekit.step.prediction import Prediction, launched_by
+from rooflinekit.step.variants import BATCH
 
 
 def split_evenly(batch: int, parts: int) -> list[int]:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import chain, groupby
 from types import MappingProxyType
 
-from rooflinekit.distributed.groups import BATCH, Groups
+from rooflinekit.distributed.groups import Groups
 from rooflinekit.distributed.pipeline import Slot, Task, balanced, pieces_under_way, run_pipeline
 from rooflinekit.distributed.prediction import TERMS, Kept, Share
 from rooflinekit.distributed.queues import (
@@ -52,6 +52,7 @@ from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.prediction import Prediction, launched_by
+from rooflinekit.step.variants import BATCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

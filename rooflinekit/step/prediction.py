@@ -214,8 +214,7 @@ class Prediction(Draws):
     def _slower(self) -> str:
         if not self.execution.entered or any("cpu_s" in op.attrs for op in self.graph.ops):
             return ""  # what a strategy has put into a compiled step is not in the eager one
-        eager = predict_graph(self.graph, self.machine, self.host, replace(self.execution, backend="eager"))
-        return slower_note(self, eager)
+        return slower_note(self, self.again(execution=replace(self.execution, backend="eager")))
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
@@ -279,6 +278,18 @@ class Prediction(Draws):
     def _grouped(self, name: str, key: Callable[[Timing], str]) -> pd.DataFrame:
         joules, idle_w = ((), 0.0) if self.energy is None else (self.energy.spans_j, self.energy.idle_w)
         return grouped(self.spans, self.total_s, name, key, joules, idle_w)
+
+    def again(
+        self, *, graph: Graph | None = None, machine: Machine | None = None, host: Host | None = None,
+        execution: Execution | None = None,
+    ) -> Prediction:  # fmt: skip
+        """The step of another graph, on another machine or host, or executed otherwise; all else as it is here.
+
+        Raises as `predict_graph` does.
+        """
+        return predict_graph(
+            graph or self.graph, machine or self.machine, host or self.host, execution or self.execution
+        )
 
     def compare(self, **variants: Any) -> pd.DataFrame:
         """The same step in other ways: a row each, with its speed-up and what it removes.

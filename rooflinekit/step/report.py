@@ -148,11 +148,9 @@ _HOSTS = ("generic-server", "generic-cloud")
 
 def _on_hosts(p: Prediction) -> dict[str, str]:
     """The time on such hosts, where the interval is wide for want of one."""
-    from rooflinekit.step.prediction import predict_graph
-
     if not host_note(p.host, p.interval(), p.gpu_interval()):
         return {}
-    there = [predict_graph(p.graph, p.machine, load_host(name), p.execution) for name in _HOSTS]
+    there = [p.again(host=load_host(name)) for name in _HOSTS]
     return {f"  --host {', '.join(_HOSTS)}": ", ".join(_time(q.total_s) for q in there)}
 
 

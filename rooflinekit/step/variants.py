@@ -60,14 +60,12 @@ def compare(p: Prediction, variants: Mapping[str, Any]) -> pd.DataFrame:
 
 def other_way(p: Prediction, changes: Mapping[str, Any], host: Host | None = None) -> Prediction:
     """The step in one other way, as `compare` takes them, or on another host. Raises InputError for several values."""
-    from rooflinekit.step.prediction import predict_graph
-
     if changes:
         table = compare(p, changes)
         if len(table) > 2:
             raise InputError(f"expected one value for each of {', '.join(changes)}; got {dict(changes)!r:.80}")
         p = table["prediction"].iloc[-1]
-    return p if host is None else predict_graph(p.graph, p.machine, host, p.execution)
+    return p if host is None else p.again(host=host)
 
 
 def _ways(p: Prediction, own: _Way, variants: Mapping[str, Any]) -> Iterator[_Way]:
@@ -112,8 +110,6 @@ def _listed(name: str, given: Any) -> Sequence[Any]:
 
 def _predicted(p: Prediction, ways: Iterable[_Way]) -> Iterator[tuple[_Way, Prediction]]:
     """Each way with its prediction; the model is traced once for all that need the same trace."""
-    from rooflinekit.step.prediction import predict_graph
-
     traced: dict[tuple[Any, bool], Graph] = {}
     sized: dict[tuple[Any, bool, tuple[tuple[str, int], ...]], Graph] = {}
     for way in ways:
@@ -123,7 +119,7 @@ def _predicted(p: Prediction, ways: Iterable[_Way]) -> Iterator[tuple[_Way, Pred
         place = (*options, way.sizes)
         if place not in sized:
             sized[place] = resized(traced[options], **dict(way.sizes))
-        yield way, predict_graph(sized[place], p.machine, p.host, way.execution)
+        yield way, p.again(graph=sized[place], execution=way.execution)
 
 
 def _row(way: _Way, found: Prediction, base: Prediction) -> dict[str, Any]:

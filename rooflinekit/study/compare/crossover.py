@@ -33,7 +33,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Bound, time_kernels
 from rooflinekit.step.capacity import largest
 from rooflinekit.step.labels import REGIME_TERMS
-from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.variants import BATCH
 from rooflinekit.units import format_quantity
 
@@ -132,7 +132,7 @@ def _first(p: Prediction, size: str, what: str, holds: Callable[[Prediction], bo
     whole, others = opened(p.graph, size)
 
     def at(value: int) -> Prediction:
-        return predict_graph(whole.at(**others, **{size: value}), p.machine, p.host, p.execution)
+        return p.again(graph=whole.at(**others, **{size: value}))
 
     below = largest(lambda value: not holds(at(value)), MOST)
     if below == MOST:
@@ -154,7 +154,7 @@ def bandwidth_to_match(p: Prediction, gpu: str | Path | Device) -> BandwidthCros
 
     def at(bandwidth: float) -> Prediction:
         changed = device.replace(dram={"bandwidth": bandwidth})
-        return predict_graph(p.graph, Machine.of(changed, constants, burst=p.machine.burst), p.host, p.execution)
+        return p.again(machine=Machine.of(changed, constants, burst=p.machine.burst))
 
     def behind(exponent: float) -> float:
         return math.log(at(stated * math.exp(exponent)).total_s / p.total_s)

@@ -13,7 +13,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.model.energy import PowerLaw, limited
 from rooflinekit.model.machine import Machine
-from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -134,8 +134,7 @@ def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits[Pr
     p = prediction
 
     def at(watts: float) -> Prediction:
-        machine = limited(p.machine, power_w=watts, clock=p.machine.clock_limit)
-        return predict_graph(p.graph, machine, p.host, p.execution)
+        return p.again(machine=limited(p.machine, power_w=watts, clock=p.machine.clock_limit))
 
     limits_w = limits_of(p.machine, step_w)
     return PowerLimits(

@@ -22,7 +22,7 @@ from rooflinekit.model.estimate import around, away, deviations
 from rooflinekit.model.families import SERVED, SERVING, UNMODELLED, base_of, of_the_step, residuals_of, unmodelled
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.bounds import by_host
-from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.prediction import Prediction
 
 # Each number stands below its meaning and its source. Those of kernels timed alone are medians over pairs of GPUs of
 # the correlation of ln(measured / predicted) of equal shapes about each GPU's mean (benchmarks/transfer/components.py).
@@ -242,7 +242,7 @@ def host_weight(p: Prediction) -> float:
     """By what share of 1 % the step grows when the host's times grow by 1 %."""
     if p.machine.device.kind == "cpu" or not p.timeline.idle_s:
         return 0.0
-    slower = predict_graph(p.graph, p.machine, scaled(p.host, _STEP), p.execution)
+    slower = p.again(host=scaled(p.host, _STEP))
     return min(1.0, max(0.0, (slower.total_s / p.total_s - 1) / (_STEP - 1)))
 
 

@@ -24,7 +24,7 @@ from rooflinekit.step.chains import chain_sentences, chains_of, without_recurren
 from rooflinekit.step.entry import attending
 from rooflinekit.step.execution import Backend
 from rooflinekit.step.labels import MEANING
-from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import title
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.errors.components import Ratio, Ratios
@@ -165,7 +165,7 @@ def advise(
 
 
 def _with(p: Prediction, graph: Graph | None = None, **changes: Any) -> Prediction:
-    return predict_graph(p.graph if graph is None else graph, p.machine, p.host, replace(p.execution, **changes))
+    return p.again(graph=graph, execution=replace(p.execution, **changes))
 
 
 def _again(p: Prediction, traced: Traced, backend: Backend | None = None, **options: Any) -> Prediction:
@@ -266,8 +266,8 @@ def _optimizers(p: Prediction) -> Iterator[_Candidate]:
 def _gpus(p: Prediction, devices: Sequence[Device]) -> Iterator[_Candidate]:
     for device in devices:
         machine = Machine.of(device, constants_for(device), burst=p.machine.burst)
-        predict = partial(predict_graph, p.graph, machine, p.host, p.execution)
-        yield device.name, "it is the one used" if device == p.machine.device else predict
+        again = partial(p.again, machine=machine)
+        yield device.name, "it is the one used" if device == p.machine.device else again
 
 
 _TOLD, _WORTH = 5, 0.01  # suggestions with a sentence of their own, and the share of the step that each saves

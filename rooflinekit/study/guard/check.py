@@ -30,7 +30,7 @@ from rooflinekit.ir.graph_file import opened, packed
 from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
 from rooflinekit.step.labels import REGIME_TERMS
 from rooflinekit.step.made import constants_version
-from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.differences import drivers_of
 from rooflinekit.study.explain.explanation import Explanation
@@ -386,7 +386,7 @@ def check(block: Block, graph: Graph | None, predictions: Sequence[Prediction]) 
     for p in predictions:
         locked = block.locked.get(p.machine.device.name)
         alike = locked is not None and locked.run == block.run
-        before = predict_graph(again, p.machine, p.host, p.execution) if again is not None and alike else None
+        before = p.again(graph=again) if again is not None and alike else None
         found.append(Checked(block=block, now=p, before=before, locked=locked))
     return tuple(found)
 

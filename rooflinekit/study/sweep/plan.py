@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rooflinekit import __version__
 from rooflinekit.distributed import groups
-from rooflinekit.distributed.groups import BATCH, batch_of, setting_of
+from rooflinekit.distributed.groups import batch_of, setting_of
 from rooflinekit.distributed.planning import plan
 from rooflinekit.distributed.records import Savers, Strategy, strategy_of
 from rooflinekit.errors import InputError, SizeError
@@ -29,6 +29,7 @@ from rooflinekit.hardware.specs import cluster_of
 from rooflinekit.ir.arguments import expect, expect_count
 from rooflinekit.ir.graph import Graph
 from rooflinekit.step.execution import Execution
+from rooflinekit.step.variants import BATCH
 from rooflinekit.study.sweep.points import (
     LEVEL,
     Grid,
