@@ -163,3 +163,8 @@ class Issue:
     family: Family
     kernels: tuple[Kernel, ...]
     calls: int = 0  # of modules, by Python between the op before and this one
+
+    @property
+    def further_launches(self) -> float:
+        """What its kernels cost the CPU beyond the first launch, in launches."""
+        return max(0, sum(kernel.launches for kernel in self.kernels) - 1)

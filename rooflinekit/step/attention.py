@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir import keyed
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Family, Op
+from rooflinekit.ir.op import Op
 from rooflinekit.model.attention_backends import BACKENDS, Obstacle, backend_of, obstacles, without_obstacles
-from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing, time_kernels
-from rooflinekit.step.entry import attending
+from rooflinekit.step.entry import attending, attention_ops
 from rooflinekit.step.execution import Execution
 
 _TOLD = 1.05  # times slower, from which a note says so
@@ -24,14 +23,11 @@ def attention_notes(graph: Graph, machine: Machine, execution: Execution) -> Ite
     """A sentence for each backend that is excluded and faster, or that this GPU will never run."""
     excluded: dict[tuple[str, str, tuple[Obstacle, ...]], list[Op]] = defaultdict(list)
     device, like = machine.device, graph.like
-    graph = attending(graph, device, execution)
-    for priced in (with_fused_attention(graph) if execution.fused else graph).priced:
-        if priced.timed_as is not Family.ATTENTION:
-            continue
+    for op in attention_ops(attending(graph, device, execution), execution):
         before: tuple[Obstacle, ...] = ()
-        for name, against in obstacles(priced.op, device, like):
+        for name, against in obstacles(op, device, like):
             if against != before:
-                excluded[backend_of(priced.op, device, like).name, name, against].append(priced.op)
+                excluded[backend_of(op, device, like).name, name, against].append(op)
             before = against
     for (ran, name, against), ops in excluded.items():
         instead = [without_obstacles(op, name, device) for op in ops]

@@ -28,6 +28,7 @@ from rooflinekit.model.recurrence import RECURRENT, is_recurrent
 from rooflinekit.step.execution import Execution
 
 _T = TypeVar("_T")
+_EAGER = Execution()
 
 #: What torch.inference_mode leaves of a view's CPU time, and takes from another op's, in views: without version
 #: counters and without the record of what is a view of what. On a server's core, against torch.no_grad (torch 2.13,
@@ -61,16 +62,13 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
 
 def _attention_key(graph: Graph, device: Device, execution: Execution) -> tuple[Hashable, ...]:
     """Equal for devices on which each attention of a graph runs as the same kernels; empty where there is none."""
-    ops = "attention", execution.fused
-    if ops not in graph.memo:
-        whole = with_fused_attention(graph) if execution.fused else graph
-        graph.memo[ops] = [priced.op for priced in whole.priced if priced.timed_as is Family.ATTENTION]
+    ops = attention_ops(graph, execution)
     if graph.dims or execution.attention is not None:  # no sizes to choose by, or what a device says of a choice
-        return (str(device.compute_capability), execution.attention) if graph.memo[ops] else ()
-    key = *ops, device.kind, device.vendor, device.compute_capability
+        return (str(device.compute_capability), execution.attention) if ops else ()
+    key = "attention", execution.fused, device.kind, device.vendor, device.compute_capability
     if key not in graph.memo:
         try:
-            graph.memo[key] = tuple(choice_of(op, device, graph.like) for op in graph.memo[ops])
+            graph.memo[key] = tuple(choice_of(op, device, graph.like) for op in ops)
         except FormatError:  # of which the kernels will tell
             graph.memo[key] = (device.name,)
     return graph.memo[key]  # type: ignore[no-any-return]
@@ -100,19 +98,32 @@ def by_issue(issues: Iterable[Issue], each: Iterable[_T]) -> Iterator[tuple[Issu
     return ((issue, tuple(islice(left, len(issue.kernels)))) for issue in issues)
 
 
+def _with_attention(graph: Graph, execution: Execution) -> Graph:
+    """The graph with the calls of attention that it is run with: torch.compile finds some where ops are written out."""
+    return with_fused_attention(graph) if execution.fused else graph
+
+
+def attention_ops(graph: Graph, execution: Execution) -> list[Op]:
+    """These calls; remembered."""
+    key = "attention", execution.fused
+    if key not in graph.memo:
+        whole = _with_attention(graph, execution)
+        graph.memo[key] = [priced.op for priced in whole.priced if priced.timed_as is Family.ATTENTION]
+    return graph.memo[key]  # type: ignore[no-any-return]
+
+
 def attending(graph: Graph, device: Device, execution: Execution) -> Graph:
     """The graph with attention by the kernel that the execution names. Raises InputError where that takes none."""
     if execution.attention is None:
         return graph
-    return with_backend(with_fused_attention(graph) if execution.fused else graph, execution.attention, device)
+    return with_backend(_with_attention(graph, execution), execution.attention, device)
 
 
 def _written_out(graph: Graph, device: Device, execution: Execution) -> Graph:
     """The graph with the ops of each attention without a fused kernel there. Raises FormatError where it has none."""
     if graph.dims:
         return graph
-    whole = with_fused_attention(graph) if execution.fused else graph
-    attends = {id(one.op) for one in whole.priced if one.timed_as is Family.ATTENTION}
+    whole, attends = _with_attention(graph, execution), set(map(id, attention_ops(graph, execution)))
     found = with_written_out(whole, lambda op: id(op) in attends and backend_of(op, device, graph.like) is WRITTEN_OUT)
     return graph if found is whole else found
 
@@ -241,23 +252,22 @@ def is_captured(op: Op, execution: Execution) -> bool:
     return execution.as_graph and not (execution.entered and outside)
 
 
-def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -> float:
+def issue_cost_s(issue: Issue, host: Host, execution: Execution = _EAGER) -> float:
     """CPU time of issuing one op, all its launches included.
 
     A compiled step launches its Triton kernels from inductor's wrapper, which calls libraries without modules, autocast
     and autograd around them, at `compiled_call` of what they cost from Python. Views cost it nothing.
     """
-    further_s = max(0, sum(kernel.launches for kernel in issue.kernels) - 1) * host.launch
+    further_s = issue.further_launches * host.launch
     if calls := sum(kernel.chain.calls for kernel in issue.kernels if kernel.chain):
         # called on the CPU by another op: in C++, as autograd's engine does, and without a launch
         further_s += calls * (host.backward_factor * host.dispatch_s("view"))
-    fused, entered = execution is not None and execution.fused, execution is not None and execution.entered
-    if fused and is_fused(issue):
+    if execution.fused and is_fused(issue):
         return host.compiled_launch + further_s
     dispatch_s = host.dispatch_s(issue.family.value)
-    if fused and not issue.kernels:  # put there by a strategy, for inductor has no views
+    if execution.fused and not issue.kernels:  # put there by a strategy, for inductor has no views
         return float(issue.op.attrs.get("cpu_s", dispatch_s))
-    if entered:
+    if execution.entered:
         return dispatch_s * host.compiled_call + further_s
     if issue.op.phase is Phase.BACKWARD:
         dispatch_s *= host.backward_factor

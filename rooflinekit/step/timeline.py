@@ -121,29 +121,26 @@ class _Queues:
         """Inputs on their way, each by an op of its own; then what a compiled step begins with."""
         for transfer in self.feed.transfers:
             self.spend(f"copy {transfer.name}", self.host.dispatch_s("default"))
-            start = larger(self.gpu, self.cpu + self.host.launch_latency)
-            end = start + transfer.seconds
-            waited = start - self.gpu
-            self.copies.append(
-                CopySpan(transfer=transfer, issued_s=self.cpu, start_s=start, end_s=end, waited_s=waited)
-            )
-            self.gpu = end
+            place = self._next(self.cpu + self.host.launch_latency, transfer.seconds)
+            self.copies.append(CopySpan(transfer=transfer, **place))
             if self.feed.blocking:
                 self.wait()
         self.spend("guards", self.entry.enter_s)
 
     def run(self, timing: Timing, earliest_s: float) -> None:
         """A kernel that may start at this time, and when the GPU is free."""
-        start = larger(self.gpu, earliest_s)
-        end = start + timing.total_s
-        self.spans.append(Span(timing=timing, issued_s=self.cpu, start_s=start, end_s=end, waited_s=start - self.gpu))
-        self.gpu = end
+        self.spans.append(Span(timing=timing, **self._next(earliest_s, timing.total_s)))
+
+    def _next(self, earliest_s: float, seconds: float) -> dict[str, float]:
+        """Where what the GPU does next for so long stands, which may start at this time: as a span has it."""
+        free, start = self.gpu, larger(self.gpu, earliest_s)
+        self.gpu = start + seconds
+        return {"issued_s": self.cpu, "start_s": start, "end_s": self.gpu, "waited_s": start - free}
 
     def issue(self, issue: Issue, timings: Sequence[Timing], cost_s: float) -> None:
         """An op and its kernels, launched one after another. In a chain the GPU follows the CPU from link to link."""
         begun, launch = self.cpu, self.host.launch
-        further_s = max(0, sum(kernel.launches for kernel in issue.kernels) - 1) * launch
-        self.cpu += cost_s - further_s
+        self.cpu += cost_s - issue.further_launches * launch
         for i, (kernel, timing) in enumerate(zip(issue.kernels, timings, strict=True)):
             self.cpu += launch if i else 0.0
             earliest = self.cpu
