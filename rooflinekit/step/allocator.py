@@ -129,17 +129,15 @@ class Allocator:
         if not size:
             return None
         try:
-            block = self._fitting(size, size <= SMALL) or self._segment(size)
+            block = self._fitting(size) or self._segment(size)
         except OutOfMemoryError:
             if optional:
                 return None
             raise
-        left = block.size - size
         if self._splits(block, size):
-            rest = Block(block.address + size, left, block.small, before=block, after=block.after, used=False)
-            if block.after is not None:
-                block.after.before = rest
-            block.after, block.size = rest, size
+            rest = Block(block.address + size, block.size - size, block.small, block, block.after, used=False)
+            _joined(rest)
+            block.size = size
             self._keep(rest)
         block.used = True
         self.allocated += block.size
@@ -152,23 +150,19 @@ class Allocator:
             return
         self.allocated -= block.size
         block.used = False
-        for other, first in ((block.before, True), (block.after, False)):
+        for other in (block.before, block.after):
             if other is not None and not other.used:
                 self._forget(other)
                 block.size += other.size
-                if first:
-                    block.address = other.address
-                    block.before = other.before
-                    if block.before is not None:
-                        block.before.after = block
+                if other is block.before:
+                    block.address, block.before = other.address, other.before
                 else:
                     block.after = other.after
-                    if block.after is not None:
-                        block.after.before = block
+        _joined(block)
         self._keep(block)
 
-    def _fitting(self, size: int, small: bool) -> Block | None:
-        free, most = self._free[small], self._settings.most_split
+    def _fitting(self, size: int) -> Block | None:
+        free, most = self._free[size <= SMALL], self._settings.most_split
         place = bisect_left(free, (size,))
         if place == len(free):
             return None
@@ -183,13 +177,22 @@ class Allocator:
         return left > SMALL and size < self._settings.most_split
 
     def _segment(self, size: int) -> Block:
-        wanted = segment_of(size)
+        """A block of new memory for so many bytes; where that leaves no room, after what is cached is given back."""
+        wanted = self._wanted(size)
         if self.reserved + wanted > self.limit:
             self.empty_cache()
+            wanted = self._wanted(size)
         if self.reserved + wanted > self.limit:
             raise OutOfMemoryError
         self.reserved += wanted
         self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return self._new(size)
+
+    def _wanted(self, size: int) -> int:
+        return segment_of(size)
+
+    def _new(self, size: int) -> Block:
+        wanted = segment_of(size)
         address, self._top = self._top, self._top + wanted + GAP
         return Block(address, wanted, size <= SMALL)
 
@@ -234,16 +237,12 @@ class ExpandableAllocator(Allocator):
                     insort(self._holes[small], hole, key=_address)
                     self.reserved -= high - low
 
-    def _segment(self, size: int) -> Block:
-        small = size <= SMALL
-        for emptied in (False, True):
-            first = self._first(size, small)
-            wanted = sum(bytes_ for block, bytes_ in self._run(first, size) if block in self._holes[small])
-            if self.reserved + wanted <= self.limit:
-                break
-            if emptied:
-                raise OutOfMemoryError
-            self.empty_cache()
+    def _wanted(self, size: int) -> int:
+        holes = self._holes[size <= SMALL]
+        return sum(bytes_ for block, bytes_ in self._run(self._first(size), size) if block in holes)
+
+    def _new(self, size: int) -> Block:
+        first, small = self._first(size), size <= SMALL
         block = Block(first.address, 0, small, first.before, first)
         for part, bytes_ in list(self._run(first, size)):
             if part not in self._holes[small]:
@@ -255,12 +254,10 @@ class ExpandableAllocator(Allocator):
                 if part in self._holes[small]:
                     self._holes[small].remove(part)
         _joined(block)
-        self.reserved += wanted
-        self.peak_reserved = max(self.peak_reserved, self.reserved)
         return block
 
-    def _first(self, size: int, small: bool) -> Block:
-        for hole in self._holes[small]:
+    def _first(self, size: int) -> Block:
+        for hole in self._holes[size <= SMALL]:
             before = hole.before
             first = before if before is not None and not before.used else hole
             if sum(bytes_ for _, bytes_ in self._run(first, size)) >= size:
