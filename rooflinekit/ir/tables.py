@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.ir.cost import Cost
@@ -69,7 +69,7 @@ def tree(ops: Sequence[PricedOp], weights: Sequence[TensorSpec], depth: int | No
     activations: dict[str, list[Size]] = defaultdict(list)
     output: dict[str, list[Size]] = {}
     for priced in ops:
-        for path in _paths(priced.op.module, depth):
+        for path in paths_to(priced.op.module, depth):
             costs[path].update(id(cost) for cost in priced.costs)
             if priced.op.phase is Phase.FORWARD and priced.op.outputs:
                 output[path] = list(priced.op.outputs[0].shape)
@@ -78,7 +78,7 @@ def tree(ops: Sequence[PricedOp], weights: Sequence[TensorSpec], depth: int | No
     parameters: Counter[str] = Counter()
     for weight in weights:
         if weight.role is Role.WEIGHT:
-            for path in _paths(weight.name.rpartition(".")[0], depth):
+            for path in paths_to(weight.name.rpartition(".")[0], depth):
                 parameters[path] += int(weight.numel)
     rows: dict[str, dict[str, Any]] = {}
     for path, counted in costs.items():
@@ -91,10 +91,11 @@ def tree(ops: Sequence[PricedOp], weights: Sequence[TensorSpec], depth: int | No
     return table
 
 
-def _paths(module: str, depth: int | None) -> Iterator[str]:
-    """The root and every module on the way down."""
-    yield ""
-    parts = module.split(".") if module else []
-    for i in range(1, len(parts) + 1):
-        if depth is None or i <= depth:
-            yield ".".join(parts[:i])
+def paths_to(module: str, depth: int | None = None) -> list[str]:
+    """The root and every module on the way down, by paths of at most `depth` parts.
+
+    >>> paths_to("layers.0.mlp", 2)
+    ['', 'layers', 'layers.0']
+    """
+    parts = module.split(".")[:depth] if module else []
+    return [".".join(parts[:i]) for i in range(len(parts) + 1)]

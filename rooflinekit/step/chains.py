@@ -100,8 +100,7 @@ def chain_sentences(p: Prediction) -> Iterator[str]:
 
 def _sentence(chain: Chain, p: Prediction) -> str:
     name = (chain.module or p.graph_name) + " (backward)" * (chain.phase == "backward")
-    unit = "GPU" if p.machine.device.kind == "gpu" else "CPU"
-    size = f"each too small for the {unit}" if chain.too_small else "which cannot overlap"
+    size = f"each too small for the {p.machine.device.kind.upper()}" if chain.too_small else "which cannot overlap"
     share = f"{chain.total_s / p.total_s:.0%} of the step"
     why = {
         "launches": f"the CPU launches its {chain.kernels} kernels one by one",

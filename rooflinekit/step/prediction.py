@@ -26,6 +26,7 @@ from rooflinekit.step.accuracy import Accuracy, step_accuracy
 from rooflinekit.step.allocator import Settings
 from rooflinekit.step.attention import attention_notes
 from rooflinekit.step.bounds import bounds, host_note, unmeasured, unmeasured_note
+from rooflinekit.step.capacity import largest_size
 from rooflinekit.step.energy import Draws, Energy, energy_of, limit_note
 from rooflinekit.step.entry import (
     as_run,
@@ -40,15 +41,15 @@ from rooflinekit.step.entry import (
 from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.labels import REGIME_TERMS, parted
 from rooflinekit.step.memory import Blocks, MemoryUse, blocks_of, memory_of
+from rooflinekit.step.memory_steps import StepMemory, memory_over
 from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table, slower_note
 from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.step.utilization import utilization
+from rooflinekit.step.variants import BATCH, compare
 from rooflinekit.step.verdict import Verdict, verdict_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from rooflinekit.step.memory_steps import StepMemory
 
 TERMS = (*KERNEL_TERMS, "input")
 UNDERUSE = (*CAUSES, "rate")
@@ -87,6 +88,11 @@ class Prediction(Draws):
     def sizes(self) -> Mapping[str, int]:
         """The named sizes."""
         return self.graph.sizes
+
+    @property
+    def counted(self) -> tuple[str, int]:
+        """What a step gets done: so many "samples", where a size is named batch; else one of "steps"."""
+        return ("samples", self.sizes[BATCH]) if BATCH in self.sizes else ("steps", 1)
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -256,12 +262,7 @@ class Prediction(Draws):
     @checked
     def by_module(self, depth: int | None = None) -> pd.DataFrame:
         """Time by module path, cut to `depth` parts; the root's own ops stand under ""."""
-
-        def path(timing: Timing) -> str:
-            parts = timing.kernel.module.split(".")
-            return ".".join(parts if depth is None else parts[:depth])
-
-        return self._grouped("module", path)
+        return self._grouped("module", lambda timing: ".".join(timing.kernel.module.split(".")[:depth]))
 
     def by_kind(self) -> pd.DataFrame:
         """Time by kind of op."""
@@ -300,8 +301,6 @@ class Prediction(Draws):
 
         >>> table = p.compare(execution=["eager", "compiled"], batch=[8, 64])  # doctest: +SKIP
         """
-        from rooflinekit.step.variants import compare
-
         return compare(self, variants)
 
     def memory_verdict(self, level: float = 0.9, allocator: str = "") -> Verdict:
@@ -324,8 +323,6 @@ class Prediction(Draws):
         Raises SizeError for an unknown name, a size that the model forces to a number, no values or some below 1, and
         steps that the device has no room for.
         """
-        from rooflinekit.step.memory_steps import memory_over
-
         return memory_over(self, size, values, emptied, Settings.parse(allocator))
 
     def largest_batch(self, size: str = "batch") -> int:
@@ -333,8 +330,6 @@ class Prediction(Draws):
 
         The step is not timed, and not traced again while the trace holds. Raises SizeError for an unknown size.
         """
-        from rooflinekit.step.capacity import largest_size
-
         return largest_size(self, size)
 
     def to_dict(self) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from rooflinekit.step.entry import entry_of
 from rooflinekit.step.labels import MEANING, REMEDIES, parted
 from rooflinekit.step.timeline import Span
 from rooflinekit.step.utilization import main_peak
-from rooflinekit.step.variants import BATCH
 from rooflinekit.units import format_bytes, format_quantity, number
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ def _on_hosts(p: Prediction) -> dict[str, str]:
 def _answer(p: Prediction) -> dict[str, str]:
     if not p.memory.fits:
         return {"peak memory": _memory(p)}
-    counted, samples = ("samples/s", p.sizes[BATCH]) if BATCH in p.sizes else ("steps/s", 1)
+    unit, count = p.counted
     terms = shown_terms(p)
     most = max(terms, key=terms.__getitem__)
     largest, regime = terms[most] / p.total_s if p.total_s else 0.0, p.shares[p.regime]
@@ -169,7 +168,7 @@ def _answer(p: Prediction) -> dict[str, str]:
         "  CPU issuing": f"{_time(p.cpu_s)} ({_between(p.cpu_interval())})",
         **_on_hosts(p),
         "regime": f"{p.regime} ({regime:.0%}{part})",
-        counted: number(samples / p.total_s if p.total_s else None),
+        f"{unit}/s": number(count / p.total_s if p.total_s else None),
         "peak memory": _memory(p),
     }
     if p.energy is not None:

@@ -9,9 +9,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir import keyed
 from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.sizes import missing_size
+from rooflinekit.ir.tables import paths_to
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import heading, title
 from rooflinekit.units import format_quantity
@@ -71,12 +73,8 @@ def _predictions(workload: Any) -> Sequence[Prediction]:
 
 def _seconds(prediction: Prediction) -> Mapping[str, float]:
     """The time of each module with all below it."""
-    found: dict[str, float] = defaultdict(float)
-    for module, row in prediction.by_module().iterrows():
-        parts = str(module).split(".") if module else []
-        for i in range(len(parts) + 1):
-            found[".".join(parts[:i])] += float(row["total_s"])
-    return found
+    spent = prediction.by_module()["total_s"].items()
+    return keyed.sums((path, float(seconds)) for module, seconds in spent for path in paths_to(str(module)))
 
 
 def _folded(table: pd.DataFrame) -> pd.DataFrame:

@@ -29,7 +29,6 @@ from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import shown_terms, table_rows
 from rooflinekit.step.timeline import CopySpan, CpuSpan, Span
 from rooflinekit.step.utilization import formats
-from rooflinekit.step.variants import BATCH
 from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, surprise_sentences
 from rooflinekit.study.compare.limits import PowerLimits
 from rooflinekit.study.explain.advice import Advice
@@ -129,13 +128,13 @@ _DETAIL = {
 def summary_of(p: Prediction) -> View:
     """The head of the report of a prediction."""
     need, terms = p.memory.reserved_bytes + p.memory.context_bytes, shown_terms(p)
-    samples = p.sizes.get(BATCH, 1)
+    unit, count = p.counted
     return {
         "verdict": verdict(p),
         "shares": ", ".join(f"{name}\u00a0{share:.0%}" for name, share in p.shares.items()),
-        "throughput": samples / p.total_s if p.total_s else None,
-        "counted": "samples/s" if BATCH in p.sizes else "steps/s",
-        "pace": f"{seconds(p.total_s / samples)} a sample" if BATCH in p.sizes else "no size is named batch",
+        "throughput": count / p.total_s if p.total_s else None,
+        "counted": f"{unit}/s",
+        "pace": f"{seconds(p.total_s / count)} a sample" if unit == "samples" else "no size is named batch",
         "memory_bar": round(1000 * min(1.0, need / p.memory.capacity), 1),
         "facts": tuple(_facts(p)),
         "terms": tuple((MEANING[name], _DETAIL[name], terms[name], bar) for name, bar in waterfall_bars(terms).items()),

@@ -11,6 +11,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.files import check_ending, write_bytes
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op, memories
+from rooflinekit.ir.tables import paths_to
 from rooflinekit.step.allocator import Allocator, Block
 from rooflinekit.step.memory import ACCOUNT_OF
 from rooflinekit.step.memory_course import memory_course
@@ -61,11 +62,10 @@ def _stack(account: str, what: Op | str) -> list[_Entry]:
     """Innermost first, as the viewer has it: the op, the modules around it, what the block holds."""
     if isinstance(what, str):
         return [_frame(what, ""), _frame(account, "")]
-    parts = what.module.split(".") if what.module else []
-    around = [".".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
+    _, *around = paths_to(what.module)
     return [
         _frame(f"{what.kind} ({what.phase})", what.name),
-        *(_frame(m, "module") for m in around),
+        *(_frame(m, "module") for m in reversed(around)),
         _frame(account, ""),
     ]
 

@@ -16,7 +16,6 @@ from rooflinekit.hardware.prices import PriceTable
 from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.sizes import finite, finite_or_none
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.step.variants import BATCH
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -101,9 +100,8 @@ class Job:
     @classmethod
     def of(cls, p: Prediction) -> Job:
         """That of a prediction."""
-        batch = p.sizes.get(BATCH)
-        unit = "steps" if batch is None else "samples"
-        return cls(what=p.machine.name, total_s=p.total_s, energy_j=p.energy_j, batch=batch or 1, unit=unit)
+        unit, batch = p.counted
+        return cls(what=p.machine.name, total_s=p.total_s, energy_j=p.energy_j, batch=batch, unit=unit)
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the cached property needs a place

@@ -22,7 +22,6 @@ from rooflinekit.step.execution import Execution
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.report import title
-from rooflinekit.step.variants import BATCH
 from rooflinekit.study.compare.cost import Bounds
 from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.differences import computed_in, main_format, stated_peak
@@ -105,7 +104,7 @@ class GpuComparison:
     @property
     def counted(self) -> str:
         """What throughput is counted in: "samples", where a size is named batch, else "steps"."""
-        return "samples" if BATCH in self.predictions[0].sizes else "steps"
+        return self.predictions[0].counted[0]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -295,7 +294,7 @@ def check_gpus(machines: Sequence[Machine]) -> None:
 def _row(p: Prediction, peak: float) -> dict[str, Any]:
     low, high = p.interval(0.9)
     device = p.machine.device
-    throughput = p.sizes.get(BATCH, 1) / p.total_s if p.total_s else float("inf")
+    throughput = p.counted[1] / p.total_s if p.total_s else float("inf")
     price, power = device.own_price_usd, board_share(device)
     return {
         "gpu": p.machine.name,
@@ -468,7 +467,7 @@ def _heads(counted: str) -> list[str]:
 
 def rows_of(predictions: Sequence[Prediction]) -> tuple[list[str], list[list[str]]]:
     """The heads and rows of predictions of one workload, as texts, without costs."""
-    return _heads("samples" if BATCH in predictions[0].sizes else "steps"), [_cells(row) for row in _rows(predictions)]
+    return _heads(predictions[0].counted[0]), [_cells(row) for row in _rows(predictions)]
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -138,7 +138,7 @@ def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits[Pr
 
     limits_w = limits_of(p.machine, step_w)
     return PowerLimits(
-        predictions=tuple(map(at, limits_w)), limits_w=limits_w, sizes=dict(p.sizes), batch=p.sizes.get("batch", 1),
+        predictions=tuple(map(at, limits_w)), limits_w=limits_w, sizes=dict(p.sizes), batch=p.counted[1],
         heading=(p.graph_name, p.mode, p.machine.name),
     )  # fmt: skip
 

@@ -477,7 +477,7 @@ def verdict(p: Prediction) -> str:
     named = [part for part in shares if part[2] >= _NAMED] or shares[:1]
     parts = [f"{MEANING[name]} {share:.0%} ({seconds(s)})" for name, s, share in named]
     busy = p.gpu_s / p.total_s if p.total_s else 0.0
-    unit = "GPU" if p.machine.device.kind == "gpu" else "CPU"
+    unit = p.machine.device.kind.upper()
     need, have = (format_bytes(size) for size in (p.memory.peak_bytes, p.memory.capacity))
     fits = f"at its peak it takes {need} of {have} of memory"
     if not p.memory.fits:

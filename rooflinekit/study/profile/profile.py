@@ -144,9 +144,9 @@ class Profile(FirstLine):
         device = prediction.machine.device
         if self.on_gpu != (device.kind == "gpu"):
             seen = "kernels of a GPU" if self.on_gpu else "no kernels of a GPU"
-            word = "GPU" if device.kind == "gpu" else "CPU"
             raise ComparisonError(
-                f"{self.file}: the trace holds {seen}, and {device.name} is a {word}; predict for what was profiled"
+                f"{self.file}: the trace holds {seen}, and {device.name} is a {device.kind.upper()}; predict for what "
+                "was profiled"
             )
         return ProfileComparison(profile=self, prediction=prediction, ops=match(self.ops, prediction.timings))
 
