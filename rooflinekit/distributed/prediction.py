@@ -86,7 +86,7 @@ class Share:
     def memory_text(self) -> str:
         """What it holds at the fullest moment of each phase, over time, and how likely it is that it fits."""
         course = self.course
-        moments = {f"{phase} at {one.alive.op}": one.alive.bytes_of for phase, one in fullest_of(course).items()}
+        moments = {f"{phase} at {one.op}": one.bytes_of for phase, one in fullest_of(course).items()}
         return f"{told(gpus_named(self.numbers), moments, course, self.total_s)}\n  {self.memory_verdict()}"
 
     def __str__(self) -> str:
@@ -463,9 +463,9 @@ def course_of(chunks: Sequence[Prediction], run: DeviceRun, kept: Kept | None) -
     fullest = fullest_of(memory_course(chunks[kept.fullest]))
 
     def moment(start_s: float, phase: Phase, count: int) -> Moment:
-        alive, more = fullest[phase].alive, {**kept.beside, "activations": (count - 1) * kept.piece_bytes}
-        held = {name: size + more.get(name, 0) for name, size in alive.bytes_of.items()}
-        return Moment(start_s=start_s, alive=replace(alive, bytes_of=MappingProxyType(held)))
+        one, more = fullest[phase], {**kept.beside, "activations": (count - 1) * kept.piece_bytes}
+        held = {name: size + more.get(name, 0) for name, size in one.bytes_of.items()}
+        return replace(one, start_s=start_s, bytes_of=MappingProxyType(held))
 
     found = [moment(*task) for task in kept.under_way if task[1] in fullest]
     end_s = max((end for _, _, end in run.slots), default=0.0)
@@ -474,9 +474,9 @@ def course_of(chunks: Sequence[Prediction], run: DeviceRun, kept: Kept | None) -
 
 def fullest_of(course: Sequence[Moment]) -> dict[Phase, Moment]:
     """The fullest moment of each phase."""
-    phases = dict.fromkeys(moment.alive.phase for moment in course)
-    of_phase = {phase: [moment for moment in course if moment.alive.phase is phase] for phase in phases}
-    return {phase: max(own, key=lambda moment: moment.alive.total_bytes) for phase, own in of_phase.items()}
+    phases = dict.fromkeys(moment.phase for moment in course)
+    of_phase = {phase: [moment for moment in course if moment.phase is phase] for phase in phases}
+    return {phase: max(own, key=lambda moment: moment.total_bytes) for phase, own in of_phase.items()}
 
 
 #: So many stretches of a step are told apart, each by its fullest moment.
@@ -486,11 +486,11 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 
 def levels(course: Sequence[Moment], end_s: float) -> list[int]:
     """Bytes at the fullest moment of equal stretches of the step; before the first moment what stands."""
-    before = course[0].alive.bytes_of if course else {}
+    before = course[0].bytes_of if course else {}
     found = [sum(before.get(account, 0) for account in STANDING)] * _STRETCHES
     places = [min(int(s / (end_s or 1.0) * _STRETCHES), _STRETCHES - 1) for s in (*(m.start_s for m in course), end_s)]
     for moment, (first, last) in zip(course, pairwise(places), strict=True):
-        found[first : last + 1] = [max(size, moment.alive.total_bytes) for size in found[first : last + 1]]
+        found[first : last + 1] = [max(size, moment.total_bytes) for size in found[first : last + 1]]
     return found
 
 
@@ -521,8 +521,8 @@ def document(course: Sequence[Moment], end_s: float) -> dict[str, Any]:
     """Ready for JSON: accounts at the fullest moment of each phase, and levels over time."""
     moments = {
         phase.value: {
-            "op": one.alive.op, "start_s": one.start_s, "allocated": one.alive.total_bytes,
-            **{account.replace(" ", "_"): size for account, size in one.alive.bytes_of.items()},
+            "op": one.op, "start_s": one.start_s, "allocated": one.total_bytes,
+            **{account.replace(" ", "_"): size for account, size in one.bytes_of.items()},
         } for phase, one in fullest_of(course).items()
     }  # fmt: skip
     return {"moments": moments, "levels": {"stretch_s": end_s / _STRETCHES, "bytes": levels(course, end_s)}}

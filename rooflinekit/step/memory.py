@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +49,7 @@ _UNKNOWN = -1
 #: What memory is used for: what stays first. Gradients are those of weights; workspace is that of libraries.
 ACCOUNTS = ("weights", "optimizer state", "inputs", "gradients", "activations", "workspace")
 STANDING = ACCOUNTS[:3]
-ACCOUNT_OF = {
+_ACCOUNT_OF = {
     Role.WEIGHT: "weights", Role.BUFFER: "weights", Role.STATE: "optimizer state", Role.GRADIENT: "gradients"
 }  # fmt: skip
 
@@ -120,20 +119,7 @@ class Life:
     first: int
     last: int
     memory: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alive:
-    """Bytes of the blocks in use while an op runs, by what they hold; the accounts are ACCOUNTS, in this order."""
-
-    op: str
-    phase: Phase = Phase.FORWARD
-    bytes_of: Mapping[str, int]
-
-    @property
-    def total_bytes(self) -> int:
-        """All of them."""
-        return sum(self.bytes_of.values())
+    account: str = "activations"  # or "gradients"
 
 
 def memory_of(
@@ -193,20 +179,9 @@ def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device
     )
 
 
-def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, execution: Execution) -> Iterator[Alive]:
-    """What is in use while each op runs, in order; the largest sum is `peak_bytes` of `memory_of`."""
-    blocks = blocks_of(graph, issues, device, execution)
-    gradients = memories(graph.gradients)
-    alive = dict.fromkeys(ACCOUNTS, 0)
-    for spec, size in zip(blocks.standing, blocks.fixed, strict=False):
-        alive[ACCOUNT_OF.get(spec.role, "inputs")] += rounded(size)
-    for issue, (begin, end, temporary) in zip(issues, blocks.events(), strict=False):
-        for life in begin:
-            alive["gradients" if life.memory in gradients else "activations"] += rounded(life.size)
-        alive["workspace"] = rounded(blocks.fixed[-1]) + rounded(temporary)
-        yield Alive(op=issue.op.name, phase=issue.op.phase, bytes_of=MappingProxyType(dict(alive)))
-        for life in end:
-            alive["gradients" if life.memory in gradients else "activations"] -= rounded(life.size)
+def account_of(spec: TensorSpec) -> str:
+    """Of ACCOUNTS, that of a tensor which is there before the step and stays."""
+    return _ACCOUNT_OF.get(spec.role, "inputs")
 
 
 def beside_segments(device: Device, *, convolves: bool = False, nccl_bytes: int = 0) -> Mapping[str, int]:
@@ -411,7 +386,8 @@ def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
 
 
 def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], held: dict[str, int]) -> list[Life]:
-    kept = memories((*graph.outputs, *graph.gradients))
+    gradients = memories(graph.gradients)
+    kept = memories(graph.outputs) | gradients
     found: dict[str, Life] = {}
     places = _reused(ops, {*standing, *kept})
     for i, op in enumerate(ops):
@@ -421,7 +397,8 @@ def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], hel
                 known = found.get(name)
                 size = integer(spec.bytes) if known is None else max(known.size, integer(spec.bytes))
                 last = len(ops) if spec.memory in kept else max(i, held.get(spec.memory, i))
-                found[name] = Life(size, i if known is None else known.first, last, spec.memory)
+                account = "gradients" if spec.memory in gradients else "activations"
+                found[name] = Life(size, i if known is None else known.first, last, spec.memory, account)
     return list(found.values())
 
 

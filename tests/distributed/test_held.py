@@ -8,7 +8,6 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.distributed.prediction import Share, levels, strip, told
 from rooflinekit.ir.op import Phase
-from rooflinekit.step.memory import Alive
 from rooflinekit.step.memory_course import Moment
 
 
@@ -26,7 +25,7 @@ def test_the_largest_sum_is_the_peak(strategy: str) -> None:
     p = rk.parallel(stack(), cluster="dgx-a100", gpus=2, strategy=strategy, execution=execution)
     for share in p.shares:
         course = share.course
-        assert max(moment.alive.total_bytes for moment in course) == share.memory.peak_bytes
+        assert max(moment.total_bytes for moment in course) == share.memory.peak_bytes
         starts = [moment.start_s for moment in course]
         assert starts == sorted(starts)
         assert starts[-1] <= share.total_s
@@ -49,10 +48,10 @@ def test_pieces_under_way_add_up() -> None:
             assert share.kept is not None
             assert share.kept.most == count
             course = share.course
-            assert max(moment.alive.total_bytes for moment in course) == share.memory.peak_bytes
+            assert max(moment.total_bytes for moment in course) == share.memory.peak_bytes
             tasks = course[: len(share.kept.under_way)]
             assert len(tasks) == 16
-            held = [moment.alive.bytes_of["activations"] for moment in tasks]
+            held = [moment.bytes_of["activations"] for moment in tasks]
             for phase in (Phase.FORWARD, Phase.BACKWARD):
                 alone = {
                     size - (now - 1) * share.kept.piece_bytes
@@ -62,7 +61,7 @@ def test_pieces_under_way_add_up() -> None:
 
 
 def moment(start_s: float, **bytes_of: int) -> Moment:
-    return Moment(start_s=start_s, alive=Alive(op="op", bytes_of=bytes_of))
+    return Moment(start_s=start_s, op="op", bytes_of=bytes_of)
 
 
 @pytest.mark.parametrize("batch", [64, 2**27])

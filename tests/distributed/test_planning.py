@@ -100,7 +100,7 @@ def test_buckets_as_views_save_a_copy_and_its_memory(blocks: rk.Graph) -> None:
     assert kernels[0] - kernels[1] == 20  # 10 layers with a weight and a bias each are not copied back
     # the buckets stand all the time; without views gradients come to stand beside them, in blocks of 512 bytes: of six
     # biases of 64 half is empty
-    held = [[moment.alive.bytes_of["gradients"] for moment in p.shares[0].course] for p in (plain, views)]
+    held = [[moment.bytes_of["gradients"] for moment in p.shares[0].course] for p in (plain, views)]
     assert (held[0][0], held[0][-1]) == (PARAMETER_BYTES, 2 * PARAMETER_BYTES + 6 * 256)
     assert set(held[1]) == {PARAMETER_BYTES} == {views.shares[0].memory.gradient_bytes}
     assert 0 < plain.shares[0].memory.peak_bytes - views.shares[0].memory.peak_bytes <= PARAMETER_BYTES + 6 * 256
@@ -109,7 +109,7 @@ def test_buckets_as_views_save_a_copy_and_its_memory(blocks: rk.Graph) -> None:
 def test_data_parallel_holds_weights_once_and_pieces_while_they_are_sent(blocks: rk.Graph) -> None:
     p = rk.parallel(blocks, cluster="titan-x-x2-gtx-1080", strategy="dp", batch=24)
     for share in p.shares:
-        held = {moment.alive.op: moment.alive.bytes_of for moment in share.course}
+        held = {moment.op: moment.bytes_of for moment in share.course}
         assert held["weights 0"]["activations"] == PARAMETER_BYTES * (0 in share.numbers)
         then = held["copies of modules"]
         assert (then["weights"], then["gradients"], then["activations"]) == (PARAMETER_BYTES + 6 * 256, 0, 0)

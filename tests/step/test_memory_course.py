@@ -19,11 +19,11 @@ def test_the_largest_sum_is_the_peak(backend: str, gpu: str) -> None:
     graph = rk.trace(model, rk.Input("batch", 3, 32, 32), mode="training", optimizer=torch.optim.AdamW)
     p = rk.predict(graph, gpu, batch=16, execution=backend)
     course = memory_course(p)
-    assert max(moment.alive.total_bytes for moment in course) == p.memory.peak_bytes
+    assert max(moment.total_bytes for moment in course) == p.memory.peak_bytes
     starts = [moment.start_s for moment in course]
     assert starts == sorted(starts)
     assert {span.start_s for span in p.spans} >= set(starts) - {0.0}
-    most = {name: max(moment.alive.bytes_of[name] for moment in course) for name in ACCOUNTS}
+    most = {name: max(moment.bytes_of[name] for moment in course) for name in ACCOUNTS}
     # Blocks are whole multiples of 512 bytes: no less than the tensors, little more.
     for account, exact in (("optimizer state", p.memory.state_bytes), ("gradients", p.memory.gradient_bytes)):
         assert exact <= most[account] <= exact + 40 * 512
@@ -35,7 +35,7 @@ def test_by_hand(machine: Machine, host: Host) -> None:
         rk.trace(nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU()), rk.Input(2**18)), machine, host, rk.Execution()
     )
     mib = 2**20
-    held = [dict(moment.alive.bytes_of) for moment in memory_course(p)]
+    held = [dict(moment.bytes_of) for moment in memory_course(p)]
     assert [alive["inputs"] for alive in held] == [mib] * 3
     assert next(alive["activations"] for alive in held) == mib
     assert all(alive["weights"] == alive["gradients"] == alive["optimizer state"] == 0 for alive in held)

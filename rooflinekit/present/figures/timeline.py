@@ -440,7 +440,7 @@ def memory(
         colour = VERMILLION if _room(step)[1] else "none"
         page.settle([*areas, Line2D([], [], color=colour, linewidth=1.0, linestyle="--", label=told)])
         if course:
-            _peak(page.ax, step, max(course, key=lambda moment: moment.alive.total_bytes), page.style)
+            _peak(page.ax, step, max(course, key=lambda moment: moment.total_bytes), page.style)
     return page.ax
 
 
@@ -449,14 +449,14 @@ def _areas(ax: Axes, course: Sequence[Moment], end_s: float) -> list[Artist]:
     shown: dict[int, Moment] = {}
     for moment in course:
         place = int(min(moment.start_s, end_s) / (SEEN * end_s or 1.0))
-        if place not in shown or moment.alive.total_bytes > shown[place].alive.total_bytes:
+        if place not in shown or moment.total_bytes > shown[place].total_bytes:
             shown[place] = moment
     moments = [shown[place] for place in sorted(shown)]
     times = np.array([*(min(moment.start_s, end_s) for moment in moments), end_s])
     found: list[Artist] = []
     below = np.zeros(len(times))
     for account, colour in _ACCOUNTS.items():
-        held = [moment.alive.bytes_of[account] for moment in moments]
+        held = [moment.bytes_of[account] for moment in moments]
         if any(held):
             above = below + np.array([*held, held[-1]])
             turns = [0, *(np.flatnonzero(np.diff(below) + 1j * np.diff(above)) + 1), len(times) - 1]
@@ -494,12 +494,12 @@ def _room(p: Prediction | Share) -> tuple[float, bool]:
 
 def _peak(ax: Axes, p: Prediction | Share, moment: Moment, style: Style) -> None:
     """The peak with its op, above the highest line at its height."""
-    peak, at = moment.alive.total_bytes, moment.start_s
+    peak, at = moment.total_bytes, moment.start_s
     ruler = Ruler(ax)
     across = ruler.across(ax)
     told = f"peak {format_quantity(peak, 'byte', binary=style.on_screen)}"  # as the texts of pages count
     text, half = next(
-        (text, half) for text in (f"{told} at {moment.alive.op}", told)
+        (text, half) for text in (f"{told} at {moment.op}", told)
         if (half := ruler.size(text, style.label_font)[0] / 2) < across / 2 or text == told
     )  # fmt: skip
     middle = min(max(at / p.total_s * across, half), across - half)

@@ -339,11 +339,10 @@ def step_of(p: Prediction) -> View:
         f"Time line of {p.graph_name}: the lanes of CPU and GPU",
         f"Memory in use over the step: {said(m.peak_bytes, 'GiB')} at the most, of {said(m.capacity, 'GiB')}",
     )
-    course = [moment.alive for moment in memory_course(p)]
     return {
         "timelines": inline(lambda: timeline(p), "timeline", texts[0], (200, 175), blocks=[*_blocks(p)]),
         "memories": inline(lambda: memory(p), "memory", texts[1], (250, 220)),
-        "fullest": max(course, key=lambda alive: alive.total_bytes, default=None),
+        "fullest": max(memory_course(p), key=lambda moment: moment.total_bytes, default=None),
     }
 
 

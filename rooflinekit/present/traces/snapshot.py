@@ -10,10 +10,10 @@ from typing import Any
 from rooflinekit.errors import InputError
 from rooflinekit.files import check_ending, write_bytes
 from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.op import Op, memories
+from rooflinekit.ir.op import Op
 from rooflinekit.ir.tables import paths_to
 from rooflinekit.step.allocator import Allocator, Block
-from rooflinekit.step.memory import ACCOUNT_OF
+from rooflinekit.step.memory import account_of
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
 
@@ -42,15 +42,15 @@ def save_snapshot(prediction: Prediction, path: str | Path) -> Path:
 
 
 def _snapshot(p: Prediction) -> _Entry:
-    blocks, gradients = p.blocks, memories(p.graph.gradients)
+    blocks = p.blocks
     record = _Record()
     for spec, size in zip(blocks.standing, blocks.fixed, strict=False):
-        record.take(spec.memory, size, _stack(ACCOUNT_OF.get(spec.role, "inputs"), spec.name))
+        record.take(spec.memory, size, _stack(account_of(spec), spec.name))
     record.take("products", blocks.fixed[-1], _stack("workspace", "matrix products"))
     for issue, moment, (begin, end, temporary) in zip(p.issues, memory_course(p), blocks.events(), strict=False):
         record.now_us = round(moment.start_s * 1e6)
         for life in begin:
-            record.take(life, life.size, _stack("gradients" if life.memory in gradients else "activations", issue.op))
+            record.take(life, life.size, _stack(life.account, issue.op))
         record.take("temporary", temporary, _stack("workspace", issue.op))
         record.give_back("temporary")
         for life in end:

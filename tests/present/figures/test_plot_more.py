@@ -92,7 +92,7 @@ def test_memory_of_a_chain_by_hand() -> None:
     model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU())
     p = rk.predict(model, rk.Input(2**20), gpu=A100)
     # The input of 4 MiB stays; the first result lives until the second is made.
-    assert [moment.alive.total_bytes for moment in memory_course(p)] == [8 * 2**20, 12 * 2**20]
+    assert [moment.total_bytes for moment in memory_course(p)] == [8 * 2**20, 12 * 2**20]
 
 
 def test_memory_marks_peak_and_capacity() -> None:

@@ -218,7 +218,7 @@ def test_areas_are_as_high_as_the_bytes(prediction: Prediction) -> None:
         )
     )
     assert max(inputs) - min(inputs) == pytest.approx(4 * mib, abs=0.2)
-    held = max(moment.alive.bytes_of["activations"] for moment in memory_course(prediction)) / 2**20
+    held = max(moment.bytes_of["activations"] for moment in memory_course(prediction)) / 2**20
     assert max(activations) - min(activations) == pytest.approx(held * mib, abs=0.2)
 
 
