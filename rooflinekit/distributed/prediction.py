@@ -28,7 +28,7 @@ from rooflinekit.step.memory_course import Moment, memory_course
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import precision
-from rooflinekit.step.verdict import Verdict, verdict_in, verdict_of
+from rooflinekit.step.verdict import Verdict, verdict_in
 from rooflinekit.units import format_bytes, format_quantity
 
 #: Of what a step computes the part beside which gradients are sent: a product's backward is two of its three.
@@ -77,10 +77,10 @@ class Share:
         `Prediction.memory_verdict`. What a stage of a pipeline holds of its pieces is followed by their sums, so the
         least room in which it runs is what it reserves. Raises ValueError for a level outside (0, 1).
         """
-        p = self.prediction
         if self.kept is None:
-            return verdict_of(self.memory, p.graph, p.machine.device, p.execution, level)
-        return verdict_in(self.memory, self.memory.reserved_bytes, level, gpu=p.machine.device.kind == "gpu")
+            return self.prediction.memory_verdict(level)
+        gpu = self.prediction.machine.device.kind == "gpu"
+        return verdict_in(self.memory, self.memory.reserved_bytes, level, gpu=gpu)
 
     @property
     def memory_text(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -131,15 +130,9 @@ def memory_of(
     torch.compile has `fused` the kernels, a tensor also lives as long as forward's own variables and calls hold it, and
     autocast's copies of weights until the region ends. nccl_bytes: of NCCL's buffers.
     """
-    on_gpu = device.kind == "gpu"
-    # Kernels that are remembered are the same object on the next device; they are kept, so that its id stays theirs.
-    key = "memory", id(issues), on_gpu, product_workspace(device), execution.fused, execution.as_graph
-    if key not in graph.memo:
-        blocks = blocks_of(graph, issues, device, execution)
-        graph.memo[key] = issues, blocks, _without_limit(graph, issues, blocks, device)
-    kept: tuple[Sequence[Issue], Blocks, MemoryUse] = graph.memo[key]
-    _, blocks, found = kept
+    blocks, found = remembered(graph, issues, device, execution)
     reserved: int | None = found.reserved_bytes
+    on_gpu = device.kind == "gpu"
     beside = beside_segments(device, convolves=blocks.convolves, nccl_bytes=nccl_bytes)
     limit, whole = room_of(device.dram.capacity, beside), True
     if on_gpu and found.reserved_bytes > limit:  # there the allocator gives back what it keeps, and tries again
@@ -157,18 +150,30 @@ def memory_of(
     )
 
 
+def remembered(
+    graph: Graph, issues: Sequence[Issue], device: Device, execution: Execution
+) -> tuple[Blocks, MemoryUse]:  # fmt: skip
+    """What a step asks the allocator for, and its memory on such a device were there no end of it; made once."""
+    # Kernels that are remembered are the same object on the next device; they are kept, so that its id stays theirs.
+    key = "memory", id(issues), device.kind, product_workspace(device), execution.fused, execution.as_graph
+    if key not in graph.memo:
+        blocks = blocks_of(graph, issues, device, execution)
+        graph.memo[key] = issues, blocks, _without_limit(graph, issues, blocks, device)
+    _, blocks, found = graph.memo[key]
+    return blocks, found
+
+
 def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device: Device) -> MemoryUse:
-    """The memory of a step on such a device, were there no end of it."""
     peak, where = blocks.peak()
-    on_gpu = device.kind == "gpu"
-    reserved = blocks.reserved() if on_gpu else peak
-    by_role: dict[Role, int] = defaultdict(int)
-    for spec in blocks.standing:
-        by_role[spec.role] += int(spec.bytes)
+    reserved = blocks.reserved() if device.kind == "gpu" else peak
+
+    def standing(account: str) -> int:
+        return sum(int(spec.bytes) for spec in blocks.standing if account_of(spec) == account)
+
     return MemoryUse(
-        weight_bytes=by_role[Role.WEIGHT] + by_role[Role.BUFFER],
+        weight_bytes=standing("weights"),
         gradient_bytes=sum({spec.memory: int(spec.bytes) for spec in graph.gradients}.values()),
-        state_bytes=by_role[Role.STATE],
+        state_bytes=standing("optimizer state"),
         workspace_bytes=blocks.fixed[-1] + max(blocks.temporary, default=0),
         peak_bytes=peak,
         peak_op=issues[max(0, where)].op.name if issues else "",

@@ -40,7 +40,7 @@ from rooflinekit.step.entry import (
 )
 from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.labels import REGIME_TERMS, parted
-from rooflinekit.step.memory import Blocks, MemoryUse, blocks_of, memory_of
+from rooflinekit.step.memory import Blocks, MemoryUse, memory_of, remembered
 from rooflinekit.step.memory_steps import StepMemory, memory_over
 from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table, slower_note
 from rooflinekit.step.timeline import Span, Timeline, schedule
@@ -117,7 +117,7 @@ class Prediction(Draws):
     @property
     def blocks(self) -> Blocks:
         """What the step asks the allocator for."""
-        return blocks_of(self.graph, self.issues, self.machine.device, self.execution)
+        return remembered(self.graph, self.issues, self.machine.device, self.execution)[0]
 
     @property
     def launched(self) -> int:
@@ -309,8 +309,8 @@ class Prediction(Draws):
         PYTORCH_CUDA_ALLOC_CONF, "expandable_segments:True" and "max_split_size_mb:128". Raises ValueError for a level
         outside (0, 1), InputError for other settings.
         """
-        settings = Settings.parse(allocator)
-        return verdict_of(self.memory, self.graph, self.machine.device, self.execution, level, settings)
+        gpu, settings = self.machine.device.kind == "gpu", Settings.parse(allocator)
+        return verdict_of(self.memory, self.blocks, level, settings, gpu=gpu)
 
     def memory_over(
         self, size: str, values: Sequence[int], emptied: int | None = None, allocator: str = ""

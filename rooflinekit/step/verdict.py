@@ -8,13 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
-from rooflinekit.hardware.device import Device
-from rooflinekit.ir.graph import Graph
 from rooflinekit.model.estimate import deviations
 from rooflinekit.step.allocator import DEFAULT, Settings
-from rooflinekit.step.entry import issues_for
-from rooflinekit.step.execution import Execution
-from rooflinekit.step.memory import STEPS, Blocks, MemoryUse, blocks_of, listed, room_of
+from rooflinekit.step.memory import STEPS, Blocks, MemoryUse, listed, room_of
 from rooflinekit.units import format_bytes
 
 #: Stated standard deviations, as shares: of blocks (peaks of single GPUs are within 3.4 % of measured ones in
@@ -93,33 +89,25 @@ class Verdict:
         return asdict(self)
 
 
-def verdict_of(
-    m: MemoryUse, graph: Graph, device: Device, execution: Execution, level: float = 0.9, settings: Settings = DEFAULT
-) -> Verdict:
-    """The verdict on a step with this memory, see `Verdict.of`.
+def verdict_of(m: MemoryUse, blocks: Blocks, level: float, settings: Settings, *, gpu: bool) -> Verdict:
+    """The verdict on a step with this memory and these blocks, see `Verdict.of`.
 
     settings: of the allocator, where they are not what `m` is of. Near the end of memory the allocator gives back what
     it keeps, so a step may fit whose segments would otherwise be too large, and convolutions do with smaller
     workspaces: what counts is the least room in which it runs.
     """
-    gpu = device.kind == "gpu"
     if settings != DEFAULT:
-        m = _set(m, _blocks(graph, device, execution), settings)
+        m = _set(m, blocks, settings)
     found = verdict_in(m, m.reserved_bytes if gpu else m.peak_bytes, level, gpu=gpu)
     if not gpu or (m.fits and found.probability > 1 - _UNSURE):
         return found
-    blocks = _blocks(graph, device, execution)
     least = max(blocks.levels(least=True))
     if verdict_in(m, least, level).probability > _UNSURE:
         least = _least_room(m, blocks, least, settings)
     return verdict_in(m, least, level)
 
 
-def _blocks(graph: Graph, device: Device, execution: Execution) -> Blocks:
-    return blocks_of(graph, issues_for(graph, device, execution), device, execution)
-
-
-def verdict_in(m: MemoryUse, least: int, level: float = 0.9, *, gpu: bool = True) -> Verdict:
+def verdict_in(m: MemoryUse, least: int, level: float, *, gpu: bool = True) -> Verdict:
     """The verdict on a step that needs so many bytes of room at least."""
     return Verdict.of(
         allocated=m.peak_bytes, reserved=m.reserved_bytes, least=least, beside=m.beside, capacity=m.capacity,

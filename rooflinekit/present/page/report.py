@@ -127,7 +127,7 @@ _DETAIL = {
 
 def summary_of(p: Prediction) -> View:
     """The head of the report of a prediction."""
-    need, terms = p.memory.reserved_bytes + p.memory.context_bytes, shown_terms(p)
+    terms = shown_terms(p)
     unit, count = p.counted
     return {
         "verdict": verdict(p),
@@ -135,7 +135,7 @@ def summary_of(p: Prediction) -> View:
         "throughput": count / p.total_s if p.total_s else None,
         "counted": f"{unit}/s",
         "pace": f"{seconds(p.total_s / count)} a sample" if unit == "samples" else "no size is named batch",
-        "memory_bar": round(1000 * min(1.0, need / p.memory.capacity), 1),
+        "memory_bar": round(1000 * min(1.0, p.memory.needed_share), 1),
         "facts": tuple(_facts(p)),
         "terms": tuple((MEANING[name], _DETAIL[name], terms[name], bar) for name, bar in waterfall_bars(terms).items()),
     }
