@@ -26,15 +26,13 @@ from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.cost import Pricing
 from rooflinekit.study.compare.gpus import GpuComparison, compare_machines, shortlist, shortlist_rule
-from rooflinekit.study.compare.limits import PowerLimits, power_limits
+from rooflinekit.study.compare.limits import PowerLimits, a_dozenth, power_limits
 from rooflinekit.study.explain.advice import advise
 from rooflinekit.study.explain.explanation import explain
 from rooflinekit.study.sweep.explored import Explored, explored
 
 if TYPE_CHECKING:
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
-
-_LIMITS = 12  # about so many, between idling and the board's own
 
 
 @checked
@@ -86,7 +84,7 @@ def _limits(p: Prediction) -> PowerLimits[Prediction] | None:
     """The step under a dozen limits; None where the device states no power, or nothing is drawn."""
     if not p.energy_j or p.energy is None:
         return None
-    return power_limits(p, max(5.0, 5.0 * round(p.energy.board_w / _LIMITS / 5)))
+    return power_limits(p, a_dozenth(p.energy.board_w, 5.0))
 
 
 def _compared(

@@ -27,7 +27,6 @@ _ROUNDED = 1.005  # of a limit: more is above it
 _LEAST = 1.1  # of what the idling board draws: the lowest limit that is looked at
 
 
-_LIMITS = 12  # about so many are looked at, from idling to the board's own, where no step is given
 #: Steps whose energy is known; those on several devices.
 Step = TypeVar("Step", bound="Prediction | ParallelPrediction | TrainingStep")
 Together = TypeVar("Together", bound="ParallelPrediction | TrainingStep")
@@ -152,13 +151,18 @@ def power_limits_together(
     """
     machine = replace(step.machine, power_limit=None)
     if step_w is None:
-        step_w = max(25.0, 25.0 * round((machine.device.board_power or 0.0) / _LIMITS / 25))
+        step_w = a_dozenth(machine.device.board_power or 0.0, 25.0)
     limits_w = limits_of(machine, step_w)
     return PowerLimits(
         predictions=tuple(at(power_limit=watts) for watts in limits_w), limits_w=limits_w, sizes=step.sizes,
         batch=math.prod(step.sizes.values()), gpus=step.gpus,
         heading=(step.graph_name, "training", step.cluster.name),
     )  # fmt: skip
+
+
+def a_dozenth(watts: float, unit: float) -> float:
+    """The step at which about a dozen limits lie up to so many watts, in whole units of W."""
+    return max(unit, unit * round(watts / 12 / unit))
 
 
 def limits_of(machine: Machine, step_w: float) -> tuple[float, ...]:

@@ -241,13 +241,16 @@ class _Step:
         batch = self.points.sizes.get(BATCH, self.graph.sizes.get(BATCH) or None)
         if batch is not None:
             table["throughput"] = np.broadcast_to(batch / total_s, total_s.shape)
-        if self.memory is not None:
-            if self.with_fits:
-                if id(machine.device) not in self.fitting:  # limits of power share it
-                    self.fitting[id(machine.device)] = self.memory.fits(machine.device)
-                table["fits"] = self.fitting[id(machine.device)]
-            table["peak_bytes"] = self.memory.peak_bytes
-        return table
+        return table | self._memory_on(machine.device)
+
+    def _memory_on(self, device: Device) -> Table:
+        """The columns of memory that are asked for."""
+        if self.memory is None:
+            return {}
+        if self.with_fits and id(device) not in self.fitting:  # limits of power share it
+            self.fitting[id(device)] = self.memory.fits(device)
+        fits = {"fits": self.fitting[id(device)]} if self.with_fits else {}
+        return {**fits, "peak_bytes": self.memory.peak_bytes}
 
     def _timeline(self, times: PointTimes, setting: Setting) -> Timeline:
         single, kernel_s = self.points.count == 1, times.kernel_s
