@@ -13,6 +13,10 @@ from rooflinekit.hardware.fields import Choice, Frozen, FrozenMapping, Quantity,
 # Families of ops whose issue costs the CPU differently; an op of another kind costs "default".
 FAMILIES = ("default", "convolution", "matmul", "attention", "normalization", "reduction", "optimizer", "view")
 
+#: What the CPU does in seconds, beside `dispatch`.
+CPU_TIMES = (
+    "module", "launch", "step", "record", "compiled_launch", "guards", "guard", "graph_launch", "graph_entry",
+)  # fmt: skip
 HOST_SOURCE_GROUPS = (
     *("dispatch", "module", "backward_factor", "launch", "launch_latency", "sync", "step", "record"),
     *("compiled_launch", "compiled_call", "guards", "guard", "graph_launch", "graph_entry", "spread", "copies"),
@@ -67,11 +71,8 @@ class Host(Record):
 
     def scaled(self, times: float, name: str) -> Self:
         """A host of another name on which everything that the CPU does takes so many times as long."""
-        parts = (
-            "module", "launch", "step", "record", "compiled_launch", "guards", "guard", "graph_launch", "graph_entry",
-        )  # fmt: skip
         dispatch = {family: _rounded(times * seconds) for family, seconds in self.dispatch.items()}
-        changed = {part: _rounded(times * getattr(self, part)) for part in parts}
+        changed = {part: _rounded(times * getattr(self, part)) for part in CPU_TIMES}
         return self.model_copy(update={"name": name, "dispatch": dispatch, **changed})
 
     def dispatch_s(self, family: str) -> float:

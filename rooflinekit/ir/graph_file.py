@@ -114,7 +114,7 @@ class _Writer:
             names = _stored(type(value).__name__)
             return ["record", type(value).__name__, *(self.place(getattr(value, name)) for name in names)]
         if isinstance(value, Release):
-            return ["release", value.major, value.minor]
+            return ["release", *value]
         if type(value) in (tuple, list):
             return [type(value).__name__, *map(self.place, value)]
         if isinstance(value, MappingProxyType | dict):

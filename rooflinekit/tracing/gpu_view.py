@@ -151,6 +151,8 @@ def _is_gpu(device: Any) -> bool:
     """Whether it names a GPU: "cuda:1", torch.device("cuda"), or a number."""
     if isinstance(device, torch.device):
         return device.type == "cuda"
+    if isinstance(device, int):
+        return not isinstance(device, bool)
     return isinstance(device, str) and device.partition(":")[0] == "cuda"
 
 

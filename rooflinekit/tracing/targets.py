@@ -284,6 +284,10 @@ def declare_torchvision_operators() -> None:
 
 def optimizer_of(given: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
     """The optimizer of torch.optim with this name, in any case; what is no name, as it is. Raises InputError."""
+    built: Any = given
+    if isinstance(built, torch.optim.Optimizer):
+        name = type(built).__name__
+        raise InputError(f"optimizer: expected what builds one, such as {name!r}; got an optimizer of given parameters")
     if not isinstance(given, str):
         return _called("optimizer", given, "'AdamW' or torch.optim.AdamW")
     base = torch.optim.Optimizer
@@ -312,9 +316,6 @@ def loss_of(given: Callable[..., Any] | str | None) -> Callable[..., Any] | None
 def _called(option: str, given: Any, such: str) -> Callable[..., Any] | None:
     if given is None:
         return None
-    if isinstance(given, torch.optim.Optimizer):
-        name = type(given).__name__
-        raise InputError(f"{option}: expected what builds one, such as {name!r}; got an optimizer of given parameters")
     if not callable(given):
         raise InputError(f"{option}: expected a name or something to call, such as {such}; got {given!r:.60}")
     found: Callable[..., Any] = given

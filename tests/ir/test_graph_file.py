@@ -31,7 +31,7 @@ class Net(nn.Module):
 GRAPHS = {
     "open": lambda: rk.trace(Net(), rk.Input("batch", 3, "h", 32), sizes={"h": 32}),
     "training": lambda: rk.trace(Net(), rk.Input("batch", 3, 32, 32), mode="training", optimizer=torch.optim.AdamW),
-    "fixed": lambda: rk.trace(Net(), rk.Input(4, 3, 32, 32), autocast="fp16", like="1.12", channels_last=True),
+    "fixed": lambda: rk.trace(Net(), rk.Input(4, 3, 32, 32), autocast="fp16", like="1.12.1", channels_last=True),
     "sequence": lambda: rk.trace(
         nn.TransformerEncoderLayer(32, 4, batch_first=True), rk.Input("batch", "seq", 32), dtype="float16"
     ),

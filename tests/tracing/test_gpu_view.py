@@ -264,3 +264,11 @@ def test_values_wider_than_queries_are_not_for_flash_attention() -> None:
     assert kinds(attention(32)) == ["aten._scaled_dot_product_flash_attention"]
     assert kinds(attention(64)) == ["aten._scaled_dot_product_efficient_attention"]
     assert attention(64).ops[-1].outputs[0].shape[-1] == 64
+
+
+def test_a_gpu_by_its_number() -> None:
+    class Moved(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to(0) + torch.zeros(4, device=0)
+
+    assert [op.kind for op in rk.trace(Moved(), rk.Input(4)).ops] == ["aten.zeros", "aten.add"]

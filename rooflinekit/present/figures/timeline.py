@@ -487,8 +487,8 @@ def _memory_frame(ax: Axes, p: Prediction | Share, style: Style) -> None:
 
 
 def _room(p: Prediction | Share) -> tuple[float, bool]:
-    """Bytes beside those of CUDA, and whether that is near enough to the peak to be drawn."""
-    room = p.memory.capacity - p.memory.context_bytes
+    """Bytes that the allocator may take, and whether that is near enough to the peak to be drawn."""
+    room = p.memory.room
     return room, room < _NEAR * p.memory.peak_bytes
 
 

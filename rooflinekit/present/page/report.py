@@ -168,7 +168,10 @@ def _facts(p: Prediction) -> Iterator[tuple[str, str]]:
     yield "Traffic", format_quantity(p.bytes, "byte")
 
 
-_SYNC = {"step": "synchronized after the step", "op": "synchronized after each op", "none": "in a loop of steps"}
+_SYNC = {
+    "step": "synchronized after the step", "op": "synchronized after each op", "none": "in a loop of steps",
+    "events": "between two events",
+}  # fmt: skip
 
 
 # Bars within the cells of a table: places on a line of 1000 units, whatever the width of the cell.

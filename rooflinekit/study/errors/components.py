@@ -14,7 +14,7 @@ from typing import Any
 
 from rooflinekit.calibrate.fitting.files import architecture_of
 from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.host import CPU_TIMES, Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir import keyed
 from rooflinekit.ir.cost import Cost
@@ -248,9 +248,9 @@ def host_weight(p: Prediction) -> float:
 
 def scaled(host: Host, factor: float) -> Host:
     """A host all of whose times are so many times as long; its bandwidths stay."""
-    times = ("launch", "launch_latency", "sync", "step", "compiled_launch", "guards", "graph_launch")
     dispatch = {name: seconds * factor for name, seconds in host.dispatch.items()}
-    return host.model_copy(update={"dispatch": dispatch, **{name: getattr(host, name) * factor for name in times}})
+    times = {name: getattr(host, name) * factor for name in (*CPU_TIMES, "launch_latency", "sync")}
+    return host.model_copy(update={"dispatch": dispatch, **times})
 
 
 def chips_of(a: Device, b: Device) -> Chips:

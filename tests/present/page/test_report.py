@@ -227,3 +227,9 @@ def test_wrong_use_is_said_before_the_work(tmp_path: Path) -> None:
         rk.save_report(net("a"), tmp_path / "review.html", against=net("a", "b", mode="training"))
     with pytest.raises(OutputError, match="cannot be written"):
         written(net("a"), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("sync", ["step", "op", "none", "events"])
+def test_each_way_of_timing_is_said(tmp_path: Path, sync: str) -> None:
+    p = net("a", execution=rk.Execution(sync=sync))
+    assert "eager, " in written(p, tmp_path)
