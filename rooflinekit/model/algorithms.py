@@ -43,7 +43,7 @@ class ByUnit(Generic[T]):
 Shape = Literal["tiles", "queries", "threads", "resident"]
 
 #: Which tiles there are; the rules are in `tiling.has_tiles`.
-Tiles = Literal["every", "no thin ones", "by name", "wide", "square", "one in batches"]
+Tiles = Literal["every", "no thin ones", "by name", "wide", "square", "plain"]
 
 # Libraries
 CUBLAS, CUDNN, ROCBLAS, MIOPEN, ONEDNN, ATEN = "cuBLAS", "cuDNN", "rocBLAS", "MIOpen", "oneDNN", "ATen"
@@ -112,9 +112,7 @@ class Algorithm:
 
 
 #: A matrix product, by whichever library.
-PRODUCT = Algorithm(packs="both")
-#: A batch of products: on CUDA cores cuBLAS has one tile for it, and no split.
-BATCHED = replace(PRODUCT, tiles=ByUnit("one in batches", "every"))
+PRODUCT = Algorithm(packs="both", tiles=ByUnit("plain", "every"))
 #: Fused attention.
 ATTENTION = Algorithm(shape="queries")
 #: A step of a recurrent layer whose weights stay on the SMs (cuDNN).

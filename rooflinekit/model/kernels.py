@@ -12,7 +12,7 @@ from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Family, Math, Op, Phase, PricedOp, TensorSpec
 from rooflinekit.ir.points import Number, integer
 from rooflinekit.ir.sizes import missing_size
-from rooflinekit.model.algorithms import BATCHED, PRODUCT, SCALED_PRODUCTS
+from rooflinekit.model.algorithms import SCALED_PRODUCTS
 from rooflinekit.model.attention_backends import WRITTEN_OUT, attention_kernels, backend_of
 from rooflinekit.model.attention_math import written_out
 from rooflinekit.model.coalescing import SECTOR_BYTES, SOFTMAX_GRADIENT, copied, differs_on_a_gpu, sector_bytes
@@ -135,7 +135,6 @@ def _kernels(
             phase=op.phase,
             math=math,
             cost=cost,
-            algorithm=BATCHED if op.kind in _BATCHED else PRODUCT,
             rows=rows,
             reread_bytes=reread_bytes(op, cost),
             repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
@@ -224,8 +223,7 @@ def math_of(op: Op, family: Family, tf32: bool | None) -> Math:
 # Kernels that move numbers one by one, for rows begin off a boundary of 16 bytes.
 
 
-_BATCHED = ("aten.bmm", "aten.baddbmm")
-_PRODUCTS = ("aten.mm", "aten.addmm", *_BATCHED)
+_PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
 _AT_ONCE = 8  # numbers of 16 bits in 16 bytes
 
 

@@ -54,10 +54,13 @@ _LEAST_SIDE = 16  # of a tile that is not thin
 _GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
 _WIDE_SIDE, _WIDE_LEAST = 128, 32  # pixels, and least channels, of cuDNN's tiles on CUDA cores
 _FP32_BYTES = 4  # of a number on the CUDA cores
-#: The tile a×b of cuBLAS's batches on CUDA cores, by the first number of the compute capability (those between as the
-#: one below). An A100 takes as long for 8 columns as for 128, and twice as long for 129. Few blocks have no other tile,
-#: and none is split (NeuSight's products on seven GPUs).
-_IN_BATCHES = {6: (64, 128), 7: (64, 64), 8: (128, 128)}
+#: The only tile a×b that cuBLAS has on CUDA cores for a product alone and in a batch, by the first number of the compute
+#: capability (those between as the one below); None where it has several. An A100 takes as long for 8 columns of a batch
+#: as for 128, and twice as long for 129. Few blocks have no other tile, and none is split (NeuSight, seven GPUs).
+_SINGLE: dict[int, tuple[tuple[int, int] | None, tuple[int, int]]] = {
+    6: ((128, 128), (64, 128)), 7: (None, (64, 64)), 8: (None, (128, 128)),
+}  # fmt: skip
+_ALL = ("every", "plain")  # kinds of tiles that are all there are, but for a single one
 _HOPPER = 9  # CUDA's compute capability
 _CLUSTERED = (_HOPPER, 10)  # of GPUs whose blocks run in clusters
 
@@ -148,29 +151,24 @@ def packed_bytes(p: Products, machine: Machine) -> Floats:
     return 2 * _FP32_BYTES * (both + weights)
 
 
-def restricted(p: Products, tensor_core: bool) -> bool:
-    """Whether not all products have all tiles."""
-    return any(one.tiles.of(tensor_core) != "every" for one in p.algorithms)
-
-
-def one_tile(p: Products, tensor_core: bool, machine: Machine) -> NDArray[np.bool_]:
-    """Which products are batches that have a single tile on this machine, and no split."""
-    alike = p.told(lambda one: one.tiles.of(tensor_core) == "one in batches")
-    return alike & (p.batch > 1) & (machine.device.cuda_capability is not None)
-
-
-def tile_in_batches(machine: Machine) -> tuple[int, int]:
-    """Sides of that tile."""
-    generation = (machine.device.cuda_capability or (0,))[0]
-    return _IN_BATCHES[max((one for one in _IN_BATCHES if one <= generation), default=min(_IN_BATCHES))]
+def single_tiles(p: Products, tensor_core: bool, machine: Machine) -> tuple[Floats, Floats]:
+    """Rows and columns of the only tile that the library has for each product; 0 where it has several."""
+    generation = machine.device.cuda_capability
+    plain = p.told(lambda one: one.tiles.of(tensor_core) == "plain")
+    if generation is None or not plain.any():
+        return np.zeros(1), np.zeros(1)
+    known = max((one for one in _SINGLE if one <= generation[0]), default=min(_SINGLE))
+    sides = np.array([side or (0, 0) for side in _SINGLE[known]], dtype=float)
+    rows, columns = np.where(plain, sides.T[:, (p.batch > 1).astype(int)], 0.0)
+    return rows, columns
 
 
 def has_tiles(p: Products, tensor_core: bool, machine: Machine) -> NDArray[np.bool_]:
     """Which tiles a×b each product's algorithm has: [tiles, products].
 
     by name: 128×128, 256×64 and 256×128, as in the names of cuDNN's kernels for gradients on tensor cores; for fewer
-    channels, as in groups, narrower ones. wide: of 128 pixels. square: that of a fused Winograd. one in batches: see
-    `one_tile`.
+    channels, as in groups, narrower ones. wide: of 128 pixels. square: that of a fused Winograd. plain: see
+    `single_tiles`.
     """
     a, b = SIDES[tensor_core]
     kinds = p.told(lambda one: one.tiles.of(tensor_core))
@@ -180,10 +178,10 @@ def has_tiles(p: Products, tensor_core: bool, machine: Machine) -> NDArray[np.bo
     by_name = ~(small | (~narrow & (a * b < _GRADIENT_TILE)))
     wide = (a == _WIDE_SIDE) & (b >= _WIDE_LEAST) & (b <= _WIDE_SIDE)
     square = (a == FUSED_SIDE) & (b == FUSED_SIDE)
-    rows, columns = tile_in_batches(machine)
-    single = ((a == rows) & (b == columns)) | ~one_tile(p, tensor_core, machine)
+    rows, columns = single_tiles(p, tensor_core, machine)
+    plain = (rows == 0) | ((a == rows) & (b == columns))
     tiles = {"no thin ones": np.minimum(a, b) >= _LEAST_SIDE, "by name": by_name, "wide": wide, "square": square,
-             "one in batches": single}  # fmt: skip
+             "plain": plain}  # fmt: skip
     for kind in set(kinds.tolist()) - {"every"}:
         found = found & (tiles[kind] | (kinds != kind))
     return found
@@ -299,10 +297,11 @@ class _Tiled:
         # clock that it has for plain ones. Winograd's wait for transforms, MIOpen's for operands; who waits draws less.
         value = machine.values
         share = p.told(lambda one: min(one.share(value, tensor_core), 1.0) if one.holds_clock else 1.0)
+        rows, columns = single_tiles(p, tensor_core, machine)
+        self.single = rows > 0
+        self.restricted = self.single.any() or any(one.tiles.of(tensor_core) not in _ALL for one in p.algorithms)
         # what a single tile computes beyond the edge takes power, too
-        self.single, (rows, columns) = one_tile(p, tensor_core, machine), tile_in_batches(machine)
-        asked = np.where(self.single, _share_asked(p.m, rows) * _share_asked(p.n, columns), 1.0)
-        self.limit_s = p.flop / (rates.limit * share * asked)
+        self.limit_s = p.flop / (rates.limit * share * _share_asked(p.m, rows) * _share_asked(p.n, columns))
         self.packed_bytes = packed_bytes(p, machine)
         self.vector_s, self.fetch_s = bounds_on_cuda_cores(p, rates, tensor_core, machine)
         self.bandwidth = machine.bandwidth * machine.product_bandwidth_share
@@ -336,7 +335,7 @@ class _Tiled:
         extra = np.broadcast_to(self.packed_bytes, (self.count,))
         memory_s = self.traffic_s + extra / self.bandwidth
         least_s = np.maximum(compute_s, memory_s)
-        if restricted(p, self.tensor_core):
+        if self.restricted:
             least_s[~np.broadcast_to(has_tiles(p, self.tensor_core, self.machine), least_s.shape)] = np.inf
         first = np.argmin(least_s, axis=0)
         lowest_s = combined(_of(compute_s, every, first), memory_s, self.machine.values["overlap"])
@@ -383,7 +382,7 @@ class _Tiled:
         most_s = np.where(self._parts() > 1, most_s * (1 + _ROUNDING), -1.0)
         least_s = self.tiles * (block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
         least_s = np.maximum(self._held_s(least_s, self.limit_s), self.fetch_s)
-        if restricted(p, self.tensor_core):
+        if self.restricted:
             least_s = np.where(has_tiles(p, self.tensor_core, self.machine), least_s, np.inf)
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
         tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
@@ -393,7 +392,7 @@ class _Tiled:
 
     def _parts(self) -> Any:
         """How many blocks may share a k, at most."""
-        return np.where(self.single, 1, self.p.told(lambda one: one.parts.of(self.tensor_core)))
+        return np.where(self.single & (self.p.batch > 1), 1, self.p.told(lambda one: one.parts.of(self.tensor_core)))
 
     def _extra_bytes(self, s: Any, product: _Ints) -> Floats:
         """Partial sums of so many splits, and what is packed."""
@@ -413,6 +412,8 @@ def _of(values: NDArray[Any], product: _Ints, tile: _Ints | None = None) -> Any:
     return values[column] if tile is None else values[tile, column]
 
 
-def _share_asked(size: Floats, tile: Any) -> Any:
-    """Of what tiles compute along one size."""
-    return size / (np.ceil(size / tile) * tile)
+def _share_asked(size: Floats, tile: Floats) -> Floats:
+    """Of what tiles compute along one size; all where no tile is named."""
+    tile = np.where(tile > 0, tile, size)
+    found: Floats = size / (np.ceil(size / tile) * tile)
+    return found
