@@ -76,14 +76,12 @@ def _without_bias(kernel: Kernel, bias: int) -> Kernel:
 
 def _depthwise(op: Op, kernel: Kernel) -> Algorithm:
     image, weight = image_and_weight(op)
-    stride = op.attrs.get("stride", (1,))
     return depthwise_algorithm(
         channels_last=channels_last(image),
         sixteen_bits=image.dtype.itemsize == 2,
         window=tuple(map(int, weight.shape[2:])),
-        plain=len(set(stride)) == 1 and set(op.attrs.get("dilation", (1,))) == {1},
-        stride=int(max(stride)),
-        shape=image.shape,
+        dense={*op.attrs.get("stride", (1,)), *op.attrs.get("dilation", (1,))} == {1},
+        channels=image.shape[1],
         forward=op.kind == "aten.convolution",
         sums=kernel.cost.label == "weight gradient",
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.sizes import Size
+from rooflinekit.ir.points import Number
 from rooflinekit.model.algorithms import ATEN, Algorithm, ByUnit
 from rooflinekit.model.stated import NUMBERS
 
@@ -34,6 +34,7 @@ CHANNEL_PRODUCTS = replace(_THREADS, name="a product a channel", tap_cycles="cha
 
 _UNROLLED = (1, 3, 5)  # square windows, of PyTorch's kernels and of cuDNN's with channels first
 _UNROLLED_LAST = 7  # squares of cuDNN's with channels last: timm's benchmark sees no fall (ConvNeXt, ConvMixer)
+_LEAST_CHANNELS = 32  # of a line's, of any window, that cuDNN takes
 
 
 def is_depthwise(cost: Cost) -> bool:
@@ -46,33 +47,24 @@ def depthwise_algorithm(
     channels_last: bool,
     sixteen_bits: bool,
     window: Sequence[int],
-    plain: bool,
-    stride: int,
-    shape: Sequence[Size],
+    dense: bool,
+    channels: Number,
     forward: bool,
     sums: bool,
 ) -> Algorithm:
-    """How a GPU runs a depthwise convolution. plain: equal strides, no dilation. sums: the gradient of the weight."""
+    """How a GPU runs a depthwise convolution. dense: no stride, no dilation. sums: the gradient of the weight.
+
+    Of what cuDNN takes with channels first (check_cudnn_depthwise_workload), PyTorch unrolls all squares by itself, so
+    lines alone are told apart.
+    """
     if channels_last:
         if max(window) > _UNROLLED_LAST or len(set(window)) > 1:
             return CHANNEL_PRODUCTS
         return SHARED_WINDOWS if forward else UNROLLED
     if sums:
         return TAP_SUMS
-    unrolled = len(set(window)) == 1 and window[0] in _UNROLLED
-    library = sixteen_bits and plain and _library_takes(window, stride, shape)
     if not sixteen_bits:
         return SINGLE_WINDOW
-    return UNROLLED if unrolled or library else WINDOW_LOOP
-
-
-def _library_takes(window: Sequence[int], stride: int, shape: Sequence[Size]) -> bool:
-    """Whether cuDNN runs a depthwise convolution of 16 bits with channels first (check_cudnn_depthwise_workload)."""
-    images, channels, width = shape[0], shape[1], shape[-1]
-    if channels < 32:
-        return False
-    if len(window) == 1:
-        return stride == 1
-    if len(set(window)) > 1 or window[0] not in _UNROLLED or width < 7:
-        return False
-    return stride == 1 or (stride == 2 and bool(images == 1 or channels >= 512 or (channels >= 256 and width >= 28)))
+    unrolled = len(set(window)) == 1 and window[0] in _UNROLLED
+    by_library = len(window) == 1 and dense and channels >= _LEAST_CHANNELS
+    return UNROLLED if unrolled or by_library else WINDOW_LOOP

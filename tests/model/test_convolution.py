@@ -45,9 +45,8 @@ def algorithm(window: tuple[int, ...], **changed: object) -> Algorithm:
     known = {
         "channels_last": False,
         "sixteen_bits": True,
-        "plain": True,
-        "stride": 1,
-        "shape": (8, 64, 28, 28),
+        "dense": True,
+        "channels": 64,
         "forward": True,
         "sums": False,
     }
@@ -60,13 +59,13 @@ def algorithm(window: tuple[int, ...], **changed: object) -> Algorithm:
     [
         ((3, 3), {}, UNROLLED),
         ((3, 3), {"sixteen_bits": False}, SINGLE_WINDOW),
-        ((5, 5), {"plain": False}, UNROLLED),
+        ((5, 5), {"dense": False}, UNROLLED),
         ((7, 7), {}, WINDOW_LOOP),
         ((7, 7), {"sixteen_bits": False}, SINGLE_WINDOW),
         ((1, 11), {}, WINDOW_LOOP),
         ((9,), {}, UNROLLED),  # of a line, cuDNN takes any window
-        ((9,), {"shape": (8, 16, 28)}, WINDOW_LOOP),  # but not of fewer than 32 channels
-        ((9,), {"stride": 2}, WINDOW_LOOP),
+        ((9,), {"channels": 16}, WINDOW_LOOP),  # but not of fewer than 32 channels
+        ((9,), {"dense": False}, WINDOW_LOOP),
         ((7, 7), {"channels_last": True}, SHARED_WINDOWS),
         ((7, 7), {"channels_last": True, "forward": False}, UNROLLED),
         ((9, 9), {"channels_last": True}, CHANNEL_PRODUCTS),
