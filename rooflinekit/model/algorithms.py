@@ -245,7 +245,6 @@ class Form:
 
     algorithm: Algorithm
     gemm: Gemm
-    possible: bool = True
     moved: Number = 0  # bytes written, and read again
     alone: Number = 0  # bytes of all its traffic that kernels of their own move, before and after its products
     added: Number = 0  # of the result, which each launch but the first reads and writes again
@@ -264,8 +263,8 @@ class Libraries:
     rates: str  # the library whose constants its convolutions have
     #: The implicit products that come into question in a format, given what runs in threads where nothing is to tile.
     implicit: Callable[[Problem, Math, Algorithm | None], Iterable[Algorithm]]
-    #: All other algorithms; whether the implicit product runs in threads.
-    forms: Callable[[Problem, bool], Iterable[Form]] = lambda p, threads: ()
+    #: All other algorithms that it has for a convolution.
+    forms: Callable[[Problem], Iterable[Form]] = lambda _: ()
     channels_last: bool = True  # whether convolutions on tensor cores want them; channels first need no copies else
     side_by_side: bool = False  # whether layers and directions of recurrent networks run beside each other
     whole_recurrent: bool = False  # whether products of recurrent layers are in fp32 where others may be in tf32

@@ -147,8 +147,8 @@ def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
         for library in every_library()
         for one in library.implicit(p, plain.math, threads)
     )
-    forms = (form for library in every_library() for form in library.forms(p, threads is not None))
-    others = (_as_form(plain, form) for form in forms if form.possible and plain.math in form.algorithm.formats)
+    forms = (form for library in every_library() for form in library.forms(p))
+    others = (_as_form(plain, form) for form in forms if plain.math in form.algorithm.formats)
     first, *rest = (*implicit, *others)
     return replace(first, alternatives=tuple(rest))
 

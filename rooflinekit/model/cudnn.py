@@ -114,18 +114,17 @@ def implicit(p: Problem, math: Math, threads: Algorithm | None = None) -> tuple[
     return (plain,)
 
 
-def forms(p: Problem, threads: bool = False) -> Iterator[Form]:
-    """cuDNN's algorithms beside the implicit product; none of what runs in threads, as it has no tiles for it."""
-    if threads:
-        return
+def forms(p: Problem) -> Iterator[Form]:
+    """cuDNN's algorithms beside the implicit product."""
     plain = p.groups == 1 and all(d == 1 for d in (*p.stride, *p.dilation))
-    possible = plain and not p.volume and p.window in ((1, 3, 3), (1, 5, 5))
+    if not plain or p.volume or p.window not in ((1, 3, 3), (1, 5, 5)):
+        return
     if p.direction != "weight":
-        yield _fused_winograd(p, possible)
-    yield _winograd_in_passes(p, possible)
+        yield _fused_winograd(p)
+    yield _winograd_in_passes(p)
 
 
-def _fused_winograd(p: Problem, possible: bool) -> Form:
+def _fused_winograd(p: Problem) -> Form:
     """F(2×2): a kernel transforms the weight, another does all else."""
     k, n = summed(p)
     products = (_FUSED_EDGE + p.window[1] - 1) ** 2
@@ -134,10 +133,10 @@ def _fused_winograd(p: Problem, possible: bool) -> Form:
     count = p.written[0] * least_of(counts)
     gemm = Gemm(batch=1, m=FUSED_SIDE * count, n=FUSED_SIDE * ceiled(n, _FUSED_CHANNELS), k=k * products // _PRODUCTS)
     weight, moved = p.tensors[1], p.itemsize * products * k * n
-    return Form(algorithm=FUSED_WINOGRAD, gemm=gemm, possible=possible, moved=moved, alone=weight + moved)
+    return Form(algorithm=FUSED_WINOGRAD, gemm=gemm, moved=moved, alone=weight + moved)
 
 
-def _winograd_in_passes(p: Problem, possible: bool) -> Form:
+def _winograd_in_passes(p: Problem) -> Form:
     """F(4×4): all three tensors are transformed by kernels of their own.
 
     Of a weight's gradient, blocks of pixels come as products with those of the image.
@@ -147,10 +146,7 @@ def _winograd_in_passes(p: Problem, possible: bool) -> Form:
     moved = p.itemsize * batch * (count * (n + k) + n * k)
     weight = p.direction == "weight"
     gemm = Gemm(batch=batch, m=n, n=k, k=count) if weight else Gemm(batch=batch, m=count, n=n, k=k)
-    return Form(
-        algorithm=WINOGRAD_IN_PASSES, gemm=gemm, possible=possible, moved=moved,
-        alone=sum(p.tensors) + moved,
-    )  # fmt: skip
+    return Form(algorithm=WINOGRAD_IN_PASSES, gemm=gemm, moved=moved, alone=sum(p.tensors) + moved)
 
 
 LIBRARIES = Libraries(

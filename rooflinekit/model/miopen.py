@@ -118,50 +118,54 @@ def has_compiled(math: Math, direction: Direction) -> bool:
     return direction != "data" or math is not Math.BF16
 
 
-def forms(p: Problem, threads: bool = False) -> Iterator[Form]:
+def forms(p: Problem) -> Iterator[Form]:
     """All algorithms beside the implicit product."""
     flat = not p.volume and all(d == 1 for d in p.dilation)
     unstrided = all(s == 1 for s in p.stride)
-    if p.direction == "weight":
-        yield from _fused_of_weight(p, flat and unstrided)
-        yield _in_passes(p, flat)
-    else:
-        yield _fused(p, flat and (unstrided or p.direction == "forward"))
+    if flat and p.direction == "weight":
+        if unstrided:
+            yield from _fused_of_weight(p)
+        if _has_passes(p, unstrided):
+            yield _in_passes(p)
+    elif flat and (unstrided or p.direction == "forward"):
+        yield _fused(p)
     yield from _by_products(p)
 
 
-def _fused(p: Problem, possible: bool) -> Form:
+def _fused(p: Problem) -> Form:
     k, n = summed(p)
     sides = zip(p.window[1:], p.stride[1:], strict=True)
     pieces = math.prod([step * ceiled(ceiled(side, step), _PIECE) for side, step in sides])
     gemm = Gemm(batch=16 * p.groups, m=p.images * blocks(p.written, _EDGE), n=n, k=k * pieces)
-    return Form(algorithm=FUSED_WINOGRAD, gemm=gemm, possible=possible)
+    return Form(algorithm=FUSED_WINOGRAD, gemm=gemm)
 
 
-def _fused_of_weight(p: Problem, possible: bool) -> Iterator[Form]:
+def _fused_of_weight(p: Problem) -> Iterator[Form]:
     """F(2×2, 3×3) and F(3×3, 2×2): the window is the result, in blocks, and the output's gradient comes in pieces."""
     for edge, piece in ((_EDGE, _PIECE), (_PIECE, _EDGE)):
         results = ceiled(p.window[1], edge) * ceiled(p.window[2], edge)
         pieces = p.images * blocks(p.written, piece)
         gemm = Gemm(batch=16 * p.groups * results, m=p.outer, n=p.inner, k=pieces)
-        yield Form(algorithm=FUSED_WINOGRAD_WEIGHT, gemm=gemm, possible=possible)
+        yield Form(algorithm=FUSED_WINOGRAD_WEIGHT, gemm=gemm)
 
 
-def _in_passes(p: Problem, possible: bool) -> Form:
-    """Windows of 3, 5 or 7 along a side, or 1; 3×3 at a stride of 2 too. In every format, as the transforms convert."""
-    (_, rows, columns), window = p.written, p.window[1:]
+def _has_passes(p: Problem, unstrided: bool) -> bool:
+    """Windows of 3, 5 or 7 along a side, or 1, have them; at a stride of 2 those of 3×3."""
+    window = p.window[1:]
     strided = all(side == 3 for side in window) and all(step <= 2 for step in p.stride[1:])
-    unstrided = all(step == 1 for step in p.stride)
-    known = all(side in (1, *_AT_ONCE) for side in window)
+    return bool(p.taps > 1) and all(side in (1, *_AT_ONCE) for side in window) and (unstrided or strided)
+
+
+def _in_passes(p: Problem) -> Form:
+    """In every format, as the transforms convert."""
     size, count = 1, p.images
-    for side, step, pixels in zip(window, p.stride[1:], (rows, columns), strict=True):
+    for side, step, pixels in zip(p.window[1:], p.stride[1:], p.written[1:], strict=True):
         at_once = _AT_ONCE.get(side, 1)
         size = size * (side + (at_once - 1) * (step + (side == 7)))  # its tiles of 7 take two steps
         count = count * ceiled(pixels, at_once)
     moved = p.itemsize * size * count * (p.inner + p.outer) * p.groups
     gemm = Gemm(batch=size * p.groups, m=p.outer, n=p.inner, k=count)
-    possible = possible and known and p.taps > 1 and (unstrided or strided)
-    return Form(algorithm=WINOGRAD_IN_PASSES, gemm=gemm, possible=possible, moved=moved)
+    return Form(algorithm=WINOGRAD_IN_PASSES, gemm=gemm, moved=moved)
 
 
 def _by_products(p: Problem) -> Iterator[Form]:
@@ -172,23 +176,24 @@ def _by_products(p: Problem) -> Iterator[Form]:
     """
     weight, data = p.direction == "weight", p.direction == "data"
     added = p.itemsize * p.groups * p.inner * p.outer * p.taps * (p.images - 1) if weight else 0
-    windows = p.itemsize * p.groups * p.images * p.inner * p.taps * p.pixels
-    yield Form(
-        algorithm=BY_IMAGE, gemm=p.by_image(), possible=p.pointwise, added=added,
-        repeats=p.images if weight else 1, calls=0 if weight else 1,
-        untuned=data and _untuned(p, p.pixels, images=p.images),
-    )  # fmt: skip
-    if not weight:
-        moved = p.itemsize * p.groups * p.images * (p.inner + p.outer) * p.pixels
-        strided = p.taps == 1 and not p.pointwise
+    if p.pointwise:
         yield Form(
-            algorithm=GATHERED, gemm=p.product(), possible=strided, moved=moved, calls=1,
-            untuned=data and _untuned(p, p.images * p.pixels),
+            algorithm=BY_IMAGE, gemm=p.by_image(), added=added,
+            repeats=p.images if weight else 1, calls=0 if weight else 1,
+            untuned=data and _untuned(p, p.pixels, images=p.images),
         )  # fmt: skip
-    yield Form(
-        algorithm=UNFOLDED, gemm=p.by_image(), possible=not p.pointwise, moved=windows,
-        added=added, repeats=p.images, calls=p.images, untuned=data and _untuned(p, p.pixels),
-    )  # fmt: skip
+    else:
+        if p.taps == 1 and not weight:
+            moved = p.itemsize * p.groups * p.images * (p.inner + p.outer) * p.pixels
+            yield Form(
+                algorithm=GATHERED, gemm=p.product(), moved=moved, calls=1,
+                untuned=data and _untuned(p, p.images * p.pixels),
+            )  # fmt: skip
+        windows = p.itemsize * p.groups * p.images * p.inner * p.taps * p.pixels
+        yield Form(
+            algorithm=UNFOLDED, gemm=p.by_image(), moved=windows, added=added, repeats=p.images, calls=p.images,
+            untuned=data and _untuned(p, p.pixels),
+        )  # fmt: skip
     yield Form(algorithm=NAIVE, gemm=p.product())
 
 
