@@ -54,6 +54,11 @@ class DType(StrEnum):
         return _ITEMSIZE[self]
 
     @property
+    def sixteen_bits(self) -> bool:
+        """Whether an element has 16 bits."""
+        return self.itemsize == 2
+
+    @property
     def is_floating(self) -> bool:
         """Whether it is a real floating-point format."""
         return self.value.startswith(("float", "bfloat"))
@@ -131,6 +136,11 @@ class TensorSpec:
         """Name of the memory behind it: equal for views of one tensor."""
         return self.storage or self.name
 
+    @property
+    def channels_last(self) -> bool:
+        """Whether the channels of an image's pixel lie next to each other."""
+        return self.stride is not None and bool(self.stride[1] == 1)
+
     def seen(self, *shape: Size, mark: str = "seen") -> TensorSpec:
         """Its memory in another shape, contiguous, with a mark behind its name."""
         return replace(self, name=f"{self.name}.{mark}", shape=shape, stride=None, storage=self.memory)
@@ -186,6 +196,10 @@ class Family(StrEnum):
     MOVEMENT = "movement"
     OPTIMIZER = "optimizer"
     VIEW = "view"  # launches nothing
+
+
+#: Those that multiply matrices.
+OF_PRODUCTS = (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
 
 
 class Basis(StrEnum):

@@ -44,6 +44,7 @@ Shape = Literal["tiles", "queries", "threads", "resident"]
 
 #: Which tiles there are; the rules are in `tiling.has_tiles`.
 Tiles = Literal["every", "no thin ones", "by name", "wide", "square", "plain"]
+SQUARE = 128  # side of that of a fused Winograd: 4·4 products of 32 blocks by 32 channels
 
 # Libraries
 CUBLAS, CUDNN, ROCBLAS, MIOPEN, ONEDNN, ATEN = "cuBLAS", "cuDNN", "rocBLAS", "MIOpen", "oneDNN", "ATen"
@@ -203,7 +204,7 @@ class Problem:
     @property
     def wide(self) -> bool:
         """Whether libraries have no kernels that are unrolled for its window: volumes, and windows above 7."""
-        return self.window[0] > 1 or max(self.window[1:]) > WIDE
+        return self.volume or max(self.window) > WIDE
 
     @property
     def cleared(self) -> Number:

@@ -73,7 +73,7 @@ _HOPPER, _BLACKWELL = 9, 10  # generations, of the latter its data centre GPUs
 _SMALL_BLACKWELL = 12  # of its others, whose SMs have Ada's shared memory
 _AGAIN_FROM = 224  # numbers of a head above which FlashAttention 2.5.5 has a gradient there, without dropout
 _IN_REGISTERS = 128  # numbers of a head whose gradients the memory-efficient kernel sums in registers, at most
-_HALF, _SUM_BYTES = 2, 4
+_SUM_BYTES = 4
 _SINGLE_IN_TENSOR_CORES = 3  # products in tf32 in the place of one in fp32 (CUTLASS, OpMultiplyAddFastF32)
 
 # By engine, the oldest first: the version from which on it runs these kernels, by generation of GPUs; 0: all others.
@@ -254,7 +254,7 @@ def _of_amd(op: Op, device: Device) -> Algorithm:
     """What runs on AMD's GPUs: math where PyTorch ships no kernel for the GPU. Of other vendors nothing is known."""
     asked = op.kind.startswith("flash_attn.") or op.attrs.get("prefers") == "ck"
     asked = asked or op.attrs.get("package") == "xformers"
-    if asked and _is_one_of(device, _OF_CK) and _tensors(op)[0].dtype.itemsize == _HALF:
+    if asked and _is_one_of(device, _OF_CK) and _tensors(op)[0].dtype.sixteen_bits:
         return CK
     if device.vendor != "AMD":
         return ATTENTION
@@ -293,7 +293,7 @@ def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
         yield _older(capability)
         return
     (query, key, _), widths = _tensors(op), _widths(op)
-    if query.dtype.itemsize != _HALF:
+    if not query.dtype.sixteen_bits:
         yield _wider(query)
     narrow = max(widths) <= _CUDNN_WIDTH and not any(width % _CUDNN_STEP for width in widths)
     if not (narrow or (widths == _LATENT and capability[0] in (_HOPPER, _BLACKWELL))):
@@ -346,7 +346,7 @@ def _against_flash(op: Op, capability: tuple[int, int], version: _Flash) -> Iter
     if version.only not in (0, capability[0]):
         yield "compute capability {}.{}".format(*capability), f"take a GPU of {version.only}.x"
     query, widths = _tensors(op)[0], _widths(op)
-    if query.dtype.itemsize != _HALF:
+    if not query.dtype.sixteen_bits:
         yield _wider(query)
     if op.attrs.get("attn_bias") is not None:
         yield _MASKED
@@ -392,7 +392,7 @@ def _against_efficient(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle
         yield "heads that share keys", "repeat keys and values for each head"
     if query.dtype not in (DType.FLOAT16, DType.FLOAT32) and (old or query.dtype is not DType.BFLOAT16):
         yield str(query.dtype), f"use {'' if old else 'bfloat16, '}float16 or float32"
-    step = _EFFICIENT_STEPS[not old][query.dtype.itemsize == _HALF] if capability[0] >= _TENSOR_CORES else 1
+    step = _EFFICIENT_STEPS[not old][query.dtype.sixteen_bits] if capability[0] >= _TENSOR_CORES else 1
     if any(width % step for width in widths):
         yield _of_width(widths), f"use heads of a multiple of {step}"
 
@@ -426,7 +426,7 @@ def _against_on_amd(op: Op, name: str, device: Device) -> Iterator[Obstacle]:
     if not _is_one_of(device, _OF_AMD[name]):
         yield f"{device.compute_capability or device.architecture}", f"take a GPU of {', '.join(_OF_AMD[name])}"
     query = _tensors(op)[0]
-    if name in ("ck", "aiter") and query.dtype.itemsize != _HALF:
+    if name in ("ck", "aiter") and not query.dtype.sixteen_bits:
         yield _wider(query)
     if name == "aiter" and op.attrs.get("attn_bias") is not None:
         yield _MASKED

@@ -19,8 +19,6 @@ from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Op, PricedOp, TensorSpec
 from rooflinekit.ir.sizes import product
 
-_SIXTEEN_BITS = 2
-
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
@@ -79,7 +77,7 @@ def _product(ops: _Ops, a: TensorSpec, b: TensorSpec, output: TensorSpec) -> Ten
 def _forward(op: Op, widens: bool) -> tuple[list[Op], _Kept]:
     ops, causal, dropout = _Ops(op, widens), op.attrs.get("is_causal"), op.attrs.get("dropout_p")
     given, bias = op.inputs[:3], op.attrs.get("attn_bias")
-    half = widens and given[0].dtype.itemsize == _SIXTEEN_BITS
+    half = widens and given[0].dtype.sixteen_bits
     wide = DType.FLOAT32 if half else given[0].dtype
     heads = given[0].shape[1]
     query, key, value = (_widened(ops, one, heads, what) for one, what in zip(given, "qkv", strict=True))
@@ -119,7 +117,7 @@ def _widened(ops: _Ops, one: TensorSpec, heads: Any, what: str) -> TensorSpec:
     if one.shape[1] != heads:
         shape = (one.shape[0], heads, *one.shape[2:])
         one, apart = ops.run("clone", [one], ops.new(f"{what} of each head", shape, one.dtype), self=one), False
-    if ops.widens and one.dtype.itemsize == _SIXTEEN_BITS:
+    if ops.widens and one.dtype.sixteen_bits:
         one = ops.changed("_to_copy", one, f"{what} in fp32", DType.FLOAT32)
     return ops.changed("clone", one, f"{what} in order") if apart else one
 

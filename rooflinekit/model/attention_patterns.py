@@ -21,7 +21,6 @@ _PRODUCT, _SOFTMAX = "aten.bmm", ("aten._softmax", "aten.softmax")
 _SCALES, _MASK, _DROPOUT = ("aten.div", "aten.mul"), "aten.add", "aten.native_dropout"
 _FLASH = "aten._scaled_dot_product_flash_attention"
 _EFFICIENT = "aten._scaled_dot_product_efficient_attention"  # for fp32, and with a mask
-_SIXTEEN_BITS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ def _fused(one: _Written) -> Op:
     query, key = one.scores.inputs
     value, output = one.output.inputs[1], one.output.outputs[0]
     batch, depth, keys = key.shape
-    flash = query.dtype.itemsize == _SIXTEEN_BITS and one.mask is None
+    flash = query.dtype.sixteen_bits and one.mask is None
     attrs = {"is_causal": False, "attn_bias": one.mask}
     masks = () if one.mask is None else (one.mask,)
     inputs = (_as_heads(query), replace(key, shape=(1, batch, keys, depth), stride=None), _as_heads(value), *masks)

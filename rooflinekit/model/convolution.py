@@ -17,7 +17,6 @@ from rooflinekit.model.algorithms import (
     HALF,
     PRODUCT,
     VECTOR_BYTES,
-    WIDE,
     Algorithm,
     Direction,
     Form,
@@ -51,7 +50,6 @@ def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
         kernel = replace(kernel, algorithm=algorithm)
     elif _is_untiled(op, kernel):
         kernel = replace(kernel, algorithm=GROUP_SUMS)
-    kernel = replace(kernel, pointwise=_is_pointwise(op))
     if not kernel.cost.gemms:
         yield kernel
         return
@@ -77,8 +75,8 @@ def _without_bias(kernel: Kernel, bias: int) -> Kernel:
 def _depthwise(op: Op, kernel: Kernel) -> Algorithm:
     image, weight = image_and_weight(op)
     return depthwise_algorithm(
-        channels_last=channels_last(image),
-        sixteen_bits=image.dtype.itemsize == 2,
+        channels_last=image.channels_last,
+        sixteen_bits=image.dtype.sixteen_bits,
         window=tuple(map(int, weight.shape[2:])),
         dense={*op.attrs.get("stride", (1,)), *op.attrs.get("dilation", (1,))} == {1},
         channels=image.shape[1],
@@ -92,7 +90,7 @@ def _is_untiled(op: Op, kernel: Kernel) -> bool:
     if "gradient" not in kernel.cost.label or not kernel.cost.gemms or op.attrs["groups"] == 1:
         return False
     image, weight = image_and_weight(op)
-    if image.dtype.itemsize != 2 or not channels_last(image):
+    if not (image.dtype.sixteen_bits and image.channels_last):
         return False
     first, second = integer(weight.shape[0]), integer(weight.shape[1])
     alike = first == second * integer(op.attrs["groups"]) and set(op.attrs.get("dilation", (1,))) == {1}
@@ -138,12 +136,13 @@ def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
     plain = replace(
         kernel,
         direction=p.direction,
+        pointwise=p.pointwise,
         cost=replace(cost, gemms=(p.product(),)) if threads is None else cost,
         padded=_padded(kernel, p, threads),
         unusual=bool(p.volume) or any(int(d) > 1 for d in p.dilation),
     )
     implicit = (
-        replace(plain, algorithm=one, pointwise=plain.pointwise and library.channels_last)
+        replace(plain, algorithm=one, pointwise=p.pointwise and library.channels_last)
         for library in every_library()
         for one in library.implicit(p, plain.math, threads)
     )
@@ -155,7 +154,7 @@ def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
 
 def _padded(kernel: Kernel, p: Problem, threads: Algorithm | None) -> Number:
     """Factor by which channels are padded where a kernel loads vectors of them."""
-    if threads is None and p.direction == "data" and not kernel.pointwise and cudnn.few_channels(p, kernel.math):
+    if threads is None and p.direction == "data" and not p.pointwise and cudnn.few_channels(p, kernel.math):
         return p.scattered
     return min(1.0, _MOST_SUMMED / p.gathered) if threads == GROUP_SUMS else filled_up(p)
 
@@ -185,19 +184,11 @@ def _loop(form: Form) -> Chain | None:
     return Chain(links=form.repeats, kernels=kernels, starts=kernels, launches=kernels)
 
 
-def _is_pointwise(op: Op) -> bool:
-    """Whether each output pixel sees one input pixel."""
-    weight = image_and_weight(op)[1]
-    return set(weight.shape[2:]) == {1} and set(op.attrs.get("stride", (1,))) == {1}
-
-
 # The layouts that a convolution's kernels ask for, and the copies that bring tensors into them.
 
 
 _LATER_CORES = frozenset({"bf16"})  # what tensor cores have from Ampere on, but not on Volta and Turing
-_HALF_BYTES = 2
 _LAYOUT_SIDE = 32  # pixels, and channels, of a block that copies to another layout
-_OF_A_VOLUME = 3  # sides
 #: Bytes for each number of a weight that is summed in fp32: set to 0, written by the product (of which the 2 of the
 #: result are counted there), read, and written in 16 bits.
 SUMS_READ, SUMS_WRITTEN = 4, 4 + 2 + 2
@@ -246,12 +237,12 @@ def _rearranged(
     is filled up on the way. Images of fewer than 8 channels are filled up as they are loaded.
     """
     for tensor in tensors:
-        if copied and not channels_last(tensor):
+        if copied and not tensor.channels_last:
             yield tensor, ""
-        elif tensor.dtype.itemsize == _HALF_BYTES:
-            if channels_last(tensor):
+        elif tensor.dtype.sixteen_bits:
+            if tensor.channels_last:
                 channels = integer(tensor.shape[1])
-                if aligned and channels > VECTOR_BYTES // _HALF_BYTES and channels % LEAST_ALIGNED:
+                if aligned and channels > VECTOR_BYTES // tensor.dtype.itemsize and channels % LEAST_ALIGNED:
                     yield tensor, "to even channels"
             elif rows and odd_rows(math.prod(map(integer, tensor.shape[2:]))):
                 yield tensor, "to even rows"
@@ -265,17 +256,14 @@ def _or_filled_up(kernel: Kernel, op: Op, tensor_formats: Collection[str]) -> Ke
     """
     if kernel.algorithm != cudnn.FEW_IN_HALF or not _LATER_CORES & set(tensor_formats):
         return kernel
-    weight = image_and_weight(op)[1]
-    window = [integer(size) for size in weight.shape[2:]]
-    wide = len(window) == _OF_A_VOLUME or max(window) > WIDE
-    copied = sum(integer(t.bytes) for t in op.inputs[:2] if not channels_last(t))
-    sums, cost = integer(weight.numel), kernel.cost
+    copied = sum(integer(t.bytes) for t in op.inputs[:2] if not t.channels_last)
+    sums, cost = integer(image_and_weight(op)[1].numel), kernel.cost
     passed = replace(
         cost,
         read_bytes=integer(cost.read_bytes) + copied + SUMS_READ * sums,
         write_bytes=integer(cost.write_bytes) + copied + SUMS_WRITTEN * sums,
     )
-    algorithm = cudnn.WIDE_WINDOW if wide else cudnn.WEIGHT
+    algorithm = cudnn.WIDE_WINDOW if problem_of(op, cost.label).wide else cudnn.WEIGHT
     filled = replace(kernel, algorithm=algorithm, cost=passed, alternatives=())
     return replace(kernel, alternatives=(*kernel.alternatives, filled))
 
@@ -297,7 +285,7 @@ def gradients_in_either(tensor_formats: Collection[str]) -> bool:
 
 def _by_image(kernel: Kernel, op: Op) -> Kernel:
     """A 1×1 convolution with channels first on the tensor core: a product an image, as no tile spans two images."""
-    if not kernel.pointwise or op.kind != "aten.convolution" or channels_last(op.inputs[0]):
+    if not kernel.pointwise or op.kind != "aten.convolution" or op.inputs[0].channels_last:
         return kernel
     images = integer(op.outputs[0].shape[0])
     gemms = tuple(replace(g, batch=integer(g.batch) * images, m=integer(g.m) // images) for g in kernel.cost.gemms)
@@ -330,8 +318,3 @@ def has_gaps(tensor: TensorSpec) -> bool:
         return False
     steps = zip(tensor.shape, tensor.stride, strict=True)
     return bool(1 + sum((integer(size) - 1) * integer(step) for size, step in steps) > integer(tensor.numel))
-
-
-def channels_last(tensor: TensorSpec) -> bool:
-    """Whether the channels of a pixel are contiguous."""
-    return tensor.stride is not None and tensor.stride[1] == 1

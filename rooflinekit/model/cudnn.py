@@ -21,6 +21,7 @@ from rooflinekit.model.algorithms import (
     PARTS,
     PRODUCT,
     SINGLE,
+    SQUARE,
     WINOGRAD,
     Algorithm,
     ByUnit,
@@ -37,7 +38,6 @@ from rooflinekit.model.algorithms import (
 #: Images, rows and columns of 2×2 results that a block of the fused kernels has: the tile in their names.
 _FUSED_BLOCKS = ((1, 4, 8), (2, 2, 8), (2, 4, 4), (4, 1, 8), (4, 2, 4), (4, 4, 2))
 _FUSED_CHANNELS = 32  # that come out of it
-FUSED_SIDE = 128  # of a product's tile that takes as much: 4·4 products of 32 blocks by 32 channels
 _PRODUCTS = 16  # of a 2×2 block and a 3×3 window; more for larger ones count as more channels
 _FUSED_EDGE, _UNFUSED_EDGE = 2, 4  # of a block of results
 
@@ -131,7 +131,7 @@ def _fused_winograd(p: Problem) -> Form:
     rows, columns = (ceiled(size, _FUSED_EDGE) for size in p.written[1:])
     counts = (ceiled(p.images, i) * ceiled(rows, h) * ceiled(columns, w) for i, h, w in _FUSED_BLOCKS)
     count = p.written[0] * least_of(counts)
-    gemm = Gemm(batch=1, m=FUSED_SIDE * count, n=FUSED_SIDE * ceiled(n, _FUSED_CHANNELS), k=k * products // _PRODUCTS)
+    gemm = Gemm(batch=1, m=SQUARE * count, n=SQUARE * ceiled(n, _FUSED_CHANNELS), k=k * products // _PRODUCTS)
     weight, moved = p.tensors[1], p.itemsize * products * k * n
     return Form(algorithm=FUSED_WINOGRAD, gemm=gemm, moved=moved, alone=weight + moved)
 

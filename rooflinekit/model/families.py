@@ -20,7 +20,7 @@ from rooflinekit.model.algorithms import MIOPEN
 from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.libraries import rated_as
-from rooflinekit.model.machine import Machine, Spread, on_tensor_core
+from rooflinekit.model.machine import RUN_AS_FP32, Machine, Spread, on_tensor_core
 from rooflinekit.model.stated import SPREADS
 
 #: Families that are told apart by format.
@@ -82,7 +82,6 @@ OF_THE_DAY, OF_A_BACKWARD_PASS = (SPREADS[name].value for name in ("day", "backw
 UNMODELLED = {name: SPREADS[name].value for name in ("compiled", "transposed", "sums")}
 
 _FEW_BITS = ("quantized ", "four-bit ")
-_ON_TENSOR_CORES = (Math.FP16, Math.BF16, Math.TF32)  # what runs as fp32 where there is no unit for it
 _FEW = 64  # queries up to which attention has no tile of its own: model.utilization
 _BATCHED = ("aten.bmm", "aten.baddbmm", "aten.addbmm")
 
@@ -102,7 +101,7 @@ def residuals_of(kernel: Kernel, machine: Machine) -> str:
         return by_miopen(machine.device, math)
     if base not in MULTIPLYING:
         return base
-    if math in _ON_TENSOR_CORES and not (kernel.tensor_core and on_tensor_core(machine.device, math)):
+    if math in RUN_AS_FP32 and not (kernel.tensor_core and on_tensor_core(machine.device, math)):
         math = Math.FP32
     return in_format(base, math)
 
@@ -127,7 +126,7 @@ def of_the_step(kernels: Iterable[Kernel], forward: float = OF_THE_DAY) -> float
 
 def stated_family(kernel: Kernel) -> str:
     """The family of a kernel in the format that it is stated in, on whatever machine; fp32 beside the tensor core."""
-    beside, base = not kernel.tensor_core and kernel.math in _ON_TENSOR_CORES, base_of(kernel)
+    beside, base = not kernel.tensor_core and kernel.math in RUN_AS_FP32, base_of(kernel)
     if base == MIOPEN_FAMILY:
         return f"{kernel.math.value} {base}"
     return in_format(base, Math.FP32 if beside else kernel.math)

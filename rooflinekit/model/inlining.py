@@ -277,7 +277,7 @@ class _Inlining:
 
     def _keep_or_store(self, value: str, spec: TensorSpec, expression: Expression) -> None:
         if self._is_stored(value, spec, expression):
-            if spec.dtype.itemsize == 2 and self._is_widened(value, expression.part):
+            if spec.dtype.sixteen_bits and self._is_widened(value, expression.part):
                 self._wide.add(value)
                 spec = replace(spec, dtype=DType.FLOAT32)
             self._store(expression, {value: spec})

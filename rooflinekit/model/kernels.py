@@ -9,7 +9,7 @@ from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
-from rooflinekit.ir.op import DType, Family, Math, Op, Phase, PricedOp, TensorSpec
+from rooflinekit.ir.op import OF_PRODUCTS, DType, Family, Math, Op, Phase, PricedOp, TensorSpec
 from rooflinekit.ir.points import Number, integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.model.algorithms import SCALED_PRODUCTS
@@ -182,10 +182,6 @@ def _across(kernel: Kernel, beyond: Number) -> Kernel:
 #: Exponents for which PyTorch multiplies, or takes a root (aten/src/ATen/native/cuda/PowKernel.cu).
 _BY_PRODUCTS = (0.5, -0.5, 2, 3, -1, -2)
 
-#: Families that multiply.
-_OF_PRODUCTS = (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
-
-
 _MATH_OF = {
     DType.FLOAT64: Math.FP64,
     DType.COMPLEX128: Math.FP64,
@@ -210,7 +206,7 @@ def math_of(op: Op, family: Family, tf32: bool | None) -> Math:
     stored = next((t.dtype for t in op.inputs if t.dtype.is_floating or t.dtype.is_complex), None)
     if op.kind.startswith("serving."):  # whose scales are floating-point numbers beside what is multiplied
         stored = op.inputs[0].dtype
-    if family not in _OF_PRODUCTS:
+    if family not in OF_PRODUCTS:
         return Math.FP64 if stored in (DType.FLOAT64, DType.COMPLEX128) else Math.FP32
     if stored is None:
         stored = op.inputs[0].dtype
@@ -236,7 +232,7 @@ def unaligned_accesses(op: Op) -> int:
 
 def _in_pieces(matrix: TensorSpec) -> int:
     """Number of accesses to the whole matrix in pieces of less than 16 bytes; 0 where rows are aligned."""
-    if matrix.dtype.itemsize != 2 or len(matrix.shape) < 2:
+    if not matrix.dtype.sixteen_bits or len(matrix.shape) < 2:
         return 0
     shape = matrix.shape[-2:]
     stride = (shape[1], 1) if matrix.stride is None else matrix.stride[-2:]

@@ -61,12 +61,9 @@ def with_channels_last(priced: PricedOp) -> PricedOp:
 
 
 def given_to(op: Op) -> tuple[TensorSpec, ...]:
-    """Graph inputs, and weights, that a convolution gets in another layout than its own: it converts them in every
-    step.
-    """
-    if op.kind != "aten.convolution":
-        return tuple(spec for spec in op.inputs[:2] if _is_given(spec) and spec.role is Role.INPUT)
-    return tuple(spec for spec in op.inputs[:2] if _is_given(spec))
+    """Graph inputs, and weights, that a convolution gets in another layout: it converts them in every step."""
+    forward = op.kind == "aten.convolution"
+    return tuple(spec for spec in op.inputs[:2] if _is_given(spec) and (forward or spec.role is Role.INPUT))
 
 
 def with_given_channels_last(priced: PricedOp) -> PricedOp:
@@ -155,7 +152,7 @@ def _is_given(spec: TensorSpec) -> bool:
 def _is_image(spec: TensorSpec) -> bool:
     """Whether it is an image with channels first, of several channels and pixels: else both layouts are one."""
     return (
-        len(spec.shape) == 4 and (spec.stride is None or spec.stride[1] != 1) and bool(spec.shape[1] > 1)
+        len(spec.shape) == 4 and not spec.channels_last and bool(spec.shape[1] > 1)
         and any(bool(size > 1) for size in spec.shape[2:])
     )  # fmt: skip
 

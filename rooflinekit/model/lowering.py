@@ -22,7 +22,7 @@ from rooflinekit.cost.rules.reduction import (
 )
 from rooflinekit.cost.table import aten, price_all
 from rooflinekit.ir.inputs import PRESENT, Release
-from rooflinekit.ir.op import ADDED, EAGER, Basis, DType, Family, Op, PricedOp, TensorSpec
+from rooflinekit.ir.op import ADDED, EAGER, OF_PRODUCTS, Basis, DType, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.loops import Access, Loop, Part, Walk, dims_of, extern, pointwise, walk_of
 
@@ -39,7 +39,7 @@ def parts_of(priced: PricedOp, like: Release | None = None) -> tuple[Part, ...]:
         return ()
     if op.kind == "aten.convolution" and op.attrs.get("bias") is not None:
         return tuple(_convolution(priced))
-    if is_biased_product(op) and not ((like or PRESENT).keeps_half_biases and op.outputs[0].dtype.itemsize == 2):
+    if is_biased_product(op) and not ((like or PRESENT).keeps_half_biases and op.outputs[0].dtype.sixteen_bits):
         return tuple(_biased_product(priced))
     if op.kind == "aten.convolution_backward" and priced.costs[-1].label == BIAS_GRADIENT:
         return tuple(_convolution_backward(priced))
@@ -75,14 +75,13 @@ _LIBRARY = frozenset(
         "grid_sampler_3d_backward"
     )
 )
-_PRODUCTS = (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
 
 
 def _is_extern(priced: PricedOp) -> bool:
     op = priced.op
     if priced.basis is Basis.DEFAULT or not op.kind.startswith("aten.") or not op.outputs or EAGER in op.attrs:
         return True
-    return priced.timed_as in _PRODUCTS or op.kind.removesuffix("_") in _LIBRARY
+    return priced.timed_as in OF_PRODUCTS or op.kind.removesuffix("_") in _LIBRARY
 
 
 def _is_pooled_by_library(op: Op, like: Release | None) -> bool:

@@ -79,8 +79,7 @@ class Rate:
 
 
 #: Formats that PyTorch computes in float32 where the device has no unit for them.
-_EMULATED = {Math.FP16: "fp16", Math.BF16: "bf16", Math.TF32: "tf32"}
-
+RUN_AS_FP32 = (Math.FP16, Math.BF16, Math.TF32)
 
 #: Of memory with error codes among the data, what they take: T4, A10, A40 and L4 have 15, 22.5, 45 and 22.5 GiB left of
 #: 16, 24, 48 and 24. Data that is read as a stream brings its codes along, in the same share.
@@ -227,7 +226,7 @@ class Machine:
             return self._rate(math, vector[math.value], on_tensor_core=False)
         if math in (Math.FP64, Math.FP32) and math.value in vector:
             return self._rate(math, vector[math.value], on_tensor_core=False)
-        if math in _EMULATED and Math.FP32.value in vector:
+        if math in RUN_AS_FP32 and Math.FP32.value in vector:
             reason = f"{self.name} has no {math} matrix units: computed in fp32" if tensor_core else ""
             return replace(self._rate(Math.FP32, vector[Math.FP32.value], on_tensor_core=False), emulated=reason)
         has = ", ".join(sorted({*self.device.matrix_peak, *vector}))

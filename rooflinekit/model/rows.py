@@ -219,7 +219,7 @@ def blocks_of(op: Op, cost: Cost) -> Blocks:
     if not op.inputs or len(op.inputs[0].shape) < 3 or not _over_all(op, cost):
         return NO_BLOCKS
     x = op.inputs[0]
-    if x.stride is not None and integer(x.stride[1]) == 1:
+    if x.channels_last:
         return NO_BLOCKS
     backward, of_groups = op.kind in _ALL_GRADIENTS, op.kind in (GROUP_NORM, GROUP_NORM_GRADIENT)
     if of_groups and backward:

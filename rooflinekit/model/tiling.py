@@ -1,4 +1,4 @@
-"""The tile and the split of k with which a matrix product takes least; what a tile takes is in tile_rates.py.
+"""The tile and the split of k with which a matrix product takes least, and what a tile takes.
 
 Few of all tiles and splits come into question. So every tile is looked at without a split first. With s ≥ 2 blocks for
 the k of a tile it takes no less than
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.model.algorithms import Algorithm
+from rooflinekit.model.algorithms import SQUARE, Algorithm
 from rooflinekit.model.kernel_batch import Columns, Floats, Products
 from rooflinekit.model.machine import Machine, held_s
 from rooflinekit.model.memory_system import combined
@@ -25,7 +25,6 @@ from rooflinekit.model.stated import NUMBERS
 # What a tile of a matrix product takes, by its size and the algorithm that it belongs to.
 
 
-FUSED_SIDE = 128  # of the tile of a fused Winograd: 4·4 products of 32 blocks by 32 channels
 TILES = (
     (256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
     (64, 32), (32, 64), (32, 32), (16, 128), (16, 64), (16, 32),
@@ -177,7 +176,7 @@ def has_tiles(p: Products, tensor_core: bool, machine: Machine) -> NDArray[np.bo
     small = (a < np.minimum(p.m, _GRADIENT_SIDE)) | (b < np.minimum(p.n, _GRADIENT_SIDE))
     by_name = ~(small | (~narrow & (a * b < _GRADIENT_TILE)))
     wide = (a == _WIDE_SIDE) & (b >= _WIDE_LEAST) & (b <= _WIDE_SIDE)
-    square = (a == FUSED_SIDE) & (b == FUSED_SIDE)
+    square = (a == SQUARE) & (b == SQUARE)
     rows, columns = single_tiles(p, tensor_core, machine)
     plain = (rows == 0) | ((a == rows) & (b == columns))
     tiles = {"no thin ones": np.minimum(a, b) >= _LEAST_SIDE, "by name": by_name, "wide": wide, "square": square,
