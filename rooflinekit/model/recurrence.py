@@ -88,9 +88,14 @@ class _Layers:
         return self.projection or self.hidden
 
     @property
+    def stack(self) -> int:
+        """Layers, each direction of one by itself."""
+        return self.layers * self.directions
+
+    @property
     def cells(self) -> Number:
         """Steps of all layers and directions."""
-        return self.steps * self.layers * self.directions
+        return self.steps * self.stack
 
     @property
     def weights(self) -> Number:
@@ -124,7 +129,7 @@ def recurrent_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Ke
         return kernel
     cost, width = kernel.cost, layers.itemsize * layers.steps * layers.batch
     between = width * (layers.layers - 1) * layers.directions * layers.state
-    gates = width * layers.layers * layers.directions * layers.gates * layers.hidden
+    gates = width * layers.stack * layers.gates * layers.hidden
     moved = replace(cost, read_bytes=integer(cost.read_bytes) + between, write_bytes=integer(cost.write_bytes) + gates)
     return replace(kernel, cost=moved)
 
@@ -132,9 +137,7 @@ def recurrent_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Ke
 def _at_once(kernel: Kernel, layers: _Layers) -> Kernel:
     """The chain's arithmetic where no step waits for another: one product a layer and direction."""
     rows = layers.steps * layers.batch
-    gemms = tuple(
-        replace(g, batch=layers.layers * layers.directions, m=rows) for g in _merged(kernel.cost.gemms, layers)
-    )
+    gemms = tuple(replace(gemm, batch=layers.stack, m=rows) for gemm in _merged(kernel.cost.gemms, layers))
     return replace(kernel, name=f"{kernel.name}, all steps at once", cost=replace(kernel.cost, gemms=gemms))
 
 
@@ -155,15 +158,14 @@ def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> 
     # those are read, and the gates' gradients written, read by the product, and kept for the weights'
     cold = gates * (1 if backward or not op.attrs.get("train") else 2)
     warm = 2 * gates + layers.batch * layers.moved
-    times = layers.layers * layers.directions if stays else layers.cells
-    weight_bytes = layers.itemsize * times * layers.weights
+    once = layers.itemsize * layers.stack * layers.weights
+    weight_bytes = once if stays else once * layers.steps
     state_bytes = layers.itemsize * layers.cells * warm
     kept_bytes = layers.itemsize * layers.cells * cold
     recent = state_bytes // 2 + (0 if stays else weight_bytes)
     read = weight_bytes + state_bytes // 2 + kept_bytes // 2
     written = state_bytes - state_bytes // 2 + kept_bytes - kept_bytes // 2
     passing = read + written - recent
-    once = layers.itemsize * layers.layers * layers.directions * layers.weights
     fits = device is not None and read + written <= chain.links * device.last_cache
     cost = replace(kernel.cost, gemms=_merged(kernel.cost.gemms, layers), read_bytes=read, write_bytes=written)
     return replace(
@@ -179,10 +181,9 @@ def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> 
 
 def _chain(layers: _Layers, device: Device | None, *, backward: bool, stays: bool) -> Chain:
     """How the steps of all layers and directions follow each other, and what they are launched by."""
-    stack = layers.layers * layers.directions
     if stays:
-        links = layers.steps * layers.layers
-        return Chain(links=links, kernels=stack, starts=stack, barriers=links, launches=stack)
+        links, kernels = layers.steps * layers.layers, layers.stack
+        return Chain(links=links, kernels=kernels, starts=kernels, barriers=links, launches=kernels)
     if device is not None and device.kind == "cpu":
         calls = layers.cells * _CPU_OPS[layers.mode] * (_CPU_BACKWARD if backward else 1)
         kernels = calls or _KERNELS * layers.cells
@@ -191,15 +192,14 @@ def _chain(layers: _Layers, device: Device | None, *, backward: bool, stays: boo
     if device is not None and not libraries_of(device).side_by_side:
         return Chain(links=layers.cells, kernels=launches, starts=launches, launches=launches)
     links = layers.steps * layers.layers if layers.directions > 1 else layers.steps + layers.layers - 1
-    handovers = layers.cells if stack > 1 else 0
+    handovers = layers.cells if layers.stack > 1 else 0
     return Chain(links=links, kernels=launches, starts=_KERNELS * links, launches=launches + HANDOVER * handovers)
 
 
 def _merged(gemms: tuple[Gemm, ...], layers: _Layers) -> tuple[Gemm, ...]:
     """The products of one layer and direction, batched over all layers and directions, whose states have one size."""
-    stack = layers.layers * layers.directions
-    first = gemms[: len(gemms) // stack]
-    return tuple(replace(gemm, batch=stack * integer(gemm.batch)) for gemm in first)
+    first = gemms[: len(gemms) // layers.stack]
+    return tuple(replace(gemm, batch=layers.stack * integer(gemm.batch)) for gemm in first)
 
 
 _SMALL = {False: {RELU: 384, TANH: 384, LSTM: 192, GRU: 192}, True: {RELU: 256, TANH: 256, LSTM: 128, GRU: 128}}
@@ -218,7 +218,7 @@ def persists(op: Op, device: Device | None) -> bool:
         return False
     if capability >= (6, 0) and bool(layers.hidden <= _SMALL[op.kind in BACKWARD][layers.mode]):
         return True
-    alone = dtype is DType.FLOAT16 and layers.layers == 1 and layers.directions == 1
+    alone = dtype is DType.FLOAT16 and layers.stack == 1
     if not alone or layers.hidden > 1024 or layers.hidden % 128 != 0 or layers.inputs % 128 != 0:
         return False
     assert device is not None
