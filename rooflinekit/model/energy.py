@@ -153,13 +153,11 @@ def _products_j(work: KernelBatch, machine: Machine) -> Floats:
     """Joules of each kernel's products, as model.machine has them: with what idling draws."""
     p, device, values = work.products, machine.device, machine.values
     products = np.zeros(len(p.flop))
-    key = 2 * work.arithmetic[p.kernel] + work.tensor_core[p.kernel]
-    for i in dict.fromkeys(key.tolist()):
-        math, wanted = work.math[i // 2], bool(i % 2)
+    key, units = work.on_units()
+    for i, (math, wanted) in units.items():
         on_tensor_core = machine.matrix_rate(math, tensor_core=wanted).on_tensor_core
         products[key == i] = flop_energy(device, values, math, tensor_core=on_tensor_core)
-    found: Floats = np.bincount(p.kernel, weights=p.flop * products, minlength=len(work)).astype(float)
-    return work.links * found
+    return work.links * work.per_kernel(p.flop * products)
 
 
 def joules(law: PowerLaw, load: Load, x: Any) -> dict[str, Any]:
@@ -290,8 +288,7 @@ def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Ti
         return times, times
     load = Load.of(work, machine, times)
     if held_back(law, machine):
-        plain = np.bincount(work.products.kernel, minlength=len(work)) == 0
-        load = _held(law, load, machine, plain)
+        load = _held(law, load, machine, ~work.multiplies)
         times = replace(times, **load.seconds)
     if not machine.is_limited:
         return times, times

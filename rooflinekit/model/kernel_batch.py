@@ -19,6 +19,19 @@ from rooflinekit.model.kernel import Kernel
 Floats: TypeAlias = NDArray[np.float64]
 T = TypeVar("T")
 
+
+def _numbered(
+    values: Sequence[T], count: int, each: NDArray[np.int64] | None
+) -> tuple[tuple[T, ...], NDArray[np.int64]]:
+    """The distinct values, and the place among them of each of `count` rows.
+
+    Each value is of as many rows, one after the other; `each`: of how many.
+    """
+    places = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    codes = np.array([places[value] for value in values], dtype=np.int64)
+    return tuple(places), np.repeat(codes, count // max(1, len(values)) if each is None else each)
+
+
 _ONCE = ("passes", "warps", "links", "starts", "streamed")  # columns that are 1 where nothing is said
 
 
@@ -72,14 +85,12 @@ class Products(Columns):
         """
         index = np.asarray(kernel, dtype=np.int64)
         several = (algorithm,) if isinstance(algorithm, Algorithm) else algorithm
-        distinct = tuple(dict.fromkeys(several))
-        places = {one: i for i, one in enumerate(distinct)}
-        codes = np.array([places[one] for one in several], dtype=np.int64)
+        distinct, which = _numbered(several, index.size, each)
         values: dict[str, Any] = {"batch": 1, "executed": 1, "padded": 1, **columns}
         return cls(
             kernel=index,
             algorithms=distinct or (PRODUCT,),
-            algorithm=np.repeat(codes, index.size // max(1, len(several)) if each is None else each),
+            algorithm=which,
             **{name: np.broadcast_to(np.asarray(one, dtype=float), index.shape) for name, one in values.items()},
         )
 
@@ -150,6 +161,21 @@ class KernelBatch:
     def __len__(self) -> int:
         return len(self.vector_flop)
 
+    @property
+    def multiplies(self) -> NDArray[np.bool_]:
+        """Whether a kernel has products."""
+        return np.bincount(self.products.kernel, minlength=len(self)) > 0
+
+    def per_kernel(self, values: Floats) -> Floats:
+        """The sum of these numbers of products, for each kernel."""
+        return np.bincount(self.products.kernel, weights=values, minlength=len(self)).astype(float)
+
+    def on_units(self) -> tuple[NDArray[np.int64], dict[int, tuple[Math, bool]]]:
+        """A number of each product, and by it the arithmetic and whether it can use the tensor core."""
+        rows = self.products.kernel
+        keys = 2 * self.arithmetic[rows] + self.tensor_core[rows]
+        return keys, {key: (self.math[key // 2], bool(key % 2)) for key in dict.fromkeys(keys.tolist())}
+
     @classmethod
     def of(
         cls,
@@ -167,9 +193,7 @@ class KernelBatch:
 
         math: one for all kernels, or a sequence, each for as many kernels in a row; `each`: for how many.
         """
-        maths = (math,) if isinstance(math, Math) else tuple(math)
-        distinct = tuple(dict.fromkeys(maths)) or (Math.FP32,)
-        codes = {value: i for i, value in enumerate(distinct)}
+        distinct, arithmetic = _numbered((math,) if isinstance(math, Math) else math, count, each)
         names = [f.name for f in fields(cls)][5:]
         values: dict[str, Any] = {
             name: np.broadcast_to(np.asarray(columns.pop(name, float(name in _ONCE)), dtype=float), (count,))
@@ -178,11 +202,8 @@ class KernelBatch:
         if columns:
             raise TypeError(f"KernelBatch has no column {', '.join(columns)}")
         return cls(
-            math=distinct,
-            arithmetic=np.repeat(
-                np.array([codes[value] for value in maths], dtype=np.int64),
-                count // max(1, len(maths)) if each is None else each,
-            ),
+            math=distinct or (Math.FP32,),
+            arithmetic=arithmetic,
             tensor_core=np.broadcast_to(np.asarray(tensor_core, dtype=bool), (count,)),
             products=Products.none() if products is None else products,
             recent=Recent.of([], []) if recent is None else recent,

@@ -30,7 +30,7 @@ class Times:
 
     ideal_s: Floats  # FLOP at the datasheet's peak
     compute_s: Floats  # FLOP as the kernel gets through them
-    causes_s: Floats  # [causes, kernels]: what each of utilization.CAUSES adds to that
+    causes_s: Floats  # [causes, kernels]: what each of tiling.CAUSES adds to that
     memory_s: Floats  # traffic at the sustained bandwidth
     launch_s: Floats  # start, and the gap before it
     busy_s: Floats  # compute and memory, as far as they hide each other
@@ -51,10 +51,6 @@ def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, ca
     rows, count = work.products.kernel, len(work)
     rates = _product_rates(work, machine)
     vector_peak, vector_rate = _vector_rates(work, machine)
-
-    def per_kernel(values: Floats) -> Floats:
-        return np.bincount(rows, weights=values, minlength=count).astype(float)
-
     memory_s = traffic_s(work, machine)
     alone_s = np.minimum(work.alone / sustained_bandwidth(work, machine), memory_s)
     found = fill(work.products, rates, (memory_s - alone_s)[rows], machine)
@@ -74,24 +70,24 @@ def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, ca
 
     def computed(seconds: Floats) -> Floats:
         """With so many seconds of each product; single accesses are of the threads that do the arithmetic."""
-        return np.maximum(beside(per_kernel(seconds), others_s), in_rows_s) + in_accesses_s
+        return np.maximum(beside(work.per_kernel(seconds), others_s), in_rows_s) + in_accesses_s
 
-    limited_s = per_kernel(at_power_limit_s(work.products, rates, machine))
+    limited_s = work.per_kernel(at_power_limit_s(work.products, rates, machine))
     compute_s = np.maximum(computed(found.compute_s), limited_s)
     ideal_s, causes_s = np.zeros(0), np.zeros((0, 0))
     if explained:
-        ideal_s = beside(per_kernel(work.products.flop / rates.peak), work.vector_flop / vector_peak + special_s)
+        ideal_s = beside(work.per_kernel(work.products.flop / rates.peak), work.vector_flop / vector_peak + special_s)
         ideal_s = np.minimum(ideal_s, compute_s)
         levels_s = [compute_s, *(np.maximum(computed(seconds), ideal_s) for seconds in found.without_s[:causes])]
         causes_s = np.maximum(-np.diff(levels_s, axis=0), 0.0)
-    memory_s = memory_s + per_kernel(found.extra_bytes) / sustained_bandwidth(work, machine)
+    memory_s = memory_s + work.per_kernel(found.extra_bytes) / sustained_bandwidth(work, machine)
     links = work.links
     return Times(
         ideal_s=links * ideal_s if explained else ideal_s,
         compute_s=links * compute_s,
         causes_s=links * causes_s if explained else causes_s,
         memory_s=links * memory_s,
-        launch_s=_starts_s(work, machine) + links * per_kernel(found.extra_start_s),
+        launch_s=_starts_s(work, machine) + links * work.per_kernel(found.extra_start_s),
         busy_s=links * (combined(compute_s, memory_s - alone_s, machine.values["overlap"]) + alone_s),
         alone_s=links * alone_s,
     )
@@ -103,8 +99,7 @@ def _starts_s(work: KernelBatch, machine: Machine) -> Floats:
     At a barrier inside a kernel all SMs wait for each other, which takes as long as a kernel that does nothing else.
     """
     value = machine.values
-    multiplies = np.bincount(work.products.kernel, minlength=len(work)) > 0
-    ramps = np.where(multiplies, np.minimum(work.starts, work.links), 0.0)
+    ramps = np.where(work.multiplies, np.minimum(work.starts, work.links), 0.0)
     cycles = ramps * (value["product_ramp_cycles"] - value["kernel_ramp_cycles"])
     cycles = cycles + work.barriers * value["kernel_ramp_cycles"]
     found: Floats = work.starts * machine.start_s + cycles / machine.clock
@@ -113,12 +108,10 @@ def _starts_s(work: KernelBatch, machine: Machine) -> Floats:
 
 def _product_rates(work: KernelBatch, machine: Machine) -> Rates:
     """What limits each product."""
-    rows = work.products.kernel
-    key = 2 * work.arithmetic[rows] + work.tensor_core[rows]
+    key, units = work.on_units()
     table = np.ones((5, 2 * len(work.math)))
-    for i in dict.fromkeys(key.tolist()):
-        math = work.math[i // 2]
-        rate = machine.matrix_rate(math, tensor_core=bool(i % 2))
+    for i, (math, tensor_core) in units.items():
+        rate = machine.matrix_rate(math, tensor_core=tensor_core)
         single = machine.values["single_tensor_core_share"] if rate.on_tensor_core and math is Math.FP32 else 1.0
         table[:, i] = rate.on_tensor_core, rate.peak, (rate.full or rate.peak) * rate.share, rate.limit, single
     on_tensor_core, peak, issued, limit, single = table[:, key]

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.roofline import Times, choices_of, exposed_share, time_work
 from rooflinekit.model.tiling import CAUSES
 
+_Key = TypeVar("_Key", bound=Hashable)
+
 #: What time goes to, and what a kernel or a step is therefore bound by; see "Regimes" in docs/model.md. A kernel is
 #: never bound by overhead, which is the time in which the device has no kernel to execute.
 Bound = Literal["compute", "memory", "latency", "overhead"]
@@ -44,7 +46,7 @@ class Timing:
     memory_s: float  # its traffic at the sustained bandwidth
     launch_s: float  # its start
     busy_s: float  # arithmetic and traffic, as far as they hide each other
-    causes_s: tuple[float, ...] = ()  # what each of utilization.CAUSES adds to `compute_s`
+    causes_s: tuple[float, ...] = ()  # what each of tiling.CAUSES adds to `compute_s`
     note: str = ""  # what was assumed, such as an emulated format
     alone_s: float = 0.0  # of its traffic, what hides no arithmetic
     overlap: float = math.inf  # exponent of the norm that joins arithmetic and traffic
@@ -260,9 +262,8 @@ class PointKernels:
     def __init__(self, kernels: Sequence[Kernel], points: Points) -> None:
         self._points, self._same, self._of_the_step = points, _Interned(), of_the_step(kernels)
         keys = [self._timing_key(kernel) for kernel in kernels]
-        places = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-        first = {key: kernel for kernel, key in zip(reversed(kernels), reversed(keys), strict=True)}
-        distinct = [first[key] for key in places]
+        first = _first(keys, kernels)
+        places, distinct = {key: i for i, key in enumerate(first)}, list(first.values())
         self.rows = [places[key] for key in keys]  # the distinct kernel of each
         self._counts = np.bincount(np.array(self.rows, dtype=np.int64), minlength=len(distinct)).astype(float)
         self._ready = Timeable(distinct, points.count)
@@ -326,7 +327,7 @@ class PointKernels:
     def _grouped(self, candidates: Sequence[Kernel]) -> list[int]:
         """The shape of each candidate, counted from 0."""
         keys = [self._shape_key(kernel) for kernel in candidates]
-        first = {key: kernel for kernel, key in zip(reversed(candidates), reversed(keys), strict=True)}
+        first = _first(keys, candidates)
         alike: dict[Hashable, list[tuple[Hashable, ...]]] = defaultdict(list)
         for key, kernel in first.items():
             alike[(*_family(kernel), *_outline(kernel.cost))].append(key)
@@ -358,6 +359,14 @@ class PointKernels:
             found = (found ^ np.asarray(values_of(number)).astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
             found ^= found >> np.uint64(29)
         return found
+
+
+def _first(keys: Sequence[_Key], kernels: Sequence[Kernel]) -> dict[_Key, Kernel]:
+    """The first kernel of each key, in their order."""
+    found: dict[_Key, Kernel] = {}
+    for key, kernel in zip(keys, kernels, strict=True):
+        found.setdefault(key, kernel)
+    return found
 
 
 class _Interned:
