@@ -143,14 +143,13 @@ class _Making:
             yield self._fused(i, group)
             return
         part = group.buffers[0].part
-        family = part.priced.timed_as if part.priced.costs else Family.VIEW
         if not (self.layouts.last and is_convolution(part.op)):
-            yield self._library(part.priced, family)
+            yield self._library(part.priced)
             return
         moved = with_channels_last(part.priced)
         for spec in given_to(moved.op):
             yield self._conversion(moved.op, spec, "to channels last")
-        yield self._library(with_given_channels_last(moved), family)
+        yield self._library(with_given_channels_last(moved))
         for buffer in group.buffers:
             for value, spec in buffer.writes.items():
                 if value in self.flow.kept and spec.memory in self.layouts.returned:
@@ -167,12 +166,12 @@ class _Making:
         )  # fmt: skip
         return Issue(op=copy, family=Family.MOVEMENT, kernels=(reusing(kernel, copy, self.traffic),))
 
-    def _library(self, priced: PricedOp, family: Family) -> Issue:
+    def _library(self, priced: PricedOp) -> Issue:
         found = plain_kernels(priced, self.graph.tf32, self.device, self.graph.like)
         plain = [kernel for kernel in found if kernel.cost.label not in _LOWERED]
         if self.autotunes and is_convolution(priced.op):
             plain = list(with_template(priced.op, plain, self.tensor_formats))
-        return issue_of(priced.op, family, plain, self.tensor_formats, self.traffic)
+        return issue_of(priced.op, priced.family, plain, self.tensor_formats, self.traffic)
 
     def _fused(self, i: int, group: Group) -> Issue:
         read, written = self._reads(group), self._writes(group)

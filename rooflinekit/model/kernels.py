@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import OF_PRODUCTS, DType, Family, Math, Op, Phase, PricedOp, TensorSpec
@@ -43,9 +44,8 @@ def issues_of(graph: Graph, tensor_formats: Collection[str] = (), device: Device
         raise missing_size(graph.dims)
     traffic, found = Traffic(), []
     for priced, calls in zip(graph.priced, _calls(graph), strict=True):
-        family = priced.timed_as if priced.costs else Family.VIEW
-        kernels = _of_any_device(priced, family, graph) or _kernels(priced, family, graph.tf32, device, graph.like)
-        found.append(issue_of(priced.op, family, kernels, tensor_formats, traffic, calls))
+        kernels = _of_any_device(priced, graph) or plain_kernels(priced, graph.tf32, device, graph.like)
+        found.append(issue_of(priced.op, priced.family, kernels, tensor_formats, traffic, calls))
     return tuple(found)
 
 
@@ -74,13 +74,14 @@ def issue_of(
     return Issue(op=op, family=family, kernels=tuple(reusing(k, op, traffic) for k in kernels), calls=calls)
 
 
-def _of_any_device(priced: PricedOp, family: Family, graph: Graph) -> tuple[Kernel, ...]:
+def _of_any_device(priced: PricedOp, graph: Graph) -> tuple[Kernel, ...]:
     """The kernels of an op that has the same ones on every device, remembered; none of other ops."""
-    if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(priced.op) or differs_on_a_gpu(priced.op, family):
+    op, family = priced.op, priced.family
+    if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(op) or differs_on_a_gpu(op, family):
         return ()
     known = graph.memo.setdefault("kernels of any device", {})
     if id(priced) not in known:
-        known[id(priced)] = tuple(_kernels(priced, family, graph.tf32, None, graph.like))
+        known[id(priced)] = plain_kernels(priced, graph.tf32, None, graph.like)
     found: tuple[Kernel, ...] = known[id(priced)]
     return found
 
@@ -112,37 +113,17 @@ def plain_kernels(
     priced: PricedOp, tf32: bool | None, device: Device | None = None, like: Release | None = None
 ) -> tuple[Kernel, ...]:
     """The kernels of one op, before layout copies and what earlier kernels left in the cache."""
-    return tuple(_kernels(priced, priced.timed_as, tf32, device, like)) if priced.costs else ()
+    return tuple(_kernels(priced, tf32, device, like)) if priced.costs else ()
 
 
-def _kernels(
-    priced: PricedOp, family: Family, tf32: bool | None, device: Device | None, like: Release | None
-) -> Iterator[Kernel]:
-    op = priced.op
+def _kernels(priced: PricedOp, tf32: bool | None, device: Device | None, like: Release | None) -> Iterator[Kernel]:
+    op, family = priced.op, priced.timed_as
     if family is Family.ATTENTION and backend_of(op, device, like) is WRITTEN_OUT:
         for part in price_all(written_out(op, like)[0]):
-            yield from _kernels(part, part.timed_as, tf32, device, like)
+            yield from plain_kernels(part, tf32, device, like)
         return
-    math = math_of(op, family, tf32)
     for cost in priced.costs:
-        rows = rows_of(op, cost, like)
-        label = f": {cost.label}" if cost.label else ""
-        kernel = Kernel(
-            name=op.name + label,
-            kind=op.kind,
-            family=family,
-            module=op.module,
-            phase=op.phase,
-            math=math,
-            cost=cost,
-            rows=rows,
-            reread_bytes=reread_bytes(op, cost),
-            repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
-            column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
-            blocks=blocks_of(op, cost),
-            accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
-            raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
-        )
+        kernel = _kernel(op, cost, family, tf32, like)
         if family is Family.ATTENTION:
             yield from attention_kernels(kernel, op, device, like)
         elif op.kind == "serving.scaled_mm":
@@ -158,6 +139,27 @@ def _kernels(
             yield from _on_a_gpu(kernel, op)
         else:
             yield kernel
+
+
+def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release | None) -> Kernel:
+    """A kernel as it is on any device, its products by a plain algorithm."""
+    rows = rows_of(op, cost, like)
+    return Kernel(
+        name=f"{op.name}: {cost.label}" if cost.label else op.name,
+        kind=op.kind,
+        family=family,
+        module=op.module,
+        phase=op.phase,
+        math=math_of(op, family, tf32),
+        cost=cost,
+        rows=rows,
+        reread_bytes=reread_bytes(op, cost),
+        repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
+        column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
+        blocks=blocks_of(op, cost),
+        accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
+        raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
+    )
 
 
 def _on_a_gpu(kernel: Kernel, op: Op) -> Iterator[Kernel]:
