@@ -15,7 +15,6 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.estimate import Estimate
-from rooflinekit.model.libraries import capability_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
@@ -107,7 +106,7 @@ class Accounts:
 def workspace_of(device: Device, recipe: Recipe) -> int:
     """Bytes that cuBLAS keeps for the threads of forward and of backward, and Transformer Engine for its products."""
     own = 2 * (_DETERMINISTIC if recipe.deterministic else product_workspace(device))
-    return own + recipe.fused * _FUSED[(capability_of(device) or (0,))[0] >= 9]
+    return own + recipe.fused * _FUSED[device.cuda_generation >= 9]
 
 
 def weight_itemsize(device: Device, recipe: Recipe) -> int:
@@ -119,7 +118,7 @@ def weight_itemsize(device: Device, recipe: Recipe) -> int:
     """
     if not (recipe.fp8 and recipe.eight_bit_weights):
         return recipe.dtype.itemsize
-    return 1 if (capability_of(device) or (0,))[0] in (10, 11) else 2
+    return 1 if device.cuda_generation in (10, 11) else 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,7 +164,7 @@ class Device(Record):
         if per_sm is not None and per_block is not None and per_block > per_sm:
             raise ValueError("shared_memory_per_block: expected no more than shared_memory_per_sm")
         # L1 and shared memory are one array in NVIDIA's GPUs since Volta
-        array = self.l1_capacity_per_sm if (self.cuda_capability or (0,))[0] >= 7 else None
+        array = self.l1_capacity_per_sm if self.cuda_generation >= 7 else None
         if per_sm is not None and array is not None and per_sm > array:
             raise ValueError("shared_memory_per_sm: expected no more than l1_capacity_per_sm, the array that holds it")
         if max(self.l2_capacity, self.last_level_cache or 0) > self.dram.capacity:
@@ -182,6 +182,11 @@ class Device(Record):
         if self.vendor != "NVIDIA" or not major.isdecimal():
             return None
         return int(major), int(minor) if minor.isdecimal() else 0
+
+    @property
+    def cuda_generation(self) -> int:
+        """The first number of CUDA's compute capability; 0 where there is none."""
+        return self.cuda_capability[0] if self.cuda_capability else 0
 
     @property
     def formats(self) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from rooflinekit.ir.op import DType, Family, Math, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
 from rooflinekit.model.kernel import Kernel, passing
-from rooflinekit.model.libraries import capability_of
 from rooflinekit.model.stated import NUMBERS
 
 FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True, sums_in_memory=True)
@@ -140,7 +139,7 @@ def _made_for(algorithm: Algorithm, op: Op, device: Device | None) -> Algorithm:
     if op.kind in GRADIENTS:
         wide = max(_widths(op)) > _IN_REGISTERS
         return EFFICIENT_WIDE if wide and algorithm is EFFICIENT else algorithm
-    later = (capability_of(device) or (0,))[0] == _BLACKWELL
+    later = device is not None and device.cuda_generation == _BLACKWELL
     return CUDNN_BLACKWELL if later and algorithm is CUDNN else algorithm
 
 
@@ -157,7 +156,7 @@ def _computed_again(kernel: Kernel) -> Kernel:
 
 def _rounds_thrice(device: Device | None) -> bool:
     """Whether it has tensor cores of tf32, as from Ampere on."""
-    return (capability_of(device) or (0,))[0] >= _FLASH_FROM
+    return device is not None and device.cuda_generation >= _FLASH_FROM
 
 
 def _by_three_products(kernel: Kernel) -> Kernel:
@@ -193,7 +192,7 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
         return BACKENDS[str(named)]
     if op.kind.startswith("higher_order.flex_attention"):
         return TRITON
-    capability = capability_of(device)
+    capability = device.cuda_capability
     if op.kind == _PAGED:
         return _of_engine(op, device, capability)
     if op.kind.startswith(_BY_NAME) and capability is not None:
@@ -441,7 +440,7 @@ def against(op: Op, name: str, device: Device, like: Release | None = None) -> t
         return (("a CPU", "name a GPU"),)
     if not _may_differ(op):
         return (("a call that one kernel alone takes", "call scaled_dot_product_attention"),)
-    capability = capability_of(device)
+    capability = device.cuda_capability
     if capability is None:
         return () if name == "math" else tuple(_against_on_amd(op, name, device))
     if name in _OF_AMD and name != "triton":
@@ -474,7 +473,7 @@ def _of_width(widths: list[int]) -> str:
 
 def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[str, tuple[Obstacle, ...]]]:
     """Names in BACKENDS of what PyTorch would run before what runs, faster ones first, with all that excludes each."""
-    capability, given = capability_of(device), op.attrs.get("backend")
+    capability, given = device.cuda_capability, op.attrs.get("backend")
     if capability is None or given is not None or not _may_differ(op):
         return
     ran, release = backend_of(op, device, like), like or PRESENT
@@ -512,7 +511,7 @@ def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
             narrow = wide
         return tuple(replace(one, dtype=narrow) if one.dtype == wide else one for one in kept)
 
-    capability = capability_of(device)
+    capability = device.cuda_capability
     if capability is None:
         return None
     dropout = op.attrs.get("dropout_p") if backend == "efficient" else 0.0

@@ -61,8 +61,3 @@ def exists(algorithm: Algorithm, math: Math, device: Device) -> bool:
     if algorithm.instead_of_tensor_cores and on_tensor_core(device, math):
         return False
     return not algorithm.needs_dot_products or math is not Math.FP16 or has_dot_products(device)
-
-
-def capability_of(device: Device | None) -> tuple[int, int] | None:
-    """CUDA's compute capability; None where there is none."""
-    return None if device is None else device.cuda_capability

@@ -281,7 +281,7 @@ def _fma_share(device: Device, peak: float) -> float:
     a warp's multiply-adds in two clocks, so loads and addresses find a free one; for 128 lanes they take the place of
     multiply-adds. From compute capability 10.0 on one instruction does two (PTX ISA, `fma.rn.f32x2`).
     """
-    major = (device.cuda_capability or (0,))[0]
+    major = device.cuda_generation
     if major < _SINGLE_ISSUE:
         return 1.0
     pairs = 2 if major >= _PAIRED else 1

@@ -33,7 +33,7 @@ from rooflinekit.ir.op import DType, Math, Op
 from rooflinekit.ir.points import Number, integer
 from rooflinekit.model.algorithms import PERSISTENT, PRODUCT
 from rooflinekit.model.kernel import Chain, Kernel, Reuse
-from rooflinekit.model.libraries import capability_of, libraries_of
+from rooflinekit.model.libraries import libraries_of
 from rooflinekit.model.stated import NUMBERS
 
 RECURRENT = (*FORWARD, *BACKWARD)
@@ -212,16 +212,16 @@ def persists(op: Op, device: Device | None) -> bool:
     sizes that are multiples of 128 (use_persist_common_heuristics), on GPUs that it is known to be faster on
     (use_persist_device_heuristics). Never for packed sequences and projections.
     """
-    layers, capability = _Layers.of(op), capability_of(device)
-    dtype = op.inputs[0].dtype
-    if capability is None or op.attrs.get("batch_sizes") or layers.projection or dtype is DType.FLOAT64:
+    layers, dtype = _Layers.of(op), op.inputs[0].dtype
+    if device is None or (capability := device.cuda_capability) is None:
+        return False
+    if op.attrs.get("batch_sizes") or layers.projection or dtype is DType.FLOAT64:
         return False
     if capability >= (6, 0) and bool(layers.hidden <= _SMALL[op.kind in BACKWARD][layers.mode]):
         return True
     alone = dtype is DType.FLOAT16 and layers.stack == 1
     if not alone or layers.hidden > 1024 or layers.hidden % 128 != 0 or layers.inputs % 128 != 0:
         return False
-    assert device is not None
     return _is_faster(layers, capability, device.sm_count)
 
 

@@ -195,7 +195,7 @@ def rows_of_tiles(p: Products, a: Floats, machine: Machine) -> Floats:
     not known.
     """
     found: Floats = np.ceil(p.m / a)
-    generation = (machine.device.cuda_capability or (0,))[0]
+    generation = machine.device.cuda_generation
     if generation not in _CLUSTERED:
         return found
     pairs = 2 * np.ceil(p.m / (2 * a))
