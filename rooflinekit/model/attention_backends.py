@@ -53,8 +53,7 @@ BACKENDS = {
     "aiter": AITER, "aotriton": AOTRITON, "ck": CK, "triton": TRITON, "math": WRITTEN_OUT,
 }  # fmt: skip
 
-_CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
-_LATENT = [192, 128]  # of queries and values, which it takes too
+_LATENT = [192, 128]  # numbers of a head of queries and of values, in latent attention
 _CUDNN_DROPOUT = 1 / 16  # of which the rate is a multiple
 _EFFICIENT_STEPS = ((1, 8), (4, 8))  # of heads before Ampere and from it on: in more than 16 bits, and in 16
 _TENSOR_CORES = 7  # the generation that has the first
@@ -291,12 +290,9 @@ def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
     if capability[0] < _FLASH_FROM:
         yield _older(capability)
         return
-    (query, key, _), widths = _tensors(op), _widths(op)
-    if not query.dtype.sixteen_bits:
-        yield _wider(query)
-    narrow = max(widths) <= _CUDNN_WIDTH and not any(width % _CUDNN_STEP for width in widths)
-    if not (narrow or (widths == _LATENT and capability[0] in (_HOPPER, _BLACKWELL))):
-        yield _of_width(widths), f"use heads of a multiple of {_CUDNN_STEP} up to {_CUDNN_WIDTH}"
+    key = _tensors(op)[1]
+    yield from _wider(op)
+    yield from replace(_OF_CUDNN, latent=capability[0] in (_HOPPER, _BLACKWELL)).against(_widths(op))
     dropout = float(op.attrs.get("dropout_p") or 0.0)
     if dropout % _CUDNN_DROPOUT:
         yield f"a dropout of {dropout:g}", "use a multiple of a sixteenth"
@@ -305,8 +301,8 @@ def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Flash:
-    """What the kernels of one version of FlashAttention accept."""
+class _Accepted:
+    """What kernels of attention accept."""
 
     widest: int  # numbers of a head
     step: int = 1  # of which that is a multiple
@@ -315,44 +311,38 @@ class _Flash:
     only: int = 0  # the generation that has them; 0 for all from Ampere on
     dropout: bool = True
 
-    def takes(self, widths: list[int]) -> bool:
-        """Whether it takes heads of queries and values of so many numbers."""
+    def against(self, widths: list[int]) -> Iterator[Obstacle]:
+        """Why they do not take heads of queries and values of so many numbers."""
         alike = max(widths) <= self.widest and (not self.one_width or len(set(widths)) == 1)
-        return not any(width % self.step for width in widths) and (alike or (self.latent and widths == _LATENT))
-
-    @property
-    def wanted(self) -> str:
-        """In words, what it would accept."""
-        words = [f"a multiple of {self.step}"] * (self.step > 1) + ["one width"] * self.one_width
-        return f"use heads of {' and of '.join(words)} up to {self.widest}"
+        if any(width % self.step for width in widths) or not (alike or (self.latent and widths == _LATENT)):
+            words = [f"a multiple of {self.step}"] * (self.step > 1) + ["one width"] * self.one_width
+            yield _of_width(widths), f"use heads of {' and of '.join(words)} up to {self.widest}"
 
 
+_OF_CUDNN = _Accepted(widest=128, step=8, one_width=False)
 #: By PyTorch (sdp_utils.cpp, use_flash_attention) and by packages (of Dao-AILab/flash-attention hopper/flash_api.cpp
 #: and flash_attn/cute/interface.py).
 _VERSIONS = {
-    "flash-1": _Flash(widest=128),
-    "flash": _Flash(widest=256),
-    "flash-3": _Flash(widest=256, step=8, latent=True, only=_HOPPER, dropout=False),
-    "flash-4": _Flash(widest=128, step=8, one_width=False, latent=True, only=_BLACKWELL, dropout=False),
+    "flash-1": _Accepted(widest=128),
+    "flash": _Accepted(widest=256),
+    "flash-3": _Accepted(widest=256, step=8, latent=True, only=_HOPPER, dropout=False),
+    "flash-4": _Accepted(widest=128, step=8, one_width=False, latent=True, only=_BLACKWELL, dropout=False),
 }
 
 
-def _against_flash(op: Op, capability: tuple[int, int], version: _Flash) -> Iterator[Obstacle]:
+def _against_flash(op: Op, capability: tuple[int, int], version: _Accepted) -> Iterator[Obstacle]:
     """Why a version of FlashAttention does not take it."""
     if not version.only and capability[0] < _FLASH_FROM:
         yield _older(capability)
         return
     if version.only not in (0, capability[0]):
-        yield "compute capability {}.{}".format(*capability), f"take a GPU of {version.only}.x"
-    query, widths = _tensors(op)[0], _widths(op)
-    if not query.dtype.sixteen_bits:
-        yield _wider(query)
+        yield _of_capability(capability), f"take a GPU of {version.only}.x"
+    yield from _wider(op)
     if op.attrs.get("attn_bias") is not None:
         yield _MASKED
     if not version.dropout and op.attrs.get("dropout_p"):
         yield _DROPS
-    if not version.takes(widths):
-        yield _of_width(widths), version.wanted
+    yield from version.against(_widths(op))
     query, key, _ = _tensors(op)
     if op.attrs.get("is_causal") and op.kind.startswith(_SCALED) and query.shape[-2] != key.shape[-2]:
         # PyTorch's causal mask begins at the upper left, flash attention's ends lower right
@@ -377,8 +367,7 @@ def _too_wide_to_train(op: Op, capability: tuple[int, int], release: Release) ->
     width, most = max(_widths(op)), 192 if release.has_flash_2 else 64
     again = _AGAIN_FROM if release >= (2, 4) and not op.attrs.get("dropout_p") else _VERSIONS["flash"].widest
     if most < width <= again:
-        where = "compute capability {}.{}".format(*capability)
-        yield f"training with {_of_width(_widths(op))} on {where}", f"use heads of up to {most}"
+        yield f"training with {_of_width(_widths(op))} on {_of_capability(capability)}", f"use heads of up to {most}"
 
 
 def _against_efficient(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
@@ -424,9 +413,8 @@ def _against_on_amd(op: Op, name: str, device: Device) -> Iterator[Obstacle]:
         return
     if not _is_one_of(device, _OF_AMD[name]):
         yield f"{device.compute_capability or device.architecture}", f"take a GPU of {', '.join(_OF_AMD[name])}"
-    query = _tensors(op)[0]
-    if name in ("ck", "aiter") and not query.dtype.sixteen_bits:
-        yield _wider(query)
+    if name in ("ck", "aiter"):
+        yield from _wider(op)
     if name == "aiter" and op.attrs.get("attn_bias") is not None:
         yield _MASKED
 
@@ -453,8 +441,12 @@ def _switched_off(name: str, op: Op) -> list[Obstacle]:
     return [_OFF] if name in _SWITCHED and name not in op.attrs.get("backends", _SWITCHED) else []
 
 
+def _of_capability(capability: tuple[int, int]) -> str:
+    return "compute capability {}.{}".format(*capability)
+
+
 def _older(capability: tuple[int, int], first: int = _FLASH_FROM) -> Obstacle:
-    return "compute capability {}.{}".format(*capability), f"take a GPU of {first}.0 or later"
+    return _of_capability(capability), f"take a GPU of {first}.0 or later"
 
 
 def _without(like: Release | None, first: Release, what: str) -> Iterator[Obstacle]:
@@ -463,8 +455,11 @@ def _without(like: Release | None, first: Release, what: str) -> Iterator[Obstac
         yield f"PyTorch {like}", f"PyTorch {first} brings {what}"
 
 
-def _wider(query: TensorSpec) -> Obstacle:
-    return str(query.dtype), "use bfloat16 or float16"
+def _wider(op: Op) -> Iterator[Obstacle]:
+    """The obstacle of a format that has not 16 bits."""
+    dtype = _tensors(op)[0].dtype
+    if not dtype.sixteen_bits:
+        yield str(dtype), "use bfloat16 or float16"
 
 
 def _of_width(widths: list[int]) -> str:
