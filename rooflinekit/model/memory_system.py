@@ -143,8 +143,7 @@ def _kept(filled: Floats, passing: Floats | float, machine: Machine) -> Floats:
 
 def _again_bytes(work: KernelBatch, machine: Machine) -> Floats:
     """Bytes of rows that their blocks read again and do not find in the L1."""
-    found: Floats = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
-    return found
+    return np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
 
 
 def _missed(work: KernelBatch, machine: Machine) -> Floats:
@@ -159,14 +158,12 @@ def _missed(work: KernelBatch, machine: Machine) -> Floats:
 def _rows_bytes(work: KernelBatch, machine: Machine) -> Floats:
     """Bytes that pass the caches before a block comes back to its row: the rows of all blocks, and as many results."""
     blocks = np.minimum(machine.threads_per_sm / _threads(work, machine), np.ceil(work.rows / machine.sm_count))
-    found: Floats = 2 * blocks * work.row_bytes * machine.sm_count
-    return found
+    return 2 * blocks * work.row_bytes * machine.sm_count
 
 
 def _threads(work: KernelBatch, machine: Machine) -> Floats:
     """Of a block that works on a row."""
-    found: Floats = np.where(work.threads > 0, work.threads, work.warps * machine.warp)
-    return found
+    return np.where(work.threads > 0, work.threads, work.warps * machine.warp)
 
 
 def rows_s(work: KernelBatch, machine: Machine) -> Floats:
