@@ -54,8 +54,9 @@ class _Ops:
         return TensorSpec(name=f"{self.whole.name}: {what}", shape=tuple(shape), dtype=dtype)
 
     def changed(self, kind: str, one: TensorSpec, what: str, dtype: DType | None = None, /, **attrs: Any) -> TensorSpec:
-        """Adds an elementwise op, whose result is contiguous."""
-        return self.run(kind, [one], self.new(what, one.shape, dtype or one.dtype), self=one, dtype=dtype, **attrs)
+        """Adds an elementwise op, whose result is contiguous; a second tensor is its attribute `other`."""
+        inputs = [one, attrs["other"]] if "other" in attrs else [one]
+        return self.run(kind, inputs, self.new(what, one.shape, dtype or one.dtype), self=one, dtype=dtype, **attrs)
 
 
 def _batches(one: TensorSpec, *, turned: bool = False) -> TensorSpec:
@@ -88,15 +89,14 @@ def _forward(op: Op, widens: bool) -> tuple[list[Op], _Kept]:
     key = ops.changed("mul", key, "scaled key")
     weights = _product(ops, _batches(query), _batches(key, turned=True), ops.new("scores", (*outer, rows, keys), wide))
     if bias is not None:
-        scores, weights = weights, ops.new("masked scores", weights.shape, wide)
-        ops.run("add", [scores, bias], weights, self=scores, other=bias)
+        weights = ops.changed("add", weights, "masked scores", other=bias)
     weights = ops.changed("_safe_softmax", weights, "weights", dim=-1)
     applied, dropped = weights, None
     if dropout:
         dropped = ops.new("dropped", weights.shape, wide)
         ops.run("bernoulli_", [dropped], dropped)
         ops.run("div_", [dropped], dropped, self=dropped)
-        applied = ops.run("mul", [weights, dropped], ops.new("weights left", weights.shape, wide), self=weights)
+        applied = ops.changed("mul", weights, "weights left", other=dropped)
     if half:  # of the weights too, which are the second result
         ops.changed("_to_copy", applied, "weights in 16 bits", given[0].dtype)
     out = op.outputs[0]
@@ -154,8 +154,7 @@ def _backward(op: Op, kept: _Kept, widens: bool) -> list[Op]:
     of_weights = ops.new("gradient of the weights", scores, wide)
     _product(ops, _batches(grad), _batches(kept.value, turned=True), of_weights)
     if kept.dropped is not None:
-        left, of_weights = of_weights, ops.new("gradient before dropout", scores, wide)
-        ops.run("mul", [left, kept.dropped], of_weights, self=left, other=kept.dropped)
+        of_weights = ops.changed("mul", of_weights, "gradient before dropout", other=kept.dropped)
     of_scores = ops.new("gradient of the scores", scores, wide)
     ops.run("_softmax_backward_data", [of_weights, kept.weights], of_scores, grad_output=of_weights, dim=-1)
     for one, turned, own, other in ((key, True, kept.key, kept.query), (query, False, kept.query, kept.key)):
