@@ -42,7 +42,7 @@ class ByUnit(Generic[T]):
 #: for each result; `resident`, one matrix kept on the SMs for many steps.
 Shape = Literal["tiles", "queries", "threads", "resident"]
 
-#: Which tiles there are; the rules are in `tiling.has_tiles`.
+#: Which tiles there are; the rules are in `tiling.where_tiled`.
 Tiles = Literal["every", "no thin ones", "by name", "wide", "square", "plain"]
 SQUARE = 128  # side of that of a fused Winograd: 4·4 products of 32 blocks by 32 channels
 
