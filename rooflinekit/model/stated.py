@@ -12,7 +12,7 @@ from dataclasses import dataclass
 CAMPAIGNS_OF = "calibration/campaigns: "  # in the source of a constant, before the GPUs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Constant:
     """A number of the model, with how sure it is and where it comes from."""
 
@@ -28,74 +28,70 @@ class Constant:
         return [gpu for gpu in self.source.partition(CAMPAIGNS_OF)[2].split(", ") if gpu]
 
 
-def _stated(value: float, stderr: float, unit: str, meaning: str, source: str) -> Constant:
-    return Constant(value=value, stderr=stderr, unit=unit, meaning=meaning, source=source)
-
-
 _KERNELBENCH = "KernelBench, half of its problems"
 _LEDGER = "benchmarks/ledger.py DATA --sources"
 
 #: Of kernels.
 NUMBERS: Mapping[str, Constant] = {
-    "simt tile loss": _stated(
+    "simt tile loss": Constant(
         0.5, 0.5, "1", "loss of tiles on the CUDA cores, of `matrix_tile_loss`",
         "fitted by itself it is 8 ± 4 elements, where that is 16",
     ),
-    "fma slots": _stated(
+    "fma slots": Constant(
         0.75, 0.1, "1", "instructions in the loop of a product on the CUDA cores that multiply and add",
         _KERNELBENCH + ": H100 PCIe, 0.70 to 0.80",
     ),
-    "call kernels": _stated(
+    "call kernels": Constant(
         3, 0.3, "1", "kernels of hardly any work in a serving library's call of attention, beside that and the cache's",
         "calls in CUDA graphs take 8.8, 7.2, 5.9 and 4.0 µs longer on A100, H100, B200 and L40S (aiconfigurator): 4.0, "
         "4.4, 3.5 and 2.9 kernels",
     ),
-    "wider energy": _stated(
+    "wider energy": Constant(
         1.39, 0.2, "1", "energy of a TF32 FLOP on the tensor core, of a 16-bit one's; of fp32 its square",
         "an MI100 sustains 40 of its 46 TFLOP/s in fp32 where it has 185 in fp16 (MIOpen's tuning data)",
     ),
-    "norm by numbers": _stated(
+    "norm by numbers": Constant(
         0.5, 0.3, "1", "of a normalization's time on an element, what goes with the number and not with its bytes",
         "vidur's layer norms in fp16 on A100 and A40 take three quarters of what fp32 takes on an element",
     ),
-    "average place": _stated(
+    "average place": Constant(
         4, 0.5, "load", "what a thread of an average pooling takes to find its window, in single loads",
         "1×8 numbers take H100, L40S and RTX A6000 3 to 4 cycles of an SM (KernelBench): 64-bit numbers are divided",
     ),
-    "window sharers": _stated(
+    "window sharers": Constant(
         3, 0.3, "1", "threads of a depthwise convolution, forward with channels last, that share what they fetch",
         "neighbours of a 3×3 window have two of its three columns in common; timm's steps on RTX 3090 and 4090",
     ),
-    "summed channels": _stated(
+    "summed channels": Constant(
         64, 0.5, "1", "channels a group beyond which kernels that sum them one by one take no longer",
         "training steps of timm in channels last (RTX 3090, PyTorch 1.12)",
     ),
-    "template product": _stated(
+    "template product": Constant(
         0.9, 0.1, "1", "rate of a product's Triton template on a tensor core, of the library's kernel", _KERNELBENCH,
     ),
-    "template convolution": _stated(
+    "template convolution": Constant(
         0.5, 0.3, "1", "rate of a convolution's Triton template on a tensor core, of the library's kernel",
         _KERNELBENCH,
     ),
-    "tiled": _stated(
+    "tiled": Constant(
         1.0, 0.5, "1", "what a byte costs beyond another that lies across a tile of inductor's", _KERNELBENCH,
     ),
-    "masked": _stated(
+    "masked": Constant(
         0.75, 0.5, "1", "what a byte of a loop over a concatenation costs beyond another", _KERNELBENCH,
     ),
-    "handover": _stated(
+    "handover": Constant(
         0.4, 0.5, "launch", "of the CPU for each step of chains side by side: an event is recorded and waited for",
         "KernelBench's recurrent layers (benchmarks/networks/recurrence.py)",
     ),
-    "cache edge": _stated(
+    "cache edge": Constant(
         0.15, 0.5, "1", "of a cache's capacity, to either side: the edge beyond which a working set does not stay",
         "sharper where addresses are in one partition (L40S), wider where in two (H100)",
     ),
-    "nccl connections": _stated(
+    "nccl connections": Constant(
         2.5, 0.5, "1", "connections of an NCCL channel that have buffers",
         "the ring's alone from 2.22 on (NCCL_RUNTIME_CONNECT), before it up to three of a tree (NCCL_MAX_TREE_ARITY)",
     ),
-    "page fault": _stated(
+    "page fault": Constant(
         0.25e-6, 0.5, "s", "a CPU's page of a large result that is found anew, beside those of all other threads",
         "0.5 to 1 µs alone, of which threads share what does not hold the lock of the pages",
     ),
@@ -103,25 +99,25 @@ NUMBERS: Mapping[str, Constant] = {
 
 #: What kernels, steps and answers are off together beside what was measured of them: standard deviations of ln.
 SPREADS: Mapping[str, Constant] = {
-    "day": _stated(
+    "day": Constant(
         0.05, 0.3, "1", "all kernels of a step: libraries, drivers and clocks of the day",
         "two collections of the same products on one GPU (docs/accuracy.md)",
     ),
-    "backward pass": _stated(
+    "backward pass": Constant(
         0.08, 0.3, "1", "all kernels of a step with a backward pass: campaigns hold few of its operators",
         "timm's training steps: with it 92 % of half of the families are inside with channels last, 94 first",
     ),
-    "compiled": _stated(0.3, 0.3, "1", "kernels that inductor makes", _KERNELBENCH),
-    "transposed": _stated(0.4, 0.3, "1", "transposed convolutions", _KERNELBENCH),
-    "sums": _stated(
+    "compiled": Constant(0.3, 0.3, "1", "kernels that inductor makes", _KERNELBENCH),
+    "transposed": Constant(0.4, 0.3, "1", "transposed convolutions", _KERNELBENCH),
+    "sums": Constant(
         0.3, 0.3, "1", "sums by few blocks, columns, windows, and products whose rows begin off 16 bytes", _KERNELBENCH,
     ),
-    "decoder training": _stated(
+    "decoder training": Constant(
         0.08, 0.3, "1", "a decoder's training step by a recipe (Megatron-LM, NeMo, LLM Foundry)", _LEDGER,
     ),
-    "per token": _stated(
+    "per token": Constant(
         0.08, 0.3, "1", "a token of an engine that serves (vLLM, TensorRT-LLM, SGLang, DeepSpeed-MII)", _LEDGER,
     ),
-    "first token": _stated(0.15, 0.3, "1", "its first token", _LEDGER),
-    "several GPUs": _stated(0.024, 0.3, "1", "a traced step on several GPUs, beside that on one (gavel)", _LEDGER),
+    "first token": Constant(0.15, 0.3, "1", "its first token", _LEDGER),
+    "several GPUs": Constant(0.024, 0.3, "1", "a traced step on several GPUs, beside that on one (gavel)", _LEDGER),
 }  # fmt: skip
