@@ -1,4 +1,17 @@
-"""The tile and the split of k with which a matrix product takes least, and what a tile takes.
+"""How much of the peak a matrix product gets: tiles, waves, split-K.
+
+An output [m, n] is cut into tiles of a×b, each the work of one block; the SMs take them in waves. A tile runs at
+
+    rate(tile) = peak/SMs · share / (1 + tile_loss·(1/a + 1/b))
+
+because an SM loads a + b numbers for a·b multiply-adds, and takes prologue more steps in k than the product asks for,
+to fill the pipeline and to write the tile. One step in k takes latency_cycles at least, however small the tile. Where
+tiles are few, s blocks share the k of a tile (split-K), which costs a pass over s·m·n partial sums in fp32 and a second
+kernel. The library's choice among tiles and splits is taken as the fastest.
+
+What it takes beyond its FLOP at the peak has causes, which are taken away one after the other (CAUSES): the board's
+power; SMs without a tile in the last wave; what tiles compute beyond the edge of the output. What is left is how far
+busy units are from their peak.
 
 Few of all tiles and splits come into question. So every tile is looked at without a split first. With s ≥ 2 blocks for
 the k of a tile it takes no less than
