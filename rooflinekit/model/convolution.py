@@ -18,7 +18,6 @@ from rooflinekit.model.algorithms import (
     PRODUCT,
     VECTOR_BYTES,
     Algorithm,
-    Direction,
     Form,
     Problem,
     ceiled,
@@ -102,7 +101,6 @@ def problem_of(op: Op, label: str = "") -> Problem:
     image, weight = image_and_weight(op)
     result = op.inputs[0] if op.kind == BACKWARD else op.outputs[0]
     transposed = bool(op.attrs.get("transposed"))
-    directions: dict[str, Direction] = {"": "data" if transposed else "forward", "weight gradient": "weight"}
     if transposed:
         image, result = result, image
     sides = len(image.shape) - 2
@@ -113,7 +111,7 @@ def problem_of(op: Op, label: str = "") -> Problem:
 
     groups = integer(op.attrs["groups"])
     return Problem(
-        direction=directions.get(label, "forward" if transposed else "data"),
+        direction="weight" if label == "weight gradient" else "data" if transposed != bool(label) else "forward",
         images=integer(image.shape[0]),
         groups=groups,
         inner=integer(image.shape[1]) // groups,
@@ -199,7 +197,7 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], tensor_formats: Collec
     """The kernels of a convolution, with the copies that they ask for.
 
     PyTorch makes the image contiguous in its layout (aten/src/ATen/native/Convolution.cpp); the tensor core's kernels
-    take channels last, but for windows of one pixel as far as docs/model.md says ("Layouts", "What is no multiple").
+    take channels last, but for windows of one pixel as far as docs/model.md says ("Layouts").
     """
     pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
     either = gradients_in_either(tensor_formats)

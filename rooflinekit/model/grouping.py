@@ -115,9 +115,8 @@ class _Fusing:
 
     def run(self) -> list[Group]:
         """Fuses until nothing changes, then puts the groups in order."""
-        fused = True
-        while fused:
-            fused = sum(self._fuse(*pair) for pair in self._pairs()) > 0
+        while sum(self._fuse(*pair) for pair in self._pairs()):
+            pass
         return self._ordered()
 
     def _pairs(self) -> list[tuple[int, int]]:

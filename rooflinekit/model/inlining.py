@@ -286,7 +286,7 @@ class _Inlining:
 
     def _is_stored(self, value: str, spec: TensorSpec, expression: Expression) -> bool:
         users, reads = self._flow.users[value], len(expression.reads)
-        if value in self._flow.kept or any(_wants_memory(value, user, expression.part) for user in users):
+        if self._is_wanted(value, expression.part):
             return True
         if reads > MOST_ACCUMULATED_READS or expression.operations > MOST_ACCUMULATED_OPERATIONS:
             return True
@@ -300,10 +300,15 @@ class _Inlining:
 
     def _is_widened(self, value: str, producer: Part) -> bool:
         """Whether one op alone takes it, in fp32 and more than once: then its conversion to fp32 is what is stored."""
-        if value in self._flow.kept or any(_wants_memory(value, user, producer) for user in self._flow.users[value]):
-            return False
         ops = {id(user.part.op): user.part.op for user in self._flow.users[value]}
-        return len(ops) == 1 and all(map(takes_twice, ops.values()))
+        return len(ops) == 1 and all(map(takes_twice, ops.values())) and not self._is_wanted(value, producer)
+
+    def _is_wanted(self, value: str, producer: Part) -> bool:
+        """Whether the caller gets it, or a reader can take it from memory only."""
+        users = self._flow.users[value]
+        return value in self._flow.kept or any(
+            user.part.place != producer.place or _gathers(value, user) for user in users
+        )
 
     def _expression(
         self, step: Step, accesses: Iterable[tuple[str, Access]] | None = None, *, counted: bool = True
@@ -377,11 +382,6 @@ class _Inlining:
         )
 
 
-def _wants_memory(value: str, user: Step, producer: Part) -> bool:
-    """Whether a reader can take a value from memory only."""
-    return user.part.place != producer.place or _gathers(value, user)
-
-
 def _gathers(value: str, user: Step) -> bool:
     """Whether a reader goes through a value in an order of its own, as libraries do."""
     library = user.part.loop in (Loop.EXTERN, Loop.LIST)
@@ -395,7 +395,7 @@ def _gathers(value: str, user: Step) -> bool:
 # - where all readers are pointwise, and an input at least has to be copied anyway: what a library or the caller has put
 #   into memory, or what is not in memory yet;
 # - whoever reads it, where all inputs have to be copied, and none hangs on a reduction.
-# Like any other pointwise loop it then goes into its readers or is stored (inlining.py). Else each input is put to its
+# Like any other pointwise loop it then goes into its readers or is stored. Else each input is put to its
 # place in the result: by the loop or the product that computes it, or by a copy. So it is from 2.12 on as well where an
 # input has other pointwise readers.
 

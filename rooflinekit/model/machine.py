@@ -222,9 +222,8 @@ class Machine:
         if tensor_core and peak is not None:
             return self._rate(math, peak, on_tensor_core=True)
         vector = self.device.vector_peak
-        if math is Math.FP16 and has_dot_products(self.device):
-            return self._rate(math, vector[math.value], on_tensor_core=False)
-        if math in (Math.FP64, Math.FP32) and math.value in vector:
+        multiplies = math in (Math.FP64, Math.FP32) or (math is Math.FP16 and has_dot_products(self.device))
+        if multiplies and math.value in vector:
             return self._rate(math, vector[math.value], on_tensor_core=False)
         if math in RUN_AS_FP32 and Math.FP32.value in vector:
             reason = f"{self.name} has no {math} matrix units: computed in fp32" if tensor_core else ""
@@ -304,7 +303,7 @@ def has_dot_products(device: Device) -> bool:
 
 # The clock that a board's power sustains: P watts sustain P / energy FLOP/s, however many units there are. The energy
 # of a FLOP falls with the process node, and on the tensor core with the multiply-adds that an SM does in a clock
-# (docs/model.md, "Power"). Bursts that are shorter than the board's thermal time constant (seconds) may escape it.
+# (docs/model.md, "Power and clocks"). Bursts shorter than the board's thermal time constant (seconds) may escape it.
 
 
 #: Formats of a tensor core that halve 16 bits, and how often: by each halving a FLOP takes `eight_bit_energy` of the

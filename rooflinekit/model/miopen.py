@@ -200,7 +200,7 @@ def _by_products(p: Problem) -> Iterator[Form]:
 def _untuned(p: Problem, pixels: Number, images: Number = 1) -> bool:
     """Whether rocBLAS has no tuned kernel for an image's gradient in bf16, of so many pixels and images in a call.
 
-    The edges are MI50's (docs/model.md, "What rocBLAS has not tuned").
+    The edges are MI50's (docs/model.md, "Products that rocBLAS has not tuned").
     """
     channels = p.inner * p.taps
     wide = pixels > _TUNED_PIXELS and channels <= _TUNED_RATIO * pixels

@@ -232,7 +232,7 @@ _SMS = 98  # from which on Ampere and later keep the weights
 def _is_faster(layers: _Layers, capability: tuple[int, int], sm_count: int) -> bool:
     b, t = layers.batch, layers.steps
     if capability == (7, 0):
-        even = b == 8 or (b % 16 == 0 and not any(b == slow for slow in _EVERY_SIXTEENTH_BUT))
+        even = b == 8 or (b % 16 == 0 and b not in _EVERY_SIXTEENTH_BUT)
         return bool(even and ((t >= 40 and b <= 128) or (t >= 20 and b <= 96) or (t >= 10 and b <= 32)))
     if capability < (8, 0) or capability == (8, 6) or sm_count < _SMS or layers.mode == GRU:
         return False

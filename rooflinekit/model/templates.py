@@ -16,6 +16,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Math, Op
 from rooflinekit.ir.points import integer
 from rooflinekit.model import cudnn
+from rooflinekit.model.algorithms import ceiled
 from rooflinekit.model.grouping import Group
 from rooflinekit.model.inlining import Dataflow
 from rooflinekit.model.kernel import Issue, Kernel
@@ -96,7 +97,7 @@ def with_template(op: Op, kernels: Sequence[Kernel], tensor_formats: Collection[
     plain = op.kind == "aten.convolution" and not op.attrs.get("transposed") and op.attrs["groups"] == 1
     plain = plain and set(op.attrs.get("dilation", (1,))) == {1} and len(op.inputs[1].shape) == 4
     inner = integer(op.inputs[1].shape[1])
-    filled = -(-inner // _STEP) * _STEP / inner
+    filled = ceiled(inner, _STEP) * _STEP / inner
     for kernel in kernels:
         if plain and kernel.cost.gemms and kernel.math in tensor_formats:
             template = replace(kernel, algorithm=TEMPLATE, padded=filled / _CONVOLUTION, alternatives=())
