@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Self, TypeAlias, TypeVar
@@ -214,85 +214,92 @@ class KernelBatch:
 # Kernels, one record each → the columns that the time model works on.
 
 
-#: Columns that are numbers of a kernel as it has them.
-TOLD = {
-    name: attrgetter(place)
-    for name, place in {
-        "rows": "rows.count", "passes": "rows.passes", "row_bytes": "rows.held_bytes", "threads": "rows.threads",
-        "warps": "rows.warps",
-        "reread_bytes": "reread_bytes", "repeated_bytes": "repeats.bytes", "repeated_span": "repeats.span",
-        "column": "column", "blocks": "blocks.count", "loads": "blocks.loads",
-        "block_bytes": "blocks.bytes", "accesses": "accesses", "alone": "alone", "streamed": "streamed",
-    }.items()
+#: Columns that say something of a whole kernel, beside its traffic and its arithmetic outside products.
+TOLD: Mapping[str, Callable[[Kernel], Number]] = {
+    **{
+        name: attrgetter(place)
+        for name, place in {
+            "rows": "rows.count", "passes": "rows.passes", "row_bytes": "rows.held_bytes", "threads": "rows.threads",
+            "warps": "rows.warps",
+            "reread_bytes": "reread_bytes", "repeated_bytes": "repeats.bytes", "repeated_span": "repeats.span",
+            "column": "column", "blocks": "blocks.count", "loads": "blocks.loads",
+            "block_bytes": "blocks.bytes", "accesses": "accesses", "alone": "alone", "streamed": "streamed",
+        }.items()
+    },
+    "columns": lambda kernel: kernel.rows.length * kernel.rows.worked,
+    "powers": lambda kernel: kernel.cost.special_flop if kernel.raises else 0,
+    "links": lambda kernel: kernel.chain.links if kernel.chain else 1,
+    "starts": lambda kernel: kernel.chain.starts if kernel.chain else 1,
+    "barriers": lambda kernel: kernel.chain.barriers if kernel.chain else 0,
+    # between the calls of a convolution's loop over images
+    "waits": lambda kernel: kernel.chain.links - 1 if kernel.chain and kernel.family is Family.CONVOLUTION else 0,
 }  # fmt: skip
 
 
 def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> KernelBatch:
     """The kernels as columns, in their order, each at so many points (of all, or of each kernel) one after another."""
     counts = np.full(len(kernels), points) if isinstance(points, int) else np.asarray(points, dtype=np.int64)
-    ends = np.cumsum(counts)
+    at = _Rows(counts, single=points == 1)
+    links = [TOLD["links"](kernel) for kernel in kernels]
     everywhere = range(len(kernels))
-    found = [(i, gemm) for i, kernel in enumerate(kernels) for gemm in kernel.cost.gemms]
-    costs = [kernel.cost for kernel in kernels]
+
+    def of_a_link(numbers: Iterable[Number], places: Sequence[int] = everywhere) -> Floats:
+        return at.flat(numbers, places) / at.flat((links[i] for i in places), places)
+
+    products = [(i, gemm) for i, kernel in enumerate(kernels) for gemm in kernel.cost.gemms]
     recent = [(i, part) for i, kernel in enumerate(kernels) for part in kernel.recent]
-
-    def flat(numbers: Iterable[Number], places: Sequence[int] = everywhere) -> Floats:
-        if points == 1:
-            return np.array([n.values[0] if type(n) is Column else n for n in numbers], dtype=float)
-        given, own = list(numbers), counts[list(places)]
-        plain = np.array([0.0 if isinstance(n, Column) else float(n) for n in given])
-        found: Floats = np.repeat(plain, own)
-        for number, end, count in zip(given, np.cumsum(own), own, strict=True):
-            if isinstance(number, Column):
-                found[end - count : end] = number.values
-        return found
-
-    chains = [kernel.chain for kernel in kernels]
-    links = [1 if chain is None else chain.links for chain in chains]
-
-    def of_a_link(numbers: Iterable[Number], places: Sequence[int]) -> Floats:
-        return flat(numbers, places) / flat((links[i] for i in places), places)
-
-    def rows_of(places: Sequence[int]) -> NDArray[np.int64]:
-        if points == 1 or not places:
-            return np.array(places, dtype=np.int64)
-        return np.concatenate([np.arange(ends[i] - counts[i], ends[i]) for i in places])
-
-    multiply, find = [i for i, _ in found], [i for i, _ in recent]
+    multiply, find = [i for i, _ in products], [i for i, _ in recent]
     return KernelBatch.of(
         int(counts.sum()),
         math=[kernel.math for kernel in kernels],
         tensor_core=np.repeat([kernel.tensor_core for kernel in kernels], counts),
         each=counts,
         products=Products.of(
-            rows_of(multiply),
-            batch=of_a_link((gemm.batch for _, gemm in found), multiply),
-            **{name: flat((getattr(gemm, name) for _, gemm in found), multiply) for name in "mnk"},
-            executed=flat((_executed(gemm) for _, gemm in found), multiply),
-            padded=flat((kernels[i].padded for i in multiply), multiply),
+            at.rows(multiply),
+            batch=of_a_link((gemm.batch for _, gemm in products), multiply),
+            **{name: at.flat((getattr(gemm, name) for _, gemm in products), multiply) for name in "mnk"},
+            executed=at.flat((_executed(gemm) for _, gemm in products), multiply),
+            padded=at.flat((kernels[i].padded for i in multiply), multiply),
             algorithm=[kernels[i].algorithm for i in multiply],
             each=counts[multiply],
         ),
         recent=Recent.of(
-            rows_of(find),
-            flat((r.bytes for _, r in recent), find),
-            flat((r.distance for _, r in recent), find),
+            at.rows(find),
+            at.flat((r.bytes for _, r in recent), find),
+            at.flat((r.distance for _, r in recent), find),
             np.repeat(np.array([r.cyclic for _, r in recent], dtype=bool), counts[find]),
         ),
         **{
-            name: of_a_link((getattr(cost, name) for cost in costs), everywhere)
+            name: of_a_link(getattr(kernel.cost, name) for kernel in kernels)
             for name in ("vector_flop", "special_flop", "read_bytes", "write_bytes")
         },
-        powers=flat(kernel.cost.special_flop if kernel.raises else 0 for kernel in kernels),
-        links=flat(links),
-        starts=flat(1 if chain is None else chain.starts for chain in chains),
-        barriers=flat(0 if chain is None else chain.barriers for chain in chains),
-        columns=flat(kernel.rows.length * kernel.rows.worked for kernel in kernels),
-        **{name: flat(map(told, kernels)) for name, told in TOLD.items()},
-        waits=flat(  # between the calls of a convolution's loop over images
-            kernel.chain.links - 1 if kernel.chain and kernel.family is Family.CONVOLUTION else 0 for kernel in kernels
-        ),
+        **{name: at.flat(map(told, kernels), everywhere) for name, told in TOLD.items()},
     )
+
+
+class _Rows:
+    """Which rows of the columns are whose, where each kernel has as many as it has points."""
+
+    def __init__(self, counts: NDArray[np.int64], *, single: bool) -> None:
+        self._counts, self._ends, self._single = counts, np.cumsum(counts), single
+
+    def rows(self, places: Sequence[int]) -> NDArray[np.int64]:
+        """The rows of kernels, by their places."""
+        if self._single or not places:
+            return np.array(places, dtype=np.int64)
+        return np.concatenate([np.arange(self._ends[i] - self._counts[i], self._ends[i]) for i in places])
+
+    def flat(self, numbers: Iterable[Number], places: Sequence[int]) -> Floats:
+        """A number for each of these kernels, at all points of it."""
+        if self._single:
+            return np.array([n.values[0] if type(n) is Column else n for n in numbers], dtype=float)
+        given, own = list(numbers), self._counts[list(places)]
+        plain = np.array([0.0 if isinstance(n, Column) else float(n) for n in given])
+        found: Floats = np.repeat(plain, own)
+        for number, end, count in zip(given, np.cumsum(own), own, strict=True):
+            if isinstance(number, Column):
+                found[end - count : end] = number.values
+        return found
 
 
 def _executed(gemm: Gemm) -> Number:

@@ -312,10 +312,8 @@ class PointKernels:
         same = self._same
         return (
             self._shape_key(kernel), kernel.math, kernel.family, kernel.algorithm, kernel.pointwise, kernel.direction,
-            same(kernel.padded), kernel.raises, same(kernel.rows.length), kernel.rows.worked,
-            *(same(told(kernel)) for told in TOLD.values()),
+            same(kernel.padded), *(same(told(kernel)) for told in TOLD.values()),
             *((same(part.bytes), same(part.distance)) for part in kernel.recent),
-            *(() if (chain := kernel.chain) is None else map(same, (chain.links, chain.starts, chain.barriers))),
             *map(self._timing_key, kernel.alternatives),
         )  # fmt: skip
 
