@@ -99,7 +99,6 @@ class CollectiveTiming:
     collective: str
     algorithm: str  # "ring", "tree", "nvls", "direct", "hierarchical"; "none" for one device
     size_bytes: float
-    ranks: int
     route: Route
     start_s: float = 0.0  # of the kernel or the call
     latency_s: float = 0.0  # of the steps that an empty message takes
@@ -108,6 +107,11 @@ class CollectiveTiming:
     copy_s: float = 0.0  # of a rank's own part, from buffer to buffer
     wire_bytes: float = 0.0  # that a device sends over the slowest link
     spread: float = 0.0  # standard deviation of ln(measured / predicted)
+
+    @property
+    def ranks(self) -> int:
+        """Devices that take part."""
+        return self.route.ranks
 
     @property
     def total_s(self) -> float:
@@ -152,7 +156,7 @@ def time_collective(
     if collective == "send-recv" and route.ranks > 2:
         raise InputError(f"send-recv is between 2 devices; got {route.ranks}")
     if route.ranks == 1:
-        return CollectiveTiming(collective=collective, algorithm="none", size_bytes=size_bytes, ranks=1, route=route)
+        return CollectiveTiming(collective=collective, algorithm="none", size_bytes=size_bytes, route=route)
     ways = algorithms_of(collective, route, sums_in_switch=sums_in_switch)
     if algorithm is not None and algorithm not in (*ways, "hierarchical"):
         raise InputError(f"{collective}: expected algorithm {', '.join(ways)} here; got {algorithm!r}")
@@ -243,7 +247,7 @@ def _hierarchical(collective: str, size: float, route: Route, constants: LinkCon
     names = ("start_s", "latency_s", "transfer_s", "pipeline_s", "copy_s")
     sums = {name: sum(getattr(part, name) for part in parts) for name in names}
     return CollectiveTiming(
-        collective=collective, algorithm="hierarchical", size_bytes=size, ranks=route.ranks, route=route,
+        collective=collective, algorithm="hierarchical", size_bytes=size, route=route,
         wire_bytes=parts[1].wire_bytes, spread=max(part.spread for part in parts), **sums,
     )  # fmt: skip
 
@@ -273,7 +277,6 @@ def _timing(
         collective=collective,
         algorithm=algorithm,
         size_bytes=size,
-        ranks=route.ranks,
         route=route,
         start_s=max(constants.device("start", device) for device in route.devices),
         latency_s=latency_s,
@@ -301,7 +304,7 @@ def time_copy(
     else:
         rate = constants.rate(link)
     return CollectiveTiming(
-        collective="send-recv", algorithm="copy", size_bytes=size_bytes, ranks=route.ranks, route=route,
+        collective="send-recv", algorithm="copy", size_bytes=size_bytes, route=route,
         start_s=max(constants.device("start", device) for device in route.devices),
         transfer_s=size_bytes / rate, wire_bytes=size_bytes, spread=constants.spread(link).whole,
     )  # fmt: skip

@@ -33,9 +33,7 @@ def layer(forward: float = 4.0, backward: float = 8.0, *, gather: float = 0.0, r
 
     def sent(what: str, seconds: float) -> tuple[CollectiveTiming, ...]:
         route = route_of(CLUSTER, members_of(CLUSTER), 2)
-        time = CollectiveTiming(
-            collective=what, algorithm="ring", size_bytes=1.0, ranks=2, transfer_s=seconds, route=route
-        )
+        time = CollectiveTiming(collective=what, algorithm="ring", size_bytes=1.0, transfer_s=seconds, route=route)
         return (time,) if seconds else ()
 
     items = [[Work(what="layer", block_s=seconds)] for seconds in (forward, backward)]

@@ -24,7 +24,7 @@ def sent(key: str, seconds: float, *, blocking: bool = False) -> Transmission:
     cluster = rk.load_cluster("dgx-a100")
     # As many wire bytes as nothing, and no channel of a GPU's: kernels beside it are not slowed but by its SMs
     time = CollectiveTiming(
-        collective="all-reduce", algorithm="ring", size_bytes=1.0, ranks=2, transfer_s=seconds,
+        collective="all-reduce", algorithm="ring", size_bytes=1.0, transfer_s=seconds,
         route=route_of(cluster, members_of(cluster), 2),
     )  # fmt: skip
     return Transmission(key=key, timing=time, blocking=blocking)
