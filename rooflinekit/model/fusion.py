@@ -3,8 +3,8 @@
 Ops become loop nests (lowering.py), those that are not stored are written into their readers (inlining.py), and what
 goes through the same elements runs as one kernel (grouping.py). Products, convolutions and attention stay with their
 libraries: in the default mode inductor fuses nothing into them. Attention that is written out is one of these
-(attention_patterns.py). A fused kernel reads each value from outside once and
-writes each of its values once that is read outside.
+(attention_patterns.py). A fused kernel reads each value from outside once and writes each of its values once that is
+read outside.
 
 Simplified: the backward phase computes again only what costs no memory (inlining.py), not all that AOTAutograd's
 partitioner would; a whole step, optimizer included, is compiled; nothing is padded; weights are not folded
@@ -32,15 +32,7 @@ from rooflinekit.model.grouping import Group, groups_of, whole_up_to
 from rooflinekit.model.inlining import Buffer, Dataflow, Read, buffers_of
 from rooflinekit.model.kernel import Issue, Kernel, Traffic
 from rooflinekit.model.kernels import issue_of, plain_kernels, reusing
-from rooflinekit.model.layout import (
-    NO_LAYOUTS,
-    Layouts,
-    converts_to_channels_last,
-    given_to,
-    streamed_share,
-    with_channels_last,
-    with_given_channels_last,
-)  # fmt: skip
+from rooflinekit.model.layout import NO_LAYOUTS, Layouts, converts_to_channels_last, streamed_share, with_channels_last
 from rooflinekit.model.loops import LABEL, Loop, Walk
 from rooflinekit.model.lowering import BIAS, BIAS_GRADIENT
 from rooflinekit.model.recurrence import RECURRENT
@@ -146,10 +138,10 @@ class _Making:
         if not (self.layouts.last and is_convolution(part.op)):
             yield self._library(part.priced)
             return
-        moved = with_channels_last(part.priced)
-        for spec in given_to(moved.op):
+        moved, given = with_channels_last(part.priced)
+        for spec in given:
             yield self._conversion(moved.op, spec, "to channels last")
-        yield self._library(with_given_channels_last(moved))
+        yield self._library(moved)
         for buffer in group.buffers:
             for value, spec in buffer.writes.items():
                 if value in self.flow.kept and spec.memory in self.layouts.returned:

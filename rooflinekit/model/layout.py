@@ -53,24 +53,13 @@ def _nodes(graph: Graph) -> int:
     return given + sum(_NODES_OF_AN_OP if written else 1 for written in out)
 
 
-def with_channels_last(priced: PricedOp) -> PricedOp:
-    """The op with its images channels last, but for those that the graph is given."""
-    op = priced.op
-    moved = replace(op, inputs=tuple(map(_channels_last, op.inputs)), outputs=tuple(map(_channels_last, op.outputs)))
-    return replace(priced, op=moved)
-
-
-def given_to(op: Op) -> tuple[TensorSpec, ...]:
-    """Graph inputs, and weights, that a convolution gets in another layout: it converts them in every step."""
-    forward = op.kind == "aten.convolution"
-    return tuple(spec for spec in op.inputs[:2] if _is_given(spec) and (forward or spec.role is Role.INPUT))
-
-
-def with_given_channels_last(priced: PricedOp) -> PricedOp:
-    """The op with the tensors of `given_to` converted."""
-    given = given_to(priced.op)
-    inputs = tuple(_turned(spec) if spec in given else spec for spec in priced.op.inputs)
-    return replace(priced, op=replace(priced.op, inputs=inputs))
+def with_channels_last(priced: PricedOp) -> tuple[PricedOp, tuple[TensorSpec, ...]]:
+    """A convolution with its images channels last; and the graph inputs and weights that it converts in every step."""
+    op, forward = priced.op, priced.op.kind == "aten.convolution"
+    inputs, outputs = (tuple(map(_channels_last, tensors)) for tensors in (op.inputs, op.outputs))
+    given = tuple(spec for spec in inputs[:2] if _is_given(spec) and (forward or spec.role is Role.INPUT))
+    inputs = tuple(_turned(spec) if spec in given else spec for spec in inputs)
+    return replace(priced, op=replace(op, inputs=inputs, outputs=outputs)), given
 
 
 _LAST = (0, 2, 3, 1)  # dimensions of an image with channels last, the last one the fastest in memory
