@@ -389,7 +389,7 @@ def _against(name: str, op: Op, capability: tuple[int, int], like: Release | Non
     """Why a kernel for CUDA does not take it. inductor's Triton wants Volta, and has no dropout."""
     if name == "triton" and capability[0] < _TRITON_FROM:
         yield _older(capability, _TRITON_FROM)
-    if name in _FIRST and not (name == "cudnn" and like is not None and like.prefers_cudnn(capability[0])):
+    if name in _FIRST:
         yield from _without(like, *_FIRST[name])
     if name in _VERSIONS:
         yield from _against_flash(op, capability, _VERSIONS[name])

@@ -218,7 +218,7 @@ def math_of(op: Op, family: Family, tf32: bool | None) -> Math:
     return math
 
 
-# Kernels that move numbers one by one, for rows begin off a boundary of 16 bytes.
+# Kernels that move numbers one by one, for rows that begin off a boundary of 16 bytes.
 
 
 _PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")

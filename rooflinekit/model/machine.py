@@ -13,7 +13,7 @@ import numpy as np
 
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Device
-from rooflinekit.ir.op import Math
+from rooflinekit.ir.op import Math, nothing
 from rooflinekit.model.stated import NUMBERS, Constant
 
 
@@ -51,9 +51,7 @@ class Calibration:
     constants: Mapping[str, Constant]
     spreads: Mapping[str, Spread]  # by family
     measured: frozenset[str] = frozenset()  # the families that were measured on this GPU
-    correlations: Mapping[str, float] = field(
-        default_factory=lambda: MappingProxyType({})
-    )  # "a, b" → of constants that were fitted together
+    correlations: Mapping[str, float] = field(default_factory=nothing)  # "a, b" → of constants fitted together
     power: PowerConstants | None = None  # of what is drawn; None where nothing is known of it
 
     def value(self, name: str) -> float:

@@ -144,8 +144,8 @@ def reread_bytes(op: Op, cost: Cost) -> int:
     over columns reads them three times, its gradient twice.
     """
     if columns_length(op):
-        again = GRADIENT_PASSES - 1 if op.kind in SOFTMAX_GRADIENTS else SOFTMAX_PASSES - 1
-        return again * sum(integer(tensor.bytes) for tensor in op.inputs)
+        passes = GRADIENT_PASSES if op.kind in SOFTMAX_GRADIENTS else SOFTMAX_PASSES
+        return (passes - 1) * sum(integer(tensor.bytes) for tensor in op.inputs)
     if not _over_all(op, cost):
         return 0
     return sum(integer(tensor.bytes) for tensor in op.inputs[: 2 if op.kind in _ALL_GRADIENTS else 1])
