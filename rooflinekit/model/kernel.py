@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Math, Op, Phase, TensorSpec
@@ -141,18 +141,10 @@ class Kernel:
 
 def passing(kernel: Kernel, label: str, read: int, written: int) -> Kernel:
     """A kernel of the same op beside that one, which does no more than pass so many bytes."""
-    return replace(
-        kernel,
-        name=f"{kernel.name} ({label})",
-        family=Family.MOVEMENT,
-        math=Math.FP32,
-        cost=Cost(read_bytes=read, write_bytes=written, label=label),
-        algorithm=PRODUCT,
-        alternatives=(),
-        rows=NO_ROWS,
-        reread_bytes=0,
-        repeats=NO_REPEATS,
-    )
+    return Kernel(
+        name=f"{kernel.name} ({label})", kind=kernel.kind, family=Family.MOVEMENT, module=kernel.module,
+        phase=kernel.phase, math=Math.FP32, cost=Cost(read_bytes=read, write_bytes=written, label=label),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

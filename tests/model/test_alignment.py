@@ -1,9 +1,12 @@
 """Which matrices are moved number by number."""
 
 import pytest
+import torch
+from torch import nn
 
+import rooflinekit as rk
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import DType, Op, Phase, TensorSpec
+from rooflinekit.ir.op import DType, Family, Op, Phase, TensorSpec
 from rooflinekit.model.kernels import unaligned_accesses
 from rooflinekit.model.rows import rows_of, softmax_accesses
 
@@ -54,3 +57,14 @@ def softmax(rows: int, length: int, dtype: DType = DType.BFLOAT16, dim: int = -1
 )
 def test_numbers_that_a_softmax_of_rows_off_a_boundary_loads_alone(op: Op, singles: int) -> None:
     assert softmax_accesses(rows_of(op, Cost()), op) == singles
+
+
+def test_a_copy_beside_such_a_softmax_loads_none_alone() -> None:
+    class Across(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.transpose(1, 2).softmax(-1)
+
+    graph = rk.trace(Across(), rk.Input(2, 3137, 512, dtype="bfloat16"))
+    copy, softmax = (timing.kernel for timing in rk.predict(graph, "nvidia-a100-sxm4-80gb").timings)
+    assert copy.family is Family.MOVEMENT and copy.accesses == 0
+    assert softmax.accesses > 0
