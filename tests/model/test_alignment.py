@@ -66,5 +66,6 @@ def test_a_copy_beside_such_a_softmax_loads_none_alone() -> None:
 
     graph = rk.trace(Across(), rk.Input(2, 3137, 512, dtype="bfloat16"))
     copy, softmax = (timing.kernel for timing in rk.predict(graph, "nvidia-a100-sxm4-80gb").timings)
-    assert copy.family is Family.MOVEMENT and copy.accesses == 0
+    assert copy.family is Family.MOVEMENT
+    assert copy.accesses == 0
     assert softmax.accesses > 0
