@@ -52,6 +52,22 @@ def sector_bytes(op: Op, family: Family) -> Number:
     return sum(_beyond(tensor, result) for tensor in op.inputs if _broadcasts(tensor, result))
 
 
+def indexed_accesses(op: Op, family: Family) -> Number:
+    """Elements that an elementwise kernel loads and stores one by one.
+
+    Where operands do not all lie alike, as a broadcast one, each thread works out where every element lies
+    (unrolled_elementwise_kernel with an OffsetCalculator). A single number is no operand.
+    """
+    if family not in _WALKING or not op.outputs:
+        return 0
+    result = op.outputs[0]
+    operands = [one for one in op.inputs if integer(one.numel) > 1 and _broadcasts(one, result)]
+    lies = _steps(result, len(result.shape))
+    if all(_steps(one, len(result.shape)) == lies for one in operands):
+        return 0
+    return integer(result.numel) * (len(operands) + 1)
+
+
 def copied(op: Op) -> Iterator[tuple[TensorSpec, Number]]:
     """The inputs of which a kernel of rows makes contiguous copies, with the bytes that such a copy fetches beyond."""
     for tensor in op.inputs[: _BY_ROWS.get(op.kind, 0)]:

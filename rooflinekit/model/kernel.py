@@ -95,6 +95,7 @@ class Kernel:
     column: int = 0  # bytes that each thread reads again, where it is not the whole tensor
     blocks: Blocks = NO_BLOCKS
     accesses: int = 0  # loads of single elements where a thread does not take several at once
+    indexed: Number = 0  # loads and stores of elements whose place each is worked out
     asked_flop: Number = 0  # of its products as the network has them, where the algorithm executes others; else 0
     library_calls: Number = 0  # of a library of products by its own, which a timer around the operator sees
     alone: Number = 0  # bytes of its traffic that pass in kernels of their own, with no arithmetic beside them

@@ -154,6 +154,7 @@ class KernelBatch:
     barriers: Floats  # at which all SMs wait for each other, all links together
     powers: Floats  # numbers raised to powers that are no small whole numbers
     accesses: Floats  # loads and stores of single elements where a thread does not take several at once
+    indexed: Floats  # loads and stores of elements whose place each is worked out
     waits: Floats  # between calls of one operator, of which each follows the one before
     alone: Floats  # bytes that pass before and after the products, in kernels of their own
     streamed: Floats  # of a stream's bandwidth, what the order of access reaches
@@ -223,7 +224,8 @@ TOLD: Mapping[str, Callable[[Kernel], Number]] = {
             "warps": "rows.warps",
             "reread_bytes": "reread_bytes", "repeated_bytes": "repeats.bytes", "repeated_span": "repeats.span",
             "column": "column", "blocks": "blocks.count", "loads": "blocks.loads",
-            "block_bytes": "blocks.bytes", "accesses": "accesses", "alone": "alone", "streamed": "streamed",
+            "block_bytes": "blocks.bytes", "accesses": "accesses", "indexed": "indexed", "alone": "alone",
+            "streamed": "streamed",
         }.items()
     },
     "columns": lambda kernel: kernel.rows.length * kernel.rows.worked,

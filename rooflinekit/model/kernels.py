@@ -16,7 +16,14 @@ from rooflinekit.ir.sizes import missing_size
 from rooflinekit.model.algorithms import SCALED_PRODUCTS
 from rooflinekit.model.attention_backends import WRITTEN_OUT, attention_kernels, backend_of
 from rooflinekit.model.attention_math import written_out
-from rooflinekit.model.coalescing import SECTOR_BYTES, SOFTMAX_GRADIENT, copied, differs_on_a_gpu, sector_bytes
+from rooflinekit.model.coalescing import (
+    SECTOR_BYTES,
+    SOFTMAX_GRADIENT,
+    copied,
+    differs_on_a_gpu,
+    indexed_accesses,
+    sector_bytes,
+)
 from rooflinekit.model.convolution import convolution_kernels, is_convolution, with_layout_copies
 from rooflinekit.model.kernel import Issue, Kernel, Traffic, passing
 from rooflinekit.model.recurrence import RECURRENT, cell_kernel, is_cell, recurrent_kernel
@@ -157,6 +164,7 @@ def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release
         repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
         column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
         blocks=blocks_of(op, cost),
+        indexed=indexed_accesses(op, family),
         accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
         raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
     )

@@ -32,6 +32,7 @@ _SMALL_L1 = 24 * 1024.0  # bytes, where the specification is silent: the smalles
 _PER_LOAD = 4  # elements that a thread of a block loads at once
 
 _EDGE = NUMBERS["cache edge"].value
+_PLACE_CYCLES = NUMBERS["place of an operand"].value
 
 # A CPU's allocator gives results of more than this back to the system, which has to find and clear their pages anew at
 # the next step: glibc's largest threshold (DEFAULT_MMAP_THRESHOLD_MAX).
@@ -50,7 +51,11 @@ def combined(compute_s: Floats, memory_s: Floats, p: float) -> Floats:
 def traffic_s(work: KernelBatch, machine: Machine) -> Floats:
     """Seconds of memory traffic, and of waiting for it where too few blocks ask for it."""
     passed_s, waited_s = _passed_and_waited_s(work, machine)
-    return passed_s + waited_s
+    if machine.device.kind == "cpu":
+        return passed_s + waited_s
+    lanes = machine.sm_count * machine.device.lanes_per_sm
+    asked_s = work.indexed * _PLACE_CYCLES / (lanes * machine.clock)
+    return np.maximum(passed_s + waited_s, asked_s)
 
 
 def _passed_and_waited_s(work: KernelBatch, machine: Machine) -> tuple[Floats, Floats]:

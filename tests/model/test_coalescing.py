@@ -95,3 +95,27 @@ def test_a_copy_in_another_order_is_never_faster(gpu: str) -> None:
         return rk.predict(model, rk.Input(2048, 4096), gpu=gpu, dtype="float16").gpu_s
 
     assert seconds(lambda x: x.t().contiguous()) > seconds(lambda x: x.clone())
+
+
+def test_operands_that_do_not_lie_alike_have_their_places_worked_out() -> None:
+    rows, size = rk.Input(64, 4096), 64 * 4096
+
+    def indexed(model: object, *inputs: rk.Input) -> list[int]:
+        return [kernel.indexed for kernel in kernels(model, *inputs)]
+
+    assert indexed(lambda x: x * 2, rows) == indexed(lambda x, y: x + y, rows, rows) == [0]
+    assert indexed(lambda x, y: x * y, rows, rk.Input(1)) == [0]  # a single number
+    # two operands and the result, of a row, of a column, and in another order
+    assert indexed(lambda x, y: x * y, rows, rk.Input(4096)) == [3 * size]
+    assert indexed(lambda x, y: x * y, rows, rk.Input(64, 1)) == [3 * size]
+    assert indexed(lambda x, y: x * y.t(), rows, rk.Input(4096, 64)) == [3 * size]
+    assert indexed(lambda x: x.t().contiguous(), rows) == [2 * size]
+
+
+def test_places_take_the_threads_as_long_as_they_say() -> None:
+    """64 rows of 2¹⁸ bf16 numbers times one: 3 · 23 cycles of a lane for each, where the memory takes less."""
+    graph = rk.trace(lambda x, y: x * y, rk.Input(64, 2**18), rk.Input(2**18), dtype="bfloat16")
+    (found,) = rk.predict(graph, A100).timings
+    assert found.memory_s == pytest.approx(64 * 2**18 * 3 * 23 / (108 * 64 * 1.41e9), rel=0.01)
+    (alike,) = rk.predict(rk.trace(lambda x, y: x * y, *[rk.Input(64, 2**18)] * 2, dtype="bfloat16"), A100).timings
+    assert alike.memory_s < found.memory_s
