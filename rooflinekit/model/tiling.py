@@ -66,13 +66,10 @@ _LEAST_SIDE = 16  # of a tile that is not thin
 _GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
 _WIDE_SIDE, _WIDE_LEAST = 128, 32  # pixels, and least channels, of cuDNN's tiles on CUDA cores
 _FP32_BYTES = 4  # of a number on the CUDA cores
-#: The only tile a×b that cuBLAS has on CUDA cores for a product alone and in a batch, by the first number of the
-#: compute capability (those between as the one below); None where it has several. An A100 takes as long for 8 columns
-#: of a batch as for 128, and twice as long for 129. Few blocks of a batch have no other tile, and no split (NeuSight's
-#: products on seven GPUs).
-_SINGLE: dict[int, tuple[tuple[int, int] | None, tuple[int, int]]] = {
-    6: ((128, 128), (64, 128)), 7: (None, (64, 64)), 8: (None, (128, 128)),
-}  # fmt: skip
+#: The least tile a×b that cuBLAS has on CUDA cores for a product alone and in a batch, by the first number of the
+#: compute capability (those between as the one below). An A100 takes as long for 8 columns of a batch as for 128, and
+#: twice as long for 129. Few blocks of a batch have no smaller tile, and no split (NeuSight's products on seven GPUs).
+_LEAST = {6: ((128, 128), (64, 128)), 7: ((0, 0), (64, 64)), 8: ((0, 0), (128, 128))}
 _HOPPER = 9  # CUDA's compute capability
 _CLUSTERED = (_HOPPER, 10)  # of GPUs whose blocks run in clusters
 
@@ -163,26 +160,26 @@ def packed_bytes(p: Products, machine: Machine) -> Floats:
     return 2 * _FP32_BYTES * (both + weights)
 
 
-def single_tiles(p: Products, tensor_core: bool, machine: Machine) -> tuple[Floats, Floats]:
-    """Rows and columns of the only tile that the library has for each product; 0 where it has several."""
+def least_tiles(p: Products, tensor_core: bool, machine: Machine) -> tuple[Floats, Floats]:
+    """Rows and columns of the least tile that the library has for each product; 0 where it has all."""
     generation = machine.device.cuda_generation
     plain = p.told(lambda one: one.tiles.of(tensor_core) == "plain")
     if not generation or not plain.any():
         return np.zeros(1), np.zeros(1)
-    known = max((one for one in _SINGLE if one <= generation), default=min(_SINGLE))
-    sides = np.array([side or (0, 0) for side in _SINGLE[known]], dtype=float)
-    rows, columns = np.where(plain, sides.T[:, (p.batch > 1).astype(int)], 0.0)
+    known = max((one for one in _LEAST if one <= generation), default=min(_LEAST))
+    sides = np.array(_LEAST[known], dtype=float).T
+    rows, columns = np.where(plain, sides[:, (p.batch > 1).astype(int)], 0.0)
     return rows, columns
 
 
-def where_tiled(p: Products, seconds: Floats, tensor_core: bool, single: tuple[Floats, Floats]) -> Floats:
+def where_tiled(p: Products, seconds: Floats, tensor_core: bool, least: tuple[Floats, Floats]) -> Floats:
     """Infinite seconds for tiles a×b that a product's algorithm does not have: [tiles, products].
 
     by name: 128×128, 256×64 and 256×128, as in the names of cuDNN's kernels for gradients on tensor cores; for fewer
-    channels, as in groups, narrower ones. wide: of 128 pixels. square: that of a fused Winograd. plain: `single`, as
-    `single_tiles` tells it.
+    channels, as in groups, narrower ones. wide: of 128 pixels. square: that of a fused Winograd. plain: from
+    `least` on, as `least_tiles` tells it.
     """
-    rows, columns = single
+    rows, columns = least
     all_there = ("every",) if rows.any() else ("every", "plain")
     if all(one.tiles.of(tensor_core) in all_there for one in p.algorithms):
         return seconds
@@ -193,7 +190,7 @@ def where_tiled(p: Products, seconds: Floats, tensor_core: bool, single: tuple[F
     by_name = ~(small | (~narrow & (a * b < _GRADIENT_TILE)))
     wide = (a == _WIDE_SIDE) & (b >= _WIDE_LEAST) & (b <= _WIDE_SIDE)
     square = (a == SQUARE) & (b == SQUARE)
-    plain = (rows == 0) | ((a == rows) & (b == columns))
+    plain = (a >= rows) & (b >= columns)
     tiles = {"no thin ones": np.minimum(a, b) >= _LEAST_SIDE, "by name": by_name, "wide": wide, "square": square,
              "plain": plain}  # fmt: skip
     for kind in set(kinds.tolist()) - {"every"}:
@@ -311,8 +308,8 @@ class _Tiled:
         # clock that it has for plain ones. Winograd's wait for transforms, MIOpen's for operands; who waits draws less.
         value = machine.values
         share = p.told(lambda one: min(one.share(value, tensor_core), 1.0) if one.holds_clock else 1.0)
-        self.single = rows, columns = single_tiles(p, tensor_core, machine)
-        # what a single tile computes beyond the edge takes power, too
+        self.least = rows, columns = least_tiles(p, tensor_core, machine)
+        # what the least tile computes beyond the edge takes power, too
         self.limit_s = p.flop / (rates.limit * share * _share_asked(p.m, rows) * _share_asked(p.n, columns))
         self.packed_bytes = packed_bytes(p, machine)
         self.vector_s, self.fetch_s = bounds_on_cuda_cores(p, rates, tensor_core, machine)
@@ -346,7 +343,7 @@ class _Tiled:
         compute_s = np.maximum(np.minimum(self._held_s(tiled_s, self.limit_s), self.vector_s), self.fetch_s)
         extra = np.broadcast_to(self.packed_bytes, (self.count,))
         memory_s = self.traffic_s + extra / self.bandwidth
-        least_s = where_tiled(p, np.maximum(compute_s, memory_s), self.tensor_core, self.single)
+        least_s = where_tiled(p, np.maximum(compute_s, memory_s), self.tensor_core, self.least)
         first = np.argmin(least_s, axis=0)
         lowest_s = combined(_of(compute_s, every, first), memory_s, self.machine.values["overlap"])
         close = least_s <= lowest_s * _CLOSE
@@ -392,7 +389,7 @@ class _Tiled:
         most_s = np.where(self._parts() > 1, most_s * (1 + _ROUNDING), -1.0)
         least_s = self.tiles * (block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
         least_s = np.maximum(self._held_s(least_s, self.limit_s), self.fetch_s)
-        least_s = where_tiled(p, least_s, self.tensor_core, self.single)
+        least_s = where_tiled(p, least_s, self.tensor_core, self.least)
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
         tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
         both_s = combined(_of(least_s, product, tile), memory_s[product], self.machine.values["overlap"])
@@ -401,7 +398,7 @@ class _Tiled:
 
     def _parts(self) -> Any:
         """How many blocks may share a k, at most."""
-        whole = (self.single[0] > 0) & (self.p.batch > 1)
+        whole = (self.least[0] > 0) & (self.p.batch > 1)
         return np.where(whole, 1, self.p.told(lambda one: one.parts.of(self.tensor_core)))
 
     def _extra_bytes(self, s: Any, product: _Ints) -> Floats:
