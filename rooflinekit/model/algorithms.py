@@ -114,8 +114,8 @@ class Algorithm:
 
 #: A matrix product, by whichever library.
 PRODUCT = Algorithm(packs="both", tiles=ByUnit("plain", "every"))
-#: A step of a recurrent layer as products: cuDNN's, with any tile.
-STEP = replace(PRODUCT, tiles=ByUnit.both("every"))
+#: One that a library of convolutions and recurrent layers does by itself, with any tile.
+OWN_PRODUCT = replace(PRODUCT, tiles=ByUnit.both("every"))
 #: Fused attention.
 ATTENTION = Algorithm(shape="queries")
 #: A step of a recurrent layer whose weights stay on the SMs (cuDNN).

@@ -18,8 +18,8 @@ from rooflinekit.model.algorithms import (
     FEW,
     HALF,
     IN_PASSES,
+    OWN_PRODUCT,
     PARTS,
-    PRODUCT,
     SINGLE,
     SQUARE,
     WINOGRAD,
@@ -59,7 +59,7 @@ WEIGHT = replace(
 )  # fmt: skip
 IMPLICIT: Mapping[Direction, Algorithm] = {"forward": FORWARD, "data": DATA, "weight": WEIGHT}
 #: One pixel sees one pixel: a product.
-POINTWISE = replace(PRODUCT, library=CUDNN, tiles=ByUnit.both("every"))
+POINTWISE = replace(OWN_PRODUCT, library=CUDNN)
 #: Of volumes, and of windows of more than 7 pixels along one side, for which nothing is unrolled.
 WIDE_WINDOW = Algorithm(name="wide window", library=CUDNN, rate=ByUnit.both("untuned_convolution"))
 #: Channels that are no vector are gathered one by one, on CUDA cores.

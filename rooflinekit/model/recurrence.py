@@ -31,7 +31,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import DType, Math, Op
 from rooflinekit.ir.points import Number, integer
-from rooflinekit.model.algorithms import PERSISTENT, STEP
+from rooflinekit.model.algorithms import OWN_PRODUCT, PERSISTENT
 from rooflinekit.model.kernel import Chain, Kernel, Reuse
 from rooflinekit.model.libraries import libraries_of
 from rooflinekit.model.stated import NUMBERS
@@ -173,7 +173,7 @@ def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> 
         name=f"{op.name}: chain of {chain.links} steps",
         cost=cost,
         chain=chain,
-        algorithm=PERSISTENT if stays else STEP,
+        algorithm=PERSISTENT if stays else OWN_PRODUCT,
         recent=(Reuse(bytes=recent / chain.links, distance=passing / chain.links),),
         cached=recent - (0 if stays else once) if fits else 0,
     )

@@ -13,7 +13,7 @@ import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Math
-from rooflinekit.model.algorithms import PERSISTENT, STEP
+from rooflinekit.model.algorithms import OWN_PRODUCT, PERSISTENT
 from rooflinekit.model.kernel import Chain, Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
@@ -158,7 +158,7 @@ def test_few_sms_and_odd_batches_are_launched_step_by_step(device: Device) -> No
 def test_backward_keeps_the_weights_of_smaller_states_only(device: Device) -> None:
     gpu = device.replace(vendor="NVIDIA", compute_capability="8.6")
     forward, backward = chains(LSTM(N, 160), gpu, mode="training", loss=torch.sum)
-    assert (forward.algorithm, backward.algorithm) == (PERSISTENT, STEP)
+    assert (forward.algorithm, backward.algorithm) == (PERSISTENT, OWN_PRODUCT)
 
 
 def test_weights_that_stay_are_read_once(device: Device) -> None:
