@@ -119,3 +119,9 @@ def test_places_take_the_threads_as_long_as_they_say() -> None:
     assert found.memory_s == pytest.approx(64 * 2**18 * 3 * 23 / (108 * 64 * 1.41e9), rel=0.01)
     (alike,) = rk.predict(rk.trace(lambda x, y: x * y, *[rk.Input(64, 2**18)] * 2, dtype="bfloat16"), A100).timings
     assert alike.memory_s < found.memory_s
+
+
+def test_what_fills_a_result_before_has_no_operands() -> None:
+    index = rk.Input(64, 1, dtype="int64")
+    copy, scatter = kernels(lambda x, index: x.scatter(1, index, 1.0), rk.Input(64, 8192), index)
+    assert (copy.cost.label, copy.indexed, scatter.cost.label) == ("copy", 0, "scatter")
