@@ -221,7 +221,9 @@ def train(
     recipe: Annotated[
         str, "the training program to predict: megatron, nemo, nanotron, torchtitan, huggingface …"
     ] = "megatron",
-    recompute: Annotated[str, "what backward recomputes: none, selective (attention) or full"] = "none",
+    recompute: Annotated[
+        str, "what backward recomputes: none, selective (as the recipe's program means it) or full"
+    ] = "none",
     offload: Annotated[
         int, "--offload LAYERS", "layers of each GPU whose activations wait in the CPU's memory", NONE_OR_MORE
     ] = 0,

@@ -177,6 +177,7 @@ class TrainingStep(Draws):
     batch: int
     seq: int
     pieces: int  # micro-batches of a copy
+    again_flop: float  # of products that backward computes again, all GPUs together
     terms: Mapping[str, float]  # they add up to `total_s`
     courses: tuple[tuple[Accounts, ...], ...]  # memory of a GPU of each stage, at the moments that may be its fullest
     deviation: float  # standard deviation of the logarithm of kernels' time
@@ -263,9 +264,7 @@ class TrainingStep(Draws):
     @property
     def hfu(self) -> float:
         """Hardware FLOP utilization: with what is computed again (Korthikanti et al. 2022, section 6.3)."""
-        attention = self.batch * self.seq * _attention_flop(self.decoder, self.seq)
-        again = {"none": 0.0, "selective": attention, "full": self.model_flop}[self.recipe.recompute]
-        return self._utilization(self.model_flop + again / 3)
+        return self._utilization(self.model_flop + self.again_flop)
 
     def _utilization(self, flop: float) -> float:
         return flop / (self.total_s * self.gpus * self.peak_flops) if self.peak_flops else 0.0

@@ -170,7 +170,7 @@ class Planner:
         return TrainingStep(
             decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=place.cluster, machine=machine,
             gpus=place.gpus, batch=self.batch, seq=self.seq, pieces=self.count, terms=MappingProxyType(terms),
-            deviation=self.pieces.deviation,
+            again_flop=place.gpus * self._layers * self.pieces.again_flop, deviation=self.pieces.deviation,
             link_deviation=self.groups.spread, host_deviation=place.host.spread,
             courses=self.courses(run.under_way), energy=self._energy(sum(terms.values()), updated_j),
         )  # fmt: skip

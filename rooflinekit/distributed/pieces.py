@@ -15,14 +15,15 @@ from rooflinekit.distributed.layers import Layers
 from rooflinekit.distributed.products import GradientTape, Part
 from rooflinekit.distributed.queues import Work, is_arithmetic
 from rooflinekit.distributed.records import Layout, Recipe, recipe_of
-from rooflinekit.distributed.rewriting import is_ours, kept_for_backward, sent_in
-from rooflinekit.distributed.saving import checkpointed
+from rooflinekit.distributed.rewriting import Kept, is_ours, kept_for_backward, sent_in
+from rooflinekit.distributed.saving import AGAIN, checkpointed
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir import keyed
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec, memories
+from rooflinekit.ir.op import DType, Op, Phase, PricedOp, Role, TensorSpec, memories
+from rooflinekit.ir.points import integer
 from rooflinekit.model.families import OF_THE_DAY
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
@@ -63,8 +64,25 @@ def graph_of(part: Part, recipe: Recipe, *, optimizer: bool = True) -> Graph:
     )  # fmt: skip
     if recipe.recompute == "none":
         return graph
-    again = ".attention.core" if recipe.recompute == "selective" else ""
-    return checkpointed(graph, tuple(f"layers.{i}{again}" for i in range(part.decoder.layers)), whole=True)
+    layers = tuple(f"layers.{i}" for i in range(part.decoder.layers))
+    if recipe.recompute == "full":
+        return checkpointed(graph, layers, whole=True)
+    if recipe.selective == "ops":
+        return checkpointed(graph, layers, _saved_by_ops)
+    return checkpointed(graph, tuple(f"{layer}.attention.core" for layer in layers), whole=True)
+
+
+def _saved_by_ops(forward: Sequence[PricedOp]) -> list[PricedOp]:
+    """What torchtitan's selective checkpoint of a block saves: the results of attention, of reductions that scatter,
+    and of its first, third, fifth … product (`selective_ac_option = "op"`, `_save_list` of
+    torchtitan/parallelisms/parallelize_llama.py).
+    """
+    products = [p for p in forward if p.op.kind == "aten.mm"][::2]
+    others = [
+        p for p in forward
+        if "scaled_dot_product" in p.op.kind or p.op.attrs.get("collective") == "reduce-scatter"
+    ]  # fmt: skip
+    return [*products, *others]
 
 
 def optimizer_ops(weights: tuple[TensorSpec, ...], gradients: tuple[TensorSpec, ...], recipe: Recipe) -> list[Op]:
@@ -151,6 +169,7 @@ class Pieces:
     terms: Mapping[str, Mapping[str, float]]  # of each part's kernels, by cause, forward and backward together
     deviation: float  # of the logarithm of a layer's time, beside what programs are off by (`step.bounds.SOURCES`)
     drawn_j: Mapping[str, Mapping[str, float]] | None  # of the parts' kernels by the board's parts, beside idling
+    again_flop: int  # of a layer's products that backward computes again
     tied: bool = False
 
 
@@ -197,10 +216,16 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     return Pieces(
         items=items, groups={facts["group"] for facts in sent_in(graph)},
         weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
-        terms=terms, tied=part.decoder.tied,
+        terms=terms, tied=part.decoder.tied, again_flop=_again_flop(graph),
         drawn_j=None if None in drawn.values() else {name: joules for name, joules in drawn.items() if joules},
         deviation=float(estimate_of_timings(kernels["layer"], machine, OF_THE_DAY).deviation),
     )  # fmt: skip
+
+
+def _again_flop(graph: Graph) -> int:
+    """Of a layer, FLOP of products that are in its backward as they are in its forward."""
+    again = [p for p in graph.priced if AGAIN in p.op.name and _part_of(p.op.module) == "layer"]
+    return sum(integer(cost.matrix_flop) for p in again for cost in p.costs) // _LAYERS
 
 
 def _items(ran: Sequence[Timing | Op], cpu_s: float) -> Sequence[Work | Op]:
@@ -231,19 +256,33 @@ def _weights(graph: Graph) -> dict[str, int]:
 
 
 def _saved(graph: Graph) -> dict[str, int]:
-    """Bytes that forward makes and backward reads, by part.
+    """Bytes that forward makes and that stay for backward, by part: of a layer with what it gives the next one.
 
     What backward's products read in 8 bits alone is kept in 8 bits, once: its transpose (Transformer Engine,
-    `update_usage`).
+    `update_usage`). What a checkpoint saves stays whether it is read or not.
     """
+    read, stay = kept_for_backward(graph), graph.held.keys() - _left(graph)
+    sizes = {memory: _kept_bytes(kept) for memory, kept in read.items()}
     saved: dict[str, int] = defaultdict(int)
-    for kept in kept_for_backward(graph).values():
-        read = [spec for _, spec in kept.uses]
-        narrow = all(spec.dtype.itemsize == 1 for spec in read)
-        size = min(int(kept.spec.numel), max(int(spec.bytes) for spec in read)) if narrow else int(kept.spec.bytes)
-        saved[_part_of(graph.priced[kept.made].op.module)] += size
-    saved["layer"] //= _LAYERS
+    for op in graph.ops:
+        if op.phase is Phase.FORWARD and (op.module.startswith("layers.0") or _part_of(op.module) != "layer"):
+            for spec in op.outputs:
+                size = sizes.pop(spec.memory, int(spec.bytes) if spec.memory in stay else 0)
+                stay -= {spec.memory}
+                saved[_part_of(op.module)] += size
     return dict(saved)
+
+
+def _kept_bytes(kept: Kept) -> int:
+    read = [spec for _, spec in kept.uses]
+    if all(spec.dtype.itemsize == 1 for spec in read):
+        return min(int(kept.spec.numel), max(int(spec.bytes) for spec in read))
+    return int(kept.spec.bytes)
+
+
+def _left(graph: Graph) -> set[str]:
+    """Memory that Python keeps to the end of the step."""
+    return {memory for memory, until in graph.held.items() if until == graph.ops[-1].name}
 
 
 def _working(graph: Graph, device: Device, execution: Execution) -> tuple[dict[str, int], int]:
@@ -266,7 +305,8 @@ def _working(graph: Graph, device: Device, execution: Execution) -> tuple[dict[s
     back = next(i for i in layers if i > head)
     then = next(i for i in layers if i > back and modules[i].startswith("layers.0"))
     kept = sum(life.size for life in blocks.lives if life.first < head <= life.last)
-    left = sum(life.size for life in blocks.lives if life.memory in graph.held)
+    python = _left(graph)
+    left = sum(life.size for life in blocks.lives if life.memory in python)
     return {
         "head": max(most[head:back]) - kept,
         "layer": max(most[back:then]) - kept - left,

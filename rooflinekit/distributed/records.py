@@ -339,6 +339,7 @@ class Layout(_Groups):
 ATTENTIONS = ("flash", "flash-1", "flash-2", "unfused")
 NORMS = ("fused", "composed")
 RECOMPUTES = ("none", "selective", "full")
+SELECTIVES = ("attention", "ops")
 KERNELS = ("eager", "compiled", "fused")
 LOSSES = ("plain", "shared", "kernel")
 OPTIMIZERS = ("foreach", "fused")
@@ -362,8 +363,9 @@ class Recipe:
     PyTorch's cross entropy, "shared" one over the parts of a vocabulary, Megatron's where kernels are fused, else
     nanotron's, "kernel" one kernel each way that keeps nothing but the logits, such as flash-attn's. On many GPUs it
     tells the memory; the time is the plain one's. `dropout`: there is some. `recompute`: "full" computes each layer's
-    forward again in backward, "selective" its attention alone. `optimizer`: Adam as PyTorch's multi-tensor kernels, or
-    as one.
+    forward again in backward, "selective" a part of it: by `selective`, "attention" alone, as Megatron does it, or all
+    "ops" but attention and every other product, as torchtitan does. `optimizer`: Adam as PyTorch's multi-tensor
+    kernels, or as one.
 
     `issue`: CPU time of a layer's ops, the framework's own Python between them included, over that of the ops alone.
     `progress`: how fast kernels go beside the collectives of copies, over what they do alone, from 0 to 1; None for
@@ -391,6 +393,7 @@ class Recipe:
     loss: str = "plain"
     dropout: bool = False
     recompute: str = "none"
+    selective: str = "attention"
     optimizer: str = "foreach"
     issue: float = 1.0
     progress: float | None = None
@@ -402,7 +405,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, words in (
             ("kernels", KERNELS), ("attention", ATTENTIONS), ("norms", NORMS), ("recompute", RECOMPUTES),
-            ("optimizer", OPTIMIZERS), ("loss", LOSSES),
+            ("optimizer", OPTIMIZERS), ("loss", LOSSES), ("selective", SELECTIVES),
         ):  # fmt: skip
             check_word(f"recipe {name}", getattr(self, name), words, " or ")
         if not isinstance(self.issue, int | float) or not 0 < self.issue < 1000:
@@ -450,7 +453,7 @@ MEGATRON_ISSUE = 5.9
 #: recomputation.
 _TITAN = Recipe(
     name="torchtitan", attention="flash-2", norms="composed", separate=True, autocast=True, master=True,
-    optimizer="fused",
+    selective="ops", optimizer="fused",
 )  # fmt: skip
 RECIPES = {
     "pytorch": Recipe(name="pytorch"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
@@ -145,29 +145,42 @@ def offloaded(graph: Graph, device: Device, host: Host) -> Graph:
     return replace(graph, priced=(*kept, work("optimizer on the CPU", seconds, Phase.OPTIMIZER, waits=True)))
 
 
+#: In the name of an op that backward runs again, before its block's.
+AGAIN = " again in "
+
+
 def checkpointed(
-    graph: Graph, chosen: bool | tuple[str, ...], save: Collection[str] = (), *, whole: bool = False
+    graph: Graph,
+    chosen: bool | tuple[str, ...],
+    save: Collection[str] | Callable[[Sequence[PricedOp]], list[PricedOp]] = (),
+    *,
+    whole: bool = False,
 ) -> Graph:
     """Each block's forward ops once more before its backward, which then reads what they give.
 
     As `torch.utils.checkpoint` without reentry does it: nothing is computed again behind the last op whose result this
     backward reads. What the first forward made in the block dies with its last use there; what the block was given
-    stays, and so does what the ops of `save` made, which are not run again (`create_selective_checkpoint_contexts`).
-    whole: all of a block is run again, as before torch 2.1, with reentry, and by Megatron.
+    stays, and so does what the ops of `save` made, which are not run again (`create_selective_checkpoint_contexts`):
+    names of ops, or which of a block's forward ops. whole: all of a block is run again, as before torch 2.1, with
+    reentry, and by Megatron.
 
     Raises InputError for modules that are not there, and for an entry of `save` that is no op of any block.
     """
     paths = segments_of(graph) if chosen is True else [(path,) for path in known_modules(graph, chosen or ())]
     put = Insertions()
     priced, held, kept = list(graph.priced), dict(graph.held), dict(graph.saved)
-    met: set[str] = set()
+    named, met = () if callable(save) else save, set[str]()
     for path in paths:
         inside = _inside(graph, path)
         forward = [priced[i] for i in inside if priced[i].op.phase is Phase.FORWARD]
         backward = [i for i in inside if priced[i].op.phase is Phase.BACKWARD]
         if not forward or not backward:
             continue
-        saved = [p for p in forward if p.costs and set(names_of(p.op, path)) & set(save)]
+        saved = (
+            save(forward)
+            if callable(save)
+            else [p for p in forward if p.costs and set(names_of(p.op, path)) & set(named)]
+        )
         met |= {name for p in saved for name in names_of(p.op, path)}
         repeated = forward if whole else _needed(forward, saved, [priced[i] for i in backward])
         # ops before the last that is run again; what others have saved is never fetched, and goes last
@@ -176,13 +189,13 @@ def checkpointed(
         for p in saved:
             until = priced[backward[0 if id(p) in fetched else -1]].op.name
             held |= {spec.memory: until for spec in p.op.outputs}
-        suffix = f" again in {path[0]}"
+        suffix = f"{AGAIN}{path[0]}"
         again = _again(repeated, suffix)
         kept = {again.get(memory, memory): op for memory, op in kept.items()}
         put.before[backward[0]] += [moved(p, again, suffix, Phase.BACKWARD) for p in repeated]
         for i in backward:
             priced[i] = moved(priced[i], again)
-    if missing := sorted(set(save) - met):
+    if missing := sorted(set(named) - met):
         known = dict.fromkeys(
             kind_and_place(p.op, path)[1] for path in paths for p in repeated_of(graph, path) if p.costs
         )

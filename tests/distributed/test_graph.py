@@ -122,6 +122,17 @@ def test_full_recomputation_adds_the_layers_forward() -> None:
     assert full.matrix_flop - plain.matrix_flop == forward
 
 
+def test_torchtitan_computes_every_other_product_again() -> None:
+    gated = GPT.with_changes(kv_heads=HEADS // 4, gated=True, norm="rms", bias=False, positions="rotary", tied=False)
+    plain, selective = (
+        rk.training_graph(gated, batch=BATCH, seq=SEQ, recipe=recipe_of("torchtitan").with_changes(recompute=word))
+        for word in ("none", "selective")
+    )
+    # of q, k, v, output, gate, up and down the second, fourth and sixth: k, output, up
+    again = LAYERS * BATCH * SEQ * 2 * WIDTH * (WIDTH // 4 + WIDTH + 4 * WIDTH)
+    assert selective.matrix_flop - plain.matrix_flop == again
+
+
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_every_recipe_has_the_same_products(recipe: str) -> None:
     chosen = recipe_of(recipe).with_changes(recompute="none", attention="flash")

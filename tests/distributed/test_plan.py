@@ -109,6 +109,30 @@ def test_the_probability_is_a_half_at_the_end_of_memory() -> None:
     assert ends[0.5] < 1e-6 < 1 - 1e-6 < ends[2.0]
 
 
+def test_torchtitan_keeps_attention_and_every_other_product() -> None:
+    tokens, hidden, keys, ffn, heads = 2048, 2048, 1024, 8192, 16
+    recipe = recipe_of("torchtitan").with_changes(recompute="selective")
+    few, many = (
+        rk.train(
+            LLAMA.with_changes(layers=layers), cluster=CLUSTER, gpus=8, batch=8, seq=tokens, recipe=recipe,
+            layout=rk.Layout(sharding="fsdp"),
+        ).memory.activations
+        for layers in (8, 9)
+    )  # fmt: skip
+    # the block's input, q, v, attention, gate, and the last product, whose result nobody reads; and attention's
+    # logarithms of sums, 4 bytes a head
+    assert many - few == tokens * (2 * (hidden + hidden + keys + hidden + ffn + hidden) + 4 * heads)
+
+
+def test_hardware_utilization_counts_what_is_computed_again() -> None:
+    full = recipe_of("megatron").with_changes(recompute="full")
+    found = rk.train(LLAMA, cluster=CLUSTER, gpus=8, batch=64, seq=2048, recipe=full, layout=rk.Layout(tensor=2))
+    # forward of 8 layers: q and output, keys and values, three matrices; and 2 products of causal attention
+    products = 8 * 2 * (2 * 2048**2 + 2 * 2048 * 1024 + 3 * 2048 * 8192)
+    attention = 8 * 2 * 2 * 2048 * (2048 + 1) // 2
+    assert found.hfu / found.mfu == pytest.approx(1 + 64 * 2048 * (products + attention) / found.model_flop)
+
+
 def test_inputs_of_products_in_8_bits_are_kept_in_8_bits() -> None:
     tokens, hidden, ffn = 2048, 2048, 8192
     kept = [
