@@ -419,8 +419,9 @@ def drawn_and_judged(step: _SharedStep, accuracy: Iterable[Accuracy | None]) -> 
 
 
 def named(terms: Mapping[str, float]) -> str:
-    """Those above 0 in words."""
-    return ", ".join(f"{MEANING.get(name, name)} {_s(seconds)}" for name, seconds in terms.items() if seconds > 0)
+    """Those above a millionth of their sum in words: what rounding leaves of a term is none."""
+    least = 1e-6 * sum(terms.values())
+    return ", ".join(f"{MEANING.get(name, name)} {_s(seconds)}" for name, seconds in terms.items() if seconds > least)
 
 
 def _s(seconds: float) -> str:
