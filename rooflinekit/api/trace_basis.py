@@ -39,7 +39,8 @@ KNOWN = {
     "torch": "torch", "sympy": "sympy", "mpmath": "mpmath", "numpy": "numpy", "scipy": "scipy", "pandas": "pandas",
     "matplotlib": "matplotlib", "networkx": "networkx", "rich": "rich", "tqdm": "tqdm", "typer": "typer",
     "click": "click",
-    "yaml": "PyYAML", "torchgen": "torch", "pydantic": "pydantic", "pydantic_core": "pydantic_core", "jinja2": "Jinja2",
+    "yaml": "PyYAML", "torchgen": "torch", "cuda": "cuda-pathfinder", "triton": "triton",
+    "pydantic": "pydantic", "pydantic_core": "pydantic_core", "jinja2": "Jinja2",
 }  # fmt: skip
 #: Parts of rooflinekit that decide on a trace; their files are in the key.
 CODE = ("ir", "tracing", "cost", "api")
@@ -248,6 +249,15 @@ def _unfollowed(what: str, event: str, record: Record, *_: Any) -> None:
         record.refuse(f"{what} ({event} in {caller})")
 
 
+def _library_loaded(record: Record, name: Any, *_: Any) -> None:
+    """What a model's own code loads may do anything; of what an installed package loads, the size tells another one."""
+    caller = _caller()
+    if caller and _whose(caller) == "model":
+        record.refuse(f"loads a library (ctypes.dlopen in {caller})")
+    elif isinstance(name, str | bytes) and os.path.isabs(path := os.fsdecode(name)) and _whose(path) not in _FOREIGN:
+        record.note("path", path)
+
+
 _UNFOLLOWED = {
     "starts another program": (
         "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty",
@@ -258,12 +268,12 @@ _UNFOLLOWED = {
     ),
     "reads a database": ("sqlite3.connect",),
     "asks the user": ("builtins.input",),
-    "loads a library": ("ctypes.dlopen",),
 }  # fmt: skip
 _EVENTS: dict[str, Look] = {
     "open": _opened,
     "os.listdir": _listed,
     "os.scandir": _listed,
+    "ctypes.dlopen": _library_loaded,
     **{name: functools.partial(_unfollowed, what, name) for what, names in _UNFOLLOWED.items() for name in names},
 }
 

@@ -415,6 +415,7 @@ def reasons(folder: Path) -> list[str]:
         ("import dbm; DEPTH = 2", "calls dbm"),
         ("import uuid; DEPTH = 2 + uuid.uuid4().int % 3", "calls uuid.uuid4"),
         ("from datetime import datetime; DEPTH = 2 + datetime.now().second % 3", "calls now"),
+        ("import ctypes; DEPTH = 2 + ctypes.CDLL(None).getpid() % 3", "loads a library"),
         ("import socket; socket.getaddrinfo('localhost', 80); DEPTH = 2", "asks the network"),
         ("import os; os.listdir(os.open('/', os.O_RDONLY)); DEPTH = 2", "lists a folder by its descriptor"),
     ],

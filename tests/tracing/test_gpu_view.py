@@ -164,7 +164,7 @@ def test_flex_attention_is_one_op() -> None:
     assert graph.matrix_flop == 2 * 2 * 2 * 4 * 128 * 128 * 16
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # a DeprecationWarning, a FutureWarning from torch 2.14 on
 def test_scripted_modules() -> None:
     script = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     graph = rk.trace(nn.Sequential(script, nn.Linear(4, 2)), rk.Input("n", 4))

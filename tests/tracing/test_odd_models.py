@@ -328,7 +328,7 @@ def content(thing: Any) -> Any:
     return id(thing)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("mode", ["inference", pytest.param("training", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_stays_changed(name: str, mode: str) -> None:
