@@ -141,7 +141,7 @@ _MERGING = ("fuse", "reparameterize", "switch_to_deploy")
 
 
 def _timm_model(name: str, size: int, *, merged: bool, fast_norm: bool) -> Any:
-    """The model on the meta device; where branches have to be joined, which takes numbers, on the CPU."""
+    """The model on the meta device; on the CPU where it cannot be built there, or branches are joined."""
     from rooflinekit.tracing.targets import declare_torchvision_operators
 
     declare_torchvision_operators()
@@ -157,7 +157,10 @@ def _timm_model(name: str, size: int, *, merged: bool, fast_norm: bool) -> Any:
             except TypeError:
                 return timm.create_model(name)
 
-    model = build("meta")
+    try:
+        model = build("meta")
+    except RuntimeError:  # one that runs a part of itself while it is built, and asks for autocast on its device
+        model = build("cpu")
     if merged and any(hasattr(module, method) for module in model.modules() for method in _MERGING):
         return timm.utils.reparameterize_model(build("cpu").eval())
     return model
