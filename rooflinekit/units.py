@@ -147,13 +147,14 @@ def said(value: Any, unit: str = "") -> str:
     unit: a base unit ("s", "byte", "flop", …); "GiB" for bytes in powers of two; a format of Python's, which begins
     with a point or a comma; "" for words.
 
-    >>> said(0.0025, "s"), said(0.5, ".1%"), said(None, "W"), said(-3.0, "s")
-    ('2.50 ms', '50.0%', '–', '−3.00 s')
+    >>> said(0.0025, "s"), said(0.5, ".1%"), said(-1e-16, ".1%"), said(None, "W"), said(-3.0, "s")
+    ('2.50 ms', '50.0%', '0.0%', '–', '−3.00 s')
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if not unit or unit[0] in ".,":
-        return format(value, unit) if unit else str(value)
+        rounded = f"z{unit}" if isinstance(value, float) else unit  # −0.0 is 0.0
+        return format(value, rounded) if unit else str(value)
     text = format_bytes(value) if unit == "GiB" else format_quantity(value, unit)
     return text.replace("-", "−")
 

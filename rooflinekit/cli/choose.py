@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer, Json, Options, Tables, say, tell
+from rooflinekit.cli.command import Json, Options, Tables, say, tell
 from rooflinekit.cli.options import (
     CLUSTERS,
     HOSTS,
@@ -109,7 +109,7 @@ def transfer(
     strategy: Annotated[str | None, f"with --cluster: {NAMED}"] = None,
     mark: Annotated[str | None, "with a trace: the record_function that marks a step"] = None,
     rank: Rank = None,
-) -> Answer | Tables:
+) -> Tables:
     """Predict a step on another GPU from its measured time on yours.
 
     --gpu (or --cluster) names the GPU to predict for, --measured-on the one that you have. All other options describe
@@ -136,7 +136,7 @@ def transfer(
             step.evidence, source, changes, cluster=cluster, gpus=gpus, strategy=strategy,
             host=to_host or workload.named_host,
         )  # fmt: skip
-        return Answer("parallel", moved.to_dict, lambda: print(moved))
+        return Tables("parallel", moved.to_dict, lambda: text.steps.print_step(moved))
     host = None if to_host is None else rk.load_host(to_host)
     names = [device.name for device in workload.devices()]
     both = workload.on(*dict.fromkeys([measured_on or step.device.name, *workload.gpus]))
@@ -163,7 +163,7 @@ def advise(
     other_gpu: Annotated[list[str] | None, "--other-gpu GPU", "a GPU that you could change to; repeatable"] = None,
     *,
     measured: Measured,
-) -> Answer:
+) -> Tables:
     """List what would make a step faster, ranked by the time it saves.
 
     It predicts the step again with each change: batch, layout, autocast, compile, CUDA graph, fused optimizer, another
@@ -181,7 +181,7 @@ def advise(
     step = measured.step(allow_draft=workload.allow_draft)
     ((prediction,),) = workload.predict(target)
     found = advice.advise(prediction, others, workload.correction(step, prediction.graph))
-    return Answer("advise", found.to_dict, lambda: text.tables.say(*str(found).splitlines()))
+    return Tables("advise", found.to_dict, lambda: text.choices.print_advice(found))
 
 
 class Where(Options):

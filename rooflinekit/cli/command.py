@@ -20,7 +20,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from rooflinekit.errors import InputError, printable
-from rooflinekit.present.text.form import FORM, being
+from rooflinekit.present.text.form import FORM, PRINTED, being
 from rooflinekit.present.text.progress import following
 
 #: The documents that `--json` prints, and their versions, which rise when a field goes or changes its meaning, and not
@@ -85,7 +85,9 @@ class _Forms(Options):
     """Their names are those of the forms of `rooflinekit.present.text.form`."""
 
     brief: Annotated[bool, "print the table alone, without the words around it"] = False
-    csv: Annotated[bool, "print the table as CSV, in base units: s, byte, FLOP"] = False
+    csv: Annotated[
+        bool, "print the table as CSV, in base units: s, byte, FLOP; tables of other columns follow an empty line"
+    ] = False
     markdown: Annotated[bool, "print the table in Markdown"] = False
 
 
@@ -116,7 +118,7 @@ def made(command: Command) -> Callable[..., None]:
             values.pop("as_json", None)
         for name, record in records.items():
             values[name] = record(**{field: values.pop(field) for field in fields(record)})
-        with being(FORM, forms[0] if forms else "text"):  # type: ignore[misc]
+        with being(FORM, forms[0] if forms else "text"), being(PRINTED, []):  # type: ignore[misc]
             answer = command(**values)
             if answer is not None:
                 answer.print(as_json=as_json)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer, Options
+from rooflinekit.cli.command import Options, Tables
 from rooflinekit.cli.options import NONE_OR_MORE, ONE_OR_MORE, Model, Named, devices_of, say_notes, table_of
 from rooflinekit.errors import CapacityError, FormatError, InputError, UnitError
 from rooflinekit.present import text
@@ -252,7 +252,7 @@ def serve(
     sm_clock: Annotated[str | None, "--sm-clock CLOCK", "the highest clock of the SMs, such as '1.2 GHz'"] = None,
     *,
     rates: Rates,
-) -> Answer:
+) -> Tables:
     """Predict latency and throughput of serving a language model.
 
     Clients send one request after the other (--batch), or requests arrive at a rate (--rate). --slo finds the highest
@@ -294,7 +294,7 @@ def serve(
         lambda options: rk.serve_traffic(decoder, **options),
     )
     told = partial(text.serving.print_rates, found, refused)
-    return Answer("serve-rates", _fields("served", found, refused), told)
+    return Tables("serve-rates", _fields("served", found, refused), told)
 
 
 def _devices(place: Place) -> Sequence[rk.Device]:
@@ -306,7 +306,7 @@ def _priced(listed: Sequence[Place], rates: Rates) -> list[Place]:
     return [{**place, "price_usd_per_hour": hours.get(_devices(place)[0].name)} for place in listed]
 
 
-def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places) -> Answer:
+def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places) -> Tables:
     inputs, batches = numbers("--input", asked.input_tokens), numbers("--batch", asked.batch)
     places = [
         {**place, "batch": clients, "input": tokens, "output": asked.output}
@@ -314,13 +314,8 @@ def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places) -> Answer:
     ]
     found, refused = _each(places, lambda options: rk.serve(decoder, **options))
 
-    def told() -> None:
-        if len(found) == 1 and not refused:
-            text.tables.say(*str(found[0]).splitlines(), soft_wrap=True)
-        else:
-            text.serving.print_servings(found, refused)
-
-    return Answer("serve", _fields("servings", found, refused), told)
+    told = partial(text.serving.print_servings, found, refused)
+    return Tables("serve", _fields("servings", found, refused), told)
 
 
 def _fields(
@@ -330,7 +325,7 @@ def _fields(
     return lambda: {what: [one.to_dict(*given) for one in found], "refused": [one.to_dict() for one in refused]}
 
 
-def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Answer:
+def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Tables:
     level, load = level_of(rates.slo or "", rates.keep), rates.loaded
     more = {"traffic": traffic, "level": level}
     found, refused = _each([{**place, **more} for place in listed], lambda options: rk.highest_rate(decoder, **options))
@@ -341,10 +336,10 @@ def _capacities(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic:
 
         rk.plot.save(drawn(found[0])[0], rates.figure)
     told = partial(text.serving.print_capacities, found, refused, load)
-    return Answer("serve-capacity", _fields("capacities", found, refused, load), told)
+    return Tables("serve-capacity", _fields("capacities", found, refused, load), told)
 
 
-def _search(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Answer:
+def _search(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.Traffic) -> Tables:
     from rooflinekit.api.serve import search_places
 
     if rates.slo is None or rates.loaded is None or rates.figure is not None:
@@ -353,7 +348,7 @@ def _search(decoder: rk.Decoder, listed: list[Place], rates: Rates, traffic: rk.
         decoder, listed, load=rates.loaded, level=level_of(rates.slo, rates.keep), traffic=traffic,
         price_usd_per_hour=rates.hours(listed),
     )  # fmt: skip
-    return Answer("serve-capacity", found.to_dict, lambda: text.serving.print_fleets(found))
+    return Tables("serve-capacity", found.to_dict, lambda: text.serving.print_fleets(found))
 
 
 def _each(places: list[Place], walk: Callable[[Place], Any]) -> tuple[list[Any], list[Refused]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer, Options, fields, progress_line
+from rooflinekit.cli.command import Answer, Options, Tables, fields, progress_line
 from rooflinekit.cli.options import (
     CLUSTERS,
     LISTED,
@@ -107,7 +107,7 @@ def parallel(
     ] = None,
     memory: Annotated[bool, "--memory", "also print what each GPU's memory holds over the step"] = False,
     trace: Annotated[Path | None, "--trace FILE.json", "also write the step's time line, to open in Perfetto"] = None,
-) -> Answer:
+) -> Tables:
     """Predict one training step on several GPUs.
 
     It shows how much communication is hidden and exposed. --batch counts the samples of all GPUs together. The host is
@@ -126,13 +126,7 @@ def parallel(
     )
     if trace is not None:
         rk.save_trace(prediction, trace)
-    return Answer("parallel", prediction.to_dict, lambda: _told(prediction, memory=memory))
-
-
-def _told(step: rk.ParallelPrediction | rk.TrainingStep, *, memory: bool) -> None:
-    print(step)
-    if memory:
-        print(step.memory_text)
+    return Tables("parallel", prediction.to_dict, lambda: text.steps.print_step(prediction, memory=memory))
 
 
 def _measured(words: str | None) -> tuple[int, float] | None:
@@ -243,7 +237,7 @@ def train(
     purchase: Purchase,
     tokens: Annotated[float | None, "tokens of a whole run, such as 1e12, to print its cost"] = None,
     carbon: Carbon = None,
-) -> Answer:
+) -> Tables:
     """Predict a language model's training step on many GPUs.
 
     It needs only the dimensions of a decoder, and prints time, memory, MFU, HFU and energy. With a price it also prints
@@ -286,22 +280,23 @@ def train(
         return {"step": step.to_dict(), "search": None, **further}
 
     def told() -> None:
-        _told(step, memory=memory)
+        text.steps.print_step(step, memory=memory)
         if costs is not None:
             text.choices.print_costs(costs)
         if limits is not None:
             text.choices.print_limits(limits, racks)
 
-    return Answer("train", fields, told)
+    return Tables("train", fields, told)
 
 
-def _searched(decoder: rk.Decoder, given: dict[str, Any], out: Path | None) -> Answer:
+def _searched(decoder: rk.Decoder, given: dict[str, Any], out: Path | None) -> Tables:
     with progress_line("looking at layouts") as say:
         progress = None if say is None else lambda count: say(f"{count} layouts")
         found = rk.search_layouts(decoder, **given, progress=progress)
     if out is not None:
         rk.plot.save(rk.plot.layouts(found), out)
-    return Answer("train", lambda: {"step": found.best.to_dict(), "search": found.to_dict()}, lambda: print(found))
+    document = {"step": found.best.to_dict(), "search": found.to_dict()}
+    return Tables("train", lambda: document, lambda: text.steps.print_layouts(found))
 
 
 def collective(

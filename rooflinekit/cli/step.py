@@ -89,7 +89,8 @@ def predict(
         return {"predictions": documents}
 
     def told() -> None:
-        text.predictions.print_predictions(predictions, largest, terms=terms, allocator=allocator)
+        if not (compared or tables) or not text.tables.whole():
+            text.predictions.print_predictions(predictions, largest, terms=terms, allocator=allocator)
         for p, frame in zip(predictions, compared, strict=False):
             text.predictions.print_variants(p, frame)
         for p, table in zip(predictions, tables, strict=False):

@@ -14,6 +14,12 @@ CALL = ("examples/googlenet_cifar.py:GoogLeNet", "--input", "batch,3,32,32", "--
 PREDICT = ("predict", *CALL, "--batch", "4")
 COMPARE = ("compare", *CALL, "--batch", "4")
 SWEEP = ("sweep", *CALL, "--batch", "1,4")
+ADVISE = ("advise", *CALL[:5], "--batch", "4")
+PARALLEL = ("parallel", *CALL[:3], "--batch", "4", "--cluster", "dgx-a100", "--gpus", "2")
+TRAIN = ("train", "llama-3.1-8b", "--cluster", "dgx-h100", "--batch", "16", "--seq", "2048")
+SERVE = ("serve", "llama-3.1-8b", "--gpu", "l40s", "--gpu", "t4", "--batch", "1,4", "-i", "64", "--output", "8")
+RATES = (*SERVE[:4], "--rate", "1,2/s", "--requests", "20", "-i", "64", "--output", "8")
+LEVELS = (*SERVE[:4], "--slo", "ttft=1s", "--load", "9/s", "--requests", "20", "-i", "64", "--output", "8")
 COST = ("cost", *CALL, "--batch", "4", "--price", "l4=0.8", "--price", "t4=0.4", "--autocast", "bf16")
 POWER = ("power", *CALL[:5], "--batch", "4", "--autocast", "bf16", "--step", "20 W")
 
@@ -36,6 +42,62 @@ def test_a_sweep_as_csv_has_a_line_a_point(run: Run) -> None:
     assert [(row["gpu"], row["batch"]) for row in rows] == [
         (gpu, batch) for gpu in ("nvidia-l4", "nvidia-t4") for batch in ("1", "4")
     ]
+
+
+#: Commands whose text is sentences or several tables: where the records of their documents are, what tells them apart,
+#: and a number of each, with its column.
+RECORDS = [
+    (ADVISE, "suggestions", {"what": "what"}, "saved_s", "saved_s"),
+    (PARALLEL, None, {"cluster": "cluster"}, "total_s", "total_s"),
+    (TRAIN, "step", {"layout": "layout"}, "tokens_per_s", "tokens_per_s"),
+    (SERVE, "servings", {"gpu": "gpu", "batch": "batch"}, "ttft_s", "ttft_s"),
+    (RATES, "served", {"rate": "rate"}, "requests_per_s", "requests_per_s"),
+    (LEVELS, "capacities", {"at_gpu": "at.gpu"}, "at.joules_per_token", "at_joules_per_token"),
+]
+
+
+def at(document: Any, path: str) -> Any:
+    for name in path.split("."):
+        document = document[name]
+    return document
+
+
+@pytest.mark.parametrize(("command", "records", "names", "path", "column"), RECORDS, ids=lambda c: str(c)[2:9])
+def test_an_answer_in_words_is_a_table_for_programs(
+    run: Run, command: tuple[str, ...], records: str | None, names: dict[str, str], path: str, column: str
+) -> None:
+    document = json.loads(run(*command, "--json").out)
+    told = [document] if records is None else document[records]
+    told = told if isinstance(told, list) else [told]
+    lines = [row for row in rows_of(run(*command, "--csv").out) if not row.get("why")]
+    assert [[row[one] for one in names] for row in lines] == [
+        [str(at(one, name)) for name in names.values()] for one in told
+    ]
+    assert [float(row[column]) for row in lines] == pytest.approx([at(one, path) for one in told], rel=1e-12)
+    shown = run(*command, "--markdown").out.splitlines()
+    assert len({line.count("|") for line in shown}) == 1
+    assert "judged" not in run(*command, "--brief").out
+
+
+def test_what_cannot_be_served_is_a_line_with_its_reason(run: Run) -> None:
+    rows = rows_of(run(*SERVE, "--csv").out)
+    assert [(row["gpu"], row["batch"]) for row in rows if row["why"]] == [("t4", "1"), ("t4", "4")]
+
+
+def test_tables_with_the_same_columns_are_one(run: Run) -> None:
+    command = ("power", *CALL, "--batch", "4", "--step", "20 W")
+    assert {row["device"] for row in rows_of(run(*command, "--csv").out)} == {"nvidia-l4", "nvidia-t4"}
+    first, second = run(*command, "--markdown").out.split("\n\n")
+    assert first.splitlines()[0] == second.splitlines()[0]
+
+
+def test_a_table_that_is_asked_for_stands_alone_and_whole(run: Run) -> None:
+    one, two = (rows_of(run(*call, "--by", "kernel", "--csv").out) for call in (PREDICT[:6] + PREDICT[8:], PREDICT))
+    assert len(one) > 25
+    assert two[: len(one)] == one
+    assert {row["gpu"] for row in two} == {"nvidia-l4", "nvidia-t4"}
+    markdown = run(*PREDICT[:6], *PREDICT[8:], "--by", "kernel", "--markdown").out
+    assert len(markdown.splitlines()) == len(one) + 2
 
 
 @pytest.mark.parametrize("command", [PREDICT, COMPARE, SWEEP, COST, POWER], ids=lambda c: c[0])

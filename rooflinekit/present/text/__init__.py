@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rooflinekit.present.text import predictions as predictions
     from rooflinekit.present.text import profiles as profiles
     from rooflinekit.present.text import serving as serving
+    from rooflinekit.present.text import steps as steps
     from rooflinekit.present.text import tables as tables
 else:
 

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of, whole
+from rooflinekit.present.text.form import FORM
+from rooflinekit.present.text.tables import Cell, flat, print_table, say, table, table_of, whole
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import table_rows, title
 from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, price_sentences, surprise_sentences
 from rooflinekit.study.compare.gpus import table_of as gpu_table
+from rooflinekit.study.explain.advice import Advice
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 from rooflinekit.units import said
 
@@ -60,13 +62,15 @@ def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> N
         "energy": ("energy_j", "J"), "saved": ("saved", ".1%"),
         "energy × time": lambda row: f"{row['energy_delay']:.3g} J·s",
     }  # fmt: skip
-    rows = found.table
+    rows = found.table.assign(device=device)
+    if whole():
+        columns |= {"GPU": ("device", "")}
     if rack is not None:
         rows = rows.assign(gpus=rack["gpus"], samples_a_day=rack["samples_a_day"])
         columns |= {"GPUs of a rack": ("gpus", ","), "in a day": ("samples_a_day", ",.4g")}
     on = f"{found.gpus} GPUs of {device}" if found.gpus > 1 else device
     say(f"{of} on {on}")
-    print_table(table_of(columns, rows.to_dict("records")), lambda: rows.assign(device=device))
+    print_table(table_of(columns, rows.to_dict("records")), lambda: rows)
     say(*str(found).splitlines())
 
 
@@ -125,6 +129,20 @@ def _print(frame: pd.DataFrame, currency: str | None = None) -> None:
     heads, rows, alike = cells_of(frame, currency)
     say(*alike)
     print_table(table(heads, rows), lambda: frame)
+
+
+def print_advice(found: Advice) -> None:
+    """What would make a step faster in words; a line a change, where tables alone are asked for."""
+    if FORM.get() == "text":
+        say(*str(found).splitlines())
+        return
+    columns: dict[str, Cell] = {
+        "change": ("what", ""), "step": ("prediction.total_s", "s"), "saved": ("saved_s", "s"),
+        "speed-up": lambda one: f"{one.speedup:.2f}×",
+        "90 % interval": lambda one: "{0.low:.2f} to {0.high:.2f}".format(one.ratio()),
+        "bound": ("prediction.regime", ""), "memory": ("prediction.memory.peak_bytes", "GiB"),
+    }  # fmt: skip
+    print_table(table_of(columns, found.suggestions), lambda: flat(one.to_dict() for one in found.suggestions))
 
 
 _DRIVERS = 25  # of groups of kernels; the rest is one line

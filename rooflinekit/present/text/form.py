@@ -13,6 +13,9 @@ T = TypeVar("T")
 Form = Literal["text", "brief", "csv", "markdown"]
 FORM: ContextVar[Form] = ContextVar("FORM", default="text")
 
+#: The heads of the tables that a command has printed as CSV or Markdown.
+PRINTED: ContextVar[list[list[str]] | None] = ContextVar("PRINTED", default=None)
+
 #: What the user's COLUMNS says. It is looked at before anything else is loaded: readline, which torch loads, sets it to
 #: 80 where there is no terminal.
 COLUMNS: ContextVar[int | None] = ContextVar("COLUMNS", default=None)

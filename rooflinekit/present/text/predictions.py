@@ -104,7 +104,7 @@ def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
         **{MEANING[term]: (f"{term}_s", "s") for term in KERNEL_TERMS},
     }  # fmt: skip
     say(f"{prediction.machine.name}, by {group}")
-    print_first(columns, frame, _ROWS, numbers=frame.reset_index)
+    print_first(columns, frame, _ROWS, numbers=lambda: frame.reset_index().assign(gpu=prediction.machine.name))
 
 
 _REMOVED = {"kernels": "", "casts": "", "bytes": "byte", "gap_s": "s", "gpu_s": "s", "cpu_s": "s"}
@@ -134,7 +134,9 @@ def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
     rows = [{"way": str(i) if i else "this", **row} for i, row in enumerate(frame.to_dict("records"))]
     samples = ", for as many samples" if "batch" in varied else ""
     say(f"{base.machine.name}, in other ways{samples}")
-    print_table(table_of(times, rows), lambda: frame.drop(columns="prediction"))
+    print_table(table_of(times, rows), lambda: frame.drop(columns="prediction").assign(gpu=base.machine.name))
+    if FORM.get() == "csv":  # has what follows
+        return
     say("what each saves of this step (negative: adds)")
     print_table(table_of(removed, rows[1:]))
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.errors import CapacityError, RooflinekitError
-from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of, whole
+from rooflinekit.present.text.form import FORM
+from rooflinekit.present.text.tables import Cell, flat, print_table, say, table, table_of, whole
 from rooflinekit.serving.fleet import Capacity, FleetSearch
 from rooflinekit.serving.served import MEASURES, SHARES, Served, ServedTraffic, Serving, limits_text
 from rooflinekit.serving.settings import release_text
@@ -34,8 +35,11 @@ class Refused:
 
 
 def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) -> None:
-    """One line each; what is the same in all stands above."""
+    """One in words; of several a line each, below what is the same in all."""
     first = found[0]
+    if FORM.get() == "text" and not found[1:] and not refused:
+        say(*str(first).splitlines(), soft_wrap=True)
+        return
     formats = [
         f"weights {one.weights}, cache {one.kv}{limits_text(one.decode.machine)}{release_text(one.engine)}"
         for one in found
@@ -63,7 +67,7 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
         short = "does not fit" if isinstance(left.why, CapacityError) else "cannot run it"
         numbers = (str(left.asked[name]) for name in ("batch", "input", "output"))
         rows.add_row(left.gpu, *numbers, short, *["–"] * (len(columns) - 5))
-    print_table(rows)
+    print_table(rows, lambda: flat(one.to_dict() for one in (*found, *refused)))
     _print_left(found, (left.why for left in refused), (judged for one in found for judged in one.accuracy))
 
 
@@ -77,7 +81,7 @@ def print_rates(found: Sequence[ServedTraffic], refused: Sequence[Refused] = ())
     if len(found) == 1 and not refused:
         _print_one(found[0])
     else:
-        _print_several(found)
+        _print_several(found, refused)
     _print_left(found, (str(left.why) for left in refused))
 
 
@@ -91,7 +95,7 @@ def _print_one(served: ServedTraffic) -> None:
         shares = (_s(served.percentile(measure, share)) for share in SHARES)
         rows.append((name, _s(served.mean(measure)), *shares, " to ".join(map(_s, served.bounds[measure]))))
     rows.append(("between any two tokens", "", *map(_s, served.gaps_s.values()), ""))
-    print_table(table(heads, rows))
+    print_table(table(heads, rows), lambda: flat([served.to_dict()]))
     waits = served.mean("queue_s") - alone.queue_s
     say(
         f"one request alone: first token {_s(alone.ttft_s)}, each further {_s(alone.tpot_s)}; queueing adds "
@@ -109,7 +113,7 @@ def _print_one(served: ServedTraffic) -> None:
     )
 
 
-def _print_several(found: Sequence[ServedTraffic]) -> None:
+def _print_several(found: Sequence[ServedTraffic], refused: Sequence[Refused]) -> None:
     first = found[0]
     say(f"{first.decoder.name}, {_requests(first)}", soft_wrap=True)
     heads = ("gpu", "weights", "requests/s", "waiting", "first token", "90 %", "99 %", "per token", "99 %",
@@ -125,12 +129,12 @@ def _print_several(found: Sequence[ServedTraffic]) -> None:
         )
         for one in found
     )  # fmt: skip
-    print_table(table(heads, rows))
+    print_table(table(heads, rows), lambda: flat(one.to_dict() for one in (*found, *refused)))
 
 
 def print_capacities(found: Sequence[Capacity], refused: Sequence[Refused], load: float | None) -> None:
     """A line for each place, the cheapest first, or without a price the one with the most requests a GPU."""
-    _print_table(sorted(found, key=_order), load)
+    _print_table(sorted(found, key=_order), load, refused)
     _print_left([one.at for one in found], (str(left.why) for left in refused))
 
 
@@ -146,7 +150,9 @@ def print_fleets(found: FleetSearch) -> None:
     _print_left([one.at for one in found.best], (f"{name}: {why}" for name, why in found.refused))
 
 
-def _print_table(found: Sequence[Capacity], load: float | None, *, copies: bool = False) -> None:
+def _print_table(
+    found: Sequence[Capacity], load: float | None, refused: Sequence[Refused] = (), *, copies: bool = False
+) -> None:
     level = found[0].level
     stated = ((name, getattr(level, name)) for name in ("ttft_s", "tpot_s", "e2e_s"))
     promised = ", ".join(f"{MEASURES[name]} within {_s(value)}" for name, value in stated if value is not None)
@@ -171,7 +177,8 @@ def _print_table(found: Sequence[Capacity], load: float | None, *, copies: bool 
     if load is not None:
         columns |= {"copies": lambda one: said(one.copies(load))} if copies else {}
         columns[f"GPUs for {load:.4g}/s"] = lambda one: said(one.gpus(load))
-    print_table(table_of(columns, found))
+    lines = (*(one.to_dict(load) for one in found), *(one.to_dict() for one in refused))
+    print_table(table_of(columns, found), lambda: flat(lines))
 
 
 def _engine(served: ServedTraffic) -> str:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rooflinekit.errors import printable
-from rooflinekit.present.text.form import COLUMNS, FORM, markdown
+from rooflinekit.present.text.form import COLUMNS, FORM, PRINTED, markdown
 from rooflinekit.units import said
 
 if TYPE_CHECKING:
@@ -76,23 +76,71 @@ def console() -> Console:
 
 
 def print_table(rows: Table, numbers: Callable[[], pd.DataFrame] | None = None) -> None:
-    """Prints a table. As CSV it has what `numbers` makes where that is given: the same in base units, not rounded."""
+    """Prints a table. As CSV it has what `numbers` makes where that is given: the same in base units, not rounded.
+
+    Another table with the same columns continues it there; one with others, as in Markdown every one, follows an empty
+    line.
+    """
     form = FORM.get()
-    if form == "csv" and numbers is not None:
-        numbers().to_csv(sys.stdout, index=False, lineterminator="\n")
-    elif form == "csv":
-        csv.writer(sys.stdout, lineterminator="\n").writerows(_texts(rows))
+    if form == "csv":
+        frame = None if numbers is None else numbers()
+        heads, *body = _texts(rows) if frame is None else [list(map(str, frame.columns))]
+        out = csv.writer(sys.stdout, lineterminator="\n")
+        out.writerows([heads] if _begins(heads, joined=True) else [])
+        out.writerows(body)
+        if frame is not None:
+            frame.to_csv(sys.stdout, index=False, header=False, lineterminator="\n")
     elif form == "markdown":
-        head, *body = _texts(rows)
-        print("\n".join(markdown(head, body, [column.justify == "left" for column in rows.columns])))
+        heads, *body = _texts(rows)
+        _begins(heads, joined=False)
+        print("\n".join(markdown(heads, body, [column.justify == "left" for column in rows.columns])))
     else:
-        out = _console(240)
-        for part in _parts(rows, out):
-            out.print(part)
+        terminal = _console(240)
+        for part in _parts(rows, terminal):
+            terminal.print(part)
+
+
+def _begins(heads: Sequence[str], *, joined: bool) -> bool:
+    """Whether a table needs its heads, after an empty line where it is not the command's first. joined: of CSV."""
+    before = PRINTED.get()
+    if joined and before and before[-1] == heads:
+        return False
+    if before:
+        print()
+    if before is not None:
+        before.append(list(heads))
+    return True
+
+
+def flat(documents: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Documents as the rows of a table: their numbers and words, and those within, by names joined with underscores.
+
+    A pair under the name of an interval is two columns, low and high; other lists are left out.
+    """
+    import pandas as pd
+
+    return pd.DataFrame([dict(_scalars(document)) for document in documents], dtype=object)
+
+
+def _scalars(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in document.items():
+        name = f"{before}{key}"
+        if isinstance(value, Mapping):
+            yield from _scalars(value, f"{name}_")
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            if "interval" in key and len(value) == 2:
+                low, high = value
+                yield from {name.replace("interval", "low"): low, name.replace("interval", "high"): high}.items()
+        else:
+            yield name, value
 
 
 def print_first(columns: Mapping[str, Cell], frame: pd.DataFrame, most: int, what: str = "", **how: Any) -> None:
-    """Prints the first rows of a frame of times, and in a line what the others take. how: as of `print_table`."""
+    """Prints the first rows of a frame of times, and in a line what the others take; for programs all of them.
+
+    how: as of `print_table`.
+    """
+    most = len(frame) if whole() else most
     print_table(table_of(columns, frame.head(most).reset_index().to_dict("records")), **how)
     rest = frame.iloc[most:]
     if len(rest):

@@ -1,0 +1,49 @@
+"""Training steps on several GPUs in a terminal: in words, and as the line of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooflinekit.distributed.accounts import TrainingStep
+from rooflinekit.distributed.described import LayoutSearch
+from rooflinekit.distributed.prediction import ParallelPrediction
+from rooflinekit.present.text.form import FORM
+from rooflinekit.present.text.tables import Cell, flat, print_table, table_of
+from rooflinekit.units import said
+
+Step = ParallelPrediction | TrainingStep
+
+
+def print_step(step: Step, *, memory: bool = False) -> None:
+    """A step in words; its line, where tables alone are asked for. memory: also what memory holds over it."""
+    if FORM.get() == "text":
+        print(step)
+        if memory:
+            print(step.memory_text)
+    else:
+        model = step.decoder.name if isinstance(step, TrainingStep) else step.graph_name
+        columns: dict[str, Cell] = {"model": lambda _: model, "cluster": ("cluster.name", ""), "GPUs": ("gpus", "")}
+        print_table(table_of(columns | _columns([step]), [step], words=(0, 1)), lambda: flat([step.to_dict()]))
+
+
+def print_layouts(found: LayoutSearch) -> None:
+    """What a search found in words; the fastest layouts for their memory, where tables alone are asked for."""
+    if FORM.get() == "text":
+        print(found)
+    else:
+        columns: dict[str, Cell] = {"layout": ("layout", ""), "recompute": ("recipe.recompute", "")}
+        rows = table_of(columns | _columns(found.front), found.front, words=(0, 1))
+        print_table(rows, lambda: flat(step.to_dict() for step in found.front))
+
+
+def _columns(steps: Sequence[Step]) -> dict[str, Cell]:
+    counted: dict[str, Cell] = {"samples/s": ("throughput", ".4g")}
+    if isinstance(steps[0], TrainingStep):
+        counted = {"tokens/s": ("tokens_per_s", ",.0f")}
+    return {
+        "step": ("total_s", "s"), "90 % interval": lambda step: " to ".join(said(s, "s") for s in step.interval()),
+        **counted, "MFU": ("mfu", ".1%"), "HFU": ("hfu", ".1%"),
+        "allocated": lambda step: said(step.memory_verdict().allocated.bytes, "GiB"),
+        "fits": lambda step: f"{step.memory_verdict().probability:.0%}",
+        "energy": lambda step: said(step.energy and step.energy.joules, "J"),
+    }  # fmt: skip
