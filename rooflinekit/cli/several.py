@@ -157,7 +157,7 @@ def fit_into(
     memory_limit: Annotated[
         str | None, "--memory-limit BYTES", "memory of each GPU, where it is to have less than its own, such as 24GB"
     ] = None,
-) -> Answer:
+) -> Tables:
     """Find the fastest way to make a training step fit into memory.
 
     It predicts combinations of gradient accumulation, number formats, an optimizer in 8 bits or on the CPU, and
@@ -183,7 +183,8 @@ def fit_into(
         from rooflinekit.files import write_text
 
         write_text(found.policy, policy)
-    return Answer("fit-into", found.to_dict, lambda: print(workload.heading(graph), found, sep="\n"))
+    heading = workload.heading(graph)
+    return Tables("fit-into", found.to_dict, lambda: text.steps.print_fitting(found, heading))
 
 
 class Laid(Options):

@@ -20,6 +20,7 @@ TRAIN = ("train", "llama-3.1-8b", "--cluster", "dgx-h100", "--batch", "16", "--s
 SERVE = ("serve", "llama-3.1-8b", "--gpu", "l40s", "--gpu", "t4", "--batch", "1,4", "-i", "64", "--output", "8")
 RATES = (*SERVE[:4], "--rate", "1,2/s", "--requests", "20", "-i", "64", "--output", "8")
 LEVELS = (*SERVE[:4], "--slo", "ttft=1s", "--load", "9/s", "--requests", "20", "-i", "64", "--output", "8")
+FIT = ("fit-into", *CALL[:5], "--batch", "4", "--optimizer", "Adam")
 COST = ("cost", *CALL, "--batch", "4", "--price", "l4=0.8", "--price", "t4=0.4", "--autocast", "bf16")
 POWER = ("power", *CALL[:5], "--batch", "4", "--autocast", "bf16", "--step", "20 W")
 
@@ -50,6 +51,7 @@ RECORDS = [
     (ADVISE, "suggestions", {"what": "what"}, "saved_s", "saved_s"),
     (PARALLEL, None, {"cluster": "cluster"}, "total_s", "total_s"),
     (TRAIN, "step", {"layout": "layout"}, "tokens_per_s", "tokens_per_s"),
+    (FIT, "tried", {"combination": "combination"}, "total_s", "total_s"),
     (SERVE, "servings", {"gpu": "gpu", "batch": "batch"}, "ttft_s", "ttft_s"),
     (RATES, "served", {"rate": "rate"}, "requests_per_s", "requests_per_s"),
     (LEVELS, "capacities", {"at_gpu": "at.gpu"}, "at.joules_per_token", "at_joules_per_token"),
@@ -131,6 +133,16 @@ def test_a_form_lasts_for_one_command(run: Run) -> None:
     before = run(*PREDICT).out
     run(*PREDICT, "--csv")
     assert run(*PREDICT).out == before
+
+
+@pytest.mark.parametrize("command", [("devices",), FIT], ids=lambda c: c[0])
+@pytest.mark.parametrize("columns", [80, 100])
+def test_no_table_is_wider_than_the_terminal(
+    run: Run, monkeypatch: pytest.MonkeyPatch, columns: int, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = [line for line in run(*command).out.splitlines() if not line.startswith(("note: ", "left out"))]
+    assert 50 < max(map(len, lines)) <= columns
 
 
 @pytest.mark.parametrize("columns", [50, 80, 100])

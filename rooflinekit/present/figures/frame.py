@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from rooflinekit.present.figures.labels import Box, Ground, Offer
+from rooflinekit.present.figures.labels import Box, Ground, Numbers, Offer, crossings
 from rooflinekit.present.figures.records.caption import three_digits
 from rooflinekit.present.figures.records.figure import Figure, Point, Roof, RoofKind
 from rooflinekit.present.figures.style import DASHES, FAINT, INK, RAIL_GREY, Style, series_colours
@@ -179,7 +180,8 @@ def limits_of(figure: Figure, aspect: float, *, wide: bool = False) -> Limits:
     points += [(x, stop.performance) for path in figure.trajectories for stop in path.stops for x in stop.intensities]
     intensities = [x for x, _ in points]
     fastest = math.floor(math.log10(max(memory)))
-    highest = math.log10(max(compute, default=10 * max(memory))) + 0.35
+    over = 0.35 if len(figure.devices) == 1 else 0.6  # of several, a label has to stand over the highest level
+    highest = math.log10(max(compute, default=10 * max(memory))) + over
     top = max(highest, *(min(highest + 1, math.log10(y) + 0.2) for _, y in points), -300.0)
     reach = [12 * max(ridges), *(8 * x for x in intensities), *(6 * figure.link_ridge(link) for link in figure.links)]
     right = math.log10(max(reach)) + (0.0 if points else 0.2)  # levels have room for labels after the last mark
@@ -242,7 +244,10 @@ class Line:
         return self.dashed and self.first.provenance not in ("fitted", "default")
 
     def texts(self, prefix: str) -> list[tuple[float, str]]:
-        """What may stand on the line, the fullest first, and what it costs to leave the rest out."""
+        """What may stand on the line, the fullest first, and what it costs to leave the rest out.
+
+        prefix: whose roof it is, which of several devices is left out last.
+        """
         name, origin = _joined(self.roofs), self.first.origin
         # Where integers share the line, the unit is that of the others.
         rate = max((roof.rate for roof in self.roofs), key=lambda text: "FLOP" in text)
@@ -254,8 +259,11 @@ class Line:
             return [(0, f"{name} {rate} ({origin})"), (14, f"{said} ({origin})"), (24, said), (34, least)]
         if self.dashed:  # no datasheet states it
             return [(0, f"{name} {rate} ({origin})"), (14, f"{name} {rate}")]
-        found = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}"), (40, f"{name} {rate}")]
-        return [*found, (55, f"{math_name} {rate}"), (70, f"{math_name} {short}" if compute else rate)]
+        found = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}")]
+        less = [(40, f"{name} {rate}"), (55, f"{math_name} {rate}"), (70, f"{math_name} {short}" if compute else rate)]
+        if not prefix:
+            return found + less
+        return found + [(cost, prefix + text) for cost, text in less[1:]] + [(cost + 60, text) for cost, text in less]
 
 
 def roof_colours(figure: Figure) -> dict[str, str]:
@@ -396,7 +404,7 @@ def label_ridges(frame: Frame, figure: Figure) -> None:
 def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofKind) -> None:
     """Writes name, value and origin along the lines of one kind; where there is no room, less of it."""
     colours = roof_colours(figure)
-    shown = {device.name: device.short_name for device in figure.devices}
+    shown = _apart({device.name: device.short_name for device in figure.devices})
     chosen = [line for line in lines if line.first.kind == kind and (frame.style.sustained or not line.dashed)]
     chosen = [line for line in chosen if not line.named_beside or line.first.share < 1 - _SAME]  # else both are one
     highest = max(roof.value for roof in figure.roofs if roof.kind == "memory" and roof.provenance == "datasheet")
@@ -404,10 +412,44 @@ def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofK
     for line in sorted(chosen, key=lambda line: (line.dashed, -line.first.value)):
         prefix = f"{shown[line.first.device]} " if len(figure.devices) > 1 else ""
         alone = figure.memory_roof(line.first.device).value == highest
-        offers = [o for cost, text in line.texts(prefix) for o in _along(frame, line, text, cost, alone=alone)]
+        beside = [one for one in lines if one is not line and len(figure.devices) > 1]
+        others = [(*frame.place(*one.start), *frame.place(*one.end)) for one in beside]
+        offers = [
+            replace(offer, costs=offer.costs + _BEYOND * _passed(frame, line, offer, np.array(others).reshape(-1, 4)))
+            for cost, text in line.texts(prefix) for offer in _along(frame, line, text, cost, alone=alone)
+        ]  # fmt: skip
         anchor = line.end if kind == "compute" else line.start
         most = _MOST if line.named_beside else math.inf
         frame.label(offers, anchor, font=frame.style.label_font, colour=_colour(line, colours), most=most)
+
+
+def _apart(names: Mapping[str, str]) -> dict[str, str]:
+    """Of each name as many words as tell all of them apart, from the first with a digit on, which is the model's.
+
+    >>> _apart({"a": "GeForce RTX 3090", "b": "H100 SXM5 80 GB"})
+    {'a': '3090', 'b': 'H100'}
+    >>> _apart({"a": "H100 PCIe 80 GB", "b": "H100 SXM5 80 GB"})
+    {'a': 'H100 PCIe', 'b': 'H100 SXM5'}
+    """
+    words = {key: re.sub(r"^([^\d ]+ )+(?=\S*\d)", "", name).split() for key, name in names.items()}
+    for count in range(1, max(map(len, words.values()), default=0)):
+        found = {key: " ".join(each[:count]) for key, each in words.items()}
+        if len(set(found.values())) == len(found):
+            return found
+    return dict(names)
+
+
+_BEYOND = 200.0  # what a label costs beyond another line than its own, to which it would seem to belong
+
+
+def _passed(frame: Frame, line: Line, offer: Offer, others: Numbers) -> Numbers:
+    """How many other lines lie between each place of a label and its own line."""
+    if not len(others):
+        return np.zeros(len(offer.centres))
+    (x0, y0), (x1, y1) = frame.place(*line.start), frame.place(*line.end)
+    along = np.array([math.cos(offer.angle), math.sin(offer.angle)])
+    middles = np.clip((offer.centres - (x0, y0)) @ along, 0, math.dist((x0, y0), (x1, y1)))
+    return crossings(np.hstack([(x0, y0) + middles[:, None] * along, offer.centres]), others)
 
 
 def _along(frame: Frame, line: Line, text: str, penalty: float, *, alone: bool) -> Iterator[Offer]:

@@ -145,7 +145,7 @@ def _in_discs(discs: Numbers, lines: Numbers) -> Numbers:
     return np.where(off < radius**2, _within(middle - reach, middle + reach, _steps(lines)), 0)
 
 
-def _crossings(ones: Numbers, others: Numbers) -> Numbers:
+def crossings(ones: Numbers, others: Numbers) -> Numbers:
     """How many of the other lines each line crosses."""
 
     def sides(a: Numbers, b: Numbers, c: Numbers) -> Numbers:
@@ -213,7 +213,7 @@ class Room:
     def crossed(self, leaders: Numbers, own: tuple[float, float, float]) -> Numbers:
         """What each leader costs: its points on other text and on other marks than its own, and lines it crosses."""
         lines = [*self.lines, *self.leaders]
-        cost = 12.0 * _crossings(leaders, np.array(lines)) if lines else np.zeros(len(leaders))
+        cost = 12.0 * crossings(leaders, np.array(lines)) if lines else np.zeros(len(leaders))
         if kept := [*self.boxes, *self.small]:
             taken = np.concatenate([box.row for box in kept])
             cost += _THROUGH_TEXT * _in_boxes(taken, leaders).any(axis=0)

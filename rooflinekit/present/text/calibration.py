@@ -12,7 +12,7 @@ from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.model.machine import Spread
 from rooflinekit.model.stated import Constant
-from rooflinekit.present.text.tables import Cell, console, print_table, say, table, table_of
+from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of
 from rooflinekit.study.profile.drawn import Drawn
 from rooflinekit.units import format_quantity, said
 
@@ -123,7 +123,7 @@ def print_drawn(found: Drawn) -> None:
     rows = found.campaign.rows
     counted = ((op, len(part), int(part["count"].sum())) for op, part in rows.groupby("op"))
     say(f"{found.campaign.gpu}, {found.campaign.source}")
-    console().print(table(("measured ops", "shapes", "calls"), counted))
+    print_table(table(("measured ops", "shapes", "calls"), counted))
     share = 1 - found.refused_s / found.seconds if found.seconds else 0.0
     say(f"{share:.0%} of {format_quantity(found.seconds, 's')} of kernels became rows; of the rest:")
     say(*(f"  {count} × {reason}" for reason, count in list(found.refused.items())[:_SHOWN]))

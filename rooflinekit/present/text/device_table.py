@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rooflinekit.hardware.catalog import Row
 from rooflinekit.hardware.device import FORMATS
 from rooflinekit.ir.notebook import aligned
-from rooflinekit.present.text.form import markdown
+from rooflinekit.present.text.form import beyond_a_pipe, markdown
 from rooflinekit.units import number
 
 
@@ -52,8 +52,8 @@ def markdown_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def print_devices(rows: Sequence[Row]) -> None:
-    """The table on standard output, as wide as the terminal, or as it needs where that is none."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    """The table on standard output, as wide as the terminal, also behind a pipe, or as it needs where that is none."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else beyond_a_pipe()
     print("\n".join(device_lines(rows, width)))
 
 

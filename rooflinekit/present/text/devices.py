@@ -10,7 +10,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.collectives import CollectiveTiming
-from rooflinekit.present.text.tables import Cell, console, print_table, say, table, table_of
+from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of
 from rooflinekit.units import format_quantity, said
 
 
@@ -139,7 +139,7 @@ def print_timing(timing: CollectiveTiming, cluster: str) -> None:
         f"size over time {format_quantity(timing.algorithm_bandwidth, 'byte/s')}",
     )
     rows = ((name, said(getattr(timing, field), "s"), meaning) for field, name, meaning in _TERMS)
-    console().print(table(("", "time", "of what"), rows))
+    print_table(table(("", "time", "of what"), rows))
 
 
 def _devices(cluster: Cluster) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,6 +37,17 @@ def being(variable: ContextVar[T], value: T) -> Iterator[None]:
 def columns_of(told: str) -> int | None:
     """What a text such as COLUMNS means; None for no positive number."""
     return int(told) or None if told.isdecimal() and len(told) < 6 else None
+
+
+def beyond_a_pipe() -> int | None:
+    """The columns that COLUMNS says, or of the terminal that shows the errors of a command in a pipe."""
+    if told := COLUMNS.get():
+        return told
+    try:
+        piped = stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+        return os.get_terminal_size(sys.stderr.fileno()).columns if piped else None
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], words: Sequence[bool]) -> list[str]:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from rooflinekit.distributed.accounts import TrainingStep
 from rooflinekit.distributed.described import LayoutSearch
+from rooflinekit.distributed.fitting import Fitting
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.present.text.form import FORM
-from rooflinekit.present.text.tables import Cell, flat, print_table, table_of
+from rooflinekit.present.text.tables import Cell, flat, print_table, say, table_of
 from rooflinekit.units import said
 
 Step = ParallelPrediction | TrainingStep
@@ -34,6 +35,18 @@ def print_layouts(found: LayoutSearch) -> None:
         columns: dict[str, Cell] = {"layout": ("layout", ""), "recompute": ("recipe.recompute", "")}
         rows = table_of(columns | _columns(found.front), found.front, words=(0, 1))
         print_table(rows, lambda: flat(step.to_dict() for step in found.front))
+
+
+def print_fitting(found: Fitting, heading: str) -> None:
+    """What is chosen, and a line for each way that was tried."""
+    verdict, *_ = str(found).splitlines()
+    say(heading, verdict)
+    columns: dict[str, Cell] = {
+        "combination": ("combination", ""), "step": ("total_s", "s"), "memory": ("peak_bytes", "GiB"),
+        "fits": ("probability", ".0%"),
+        **{f"largest {name}": (f"largest_{name}", "") for name in found.trials[0].largest},
+    }  # fmt: skip
+    print_table(table_of(columns, found.table.to_dict("records")), lambda: found.table)
 
 
 def _columns(steps: Sequence[Step]) -> dict[str, Cell]:

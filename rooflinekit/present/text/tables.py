@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rooflinekit.errors import printable
-from rooflinekit.present.text.form import COLUMNS, FORM, PRINTED, markdown
+from rooflinekit.present.text.form import FORM, PRINTED, beyond_a_pipe, markdown
 from rooflinekit.units import said
 
 if TYPE_CHECKING:
@@ -187,15 +185,4 @@ def _console(columns: int, *, quiet: bool = False) -> Console:
     out = Console(highlight=False, emoji=False, quiet=quiet)
     if out.is_terminal:
         return out
-    return Console(highlight=False, emoji=False, quiet=quiet, width=_beyond_a_pipe() or columns)
-
-
-def _beyond_a_pipe() -> int | None:
-    """The columns that COLUMNS says, or of the terminal that shows the errors of a command in a pipe."""
-    if told := COLUMNS.get():
-        return told
-    try:
-        piped = stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
-        return os.get_terminal_size(sys.stderr.fileno()).columns if piped else None
-    except (OSError, ValueError, AttributeError):
-        return None
+    return Console(highlight=False, emoji=False, quiet=quiet, width=beyond_a_pipe() or columns)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.legend import Legend
 from overlaps import on_ridges, overlaps, struck
@@ -76,6 +78,19 @@ def test_roofs_of_devices_alone_are_told_apart_by_the_key() -> None:
     ax = plot.roofline([rk.load_device(gpu) for gpu in (H100, "amd-mi300x")])
     keys = [child for child in ax.get_children() if hasattr(child, "get_texts")]
     assert {"H100 SXM5 80 GB", "AMD Instinct MI300X"} <= {text.get_text() for key in keys for text in key.get_texts()}
+
+
+@pytest.mark.parametrize(("pair", "named"), [(("nvidia-h100-pcie-80gb", H100), 1), ((L4, H100), 4), ((L4, T4), 3)])
+def test_a_level_of_two_devices_says_whose_it_is_and_stands_at_its_own(pair: tuple[str, str], named: int) -> None:
+    ax = plot.roofline([step(gpu) for gpu in pair])
+    flat = [line for line in ax.lines if len(line.get_ydata()) == 2 and np.ptp(line.get_ydata()) == 0]
+    labels = [text for text in ax.texts if re.search(r"\b(tf32|fp32) .*T", text.get_text())]
+    assert sum(bool(re.match(r"(H100|H100 PCIe|H100 SXM5|L4|T4) ", text.get_text())) for text in labels) >= named
+    ax.figure.canvas.draw()
+    for label in labels:
+        middle = label.get_window_extent().get_points().mean(axis=0)[1]
+        away = [abs(ax.transData.transform((1.0, line.get_ydata()[0]))[1] - middle) for line in flat]
+        assert flat[int(np.argmin(away))].get_color() == label.get_color(), label.get_text()
 
 
 def test_the_key_counts_the_marks_whose_names_found_no_room() -> None:
