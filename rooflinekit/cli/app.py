@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import codecs
 import errno
+import functools
 import io
 import os
 import re
@@ -81,11 +82,12 @@ def main() -> None:
     Exit status 0; 2 for wrong use or bad input; 1 for a specification that `check` fails, a threshold that `guard`
     finds exceeded, or a fault of rooflinekit.
     """
+    once = functools.cache(tell)  # a command may name a device to several walks
     with warnings.catch_warnings():
-        warnings.simplefilter("once", DeviceWarning)
+        warnings.simplefilter("always", DeviceWarning)
         shown = warnings.showwarning
         warnings.showwarning = lambda message, category, *rest: (
-            tell(message) if issubclass(category, DeviceWarning) else shown(message, category, *rest)
+            once(str(message)) if issubclass(category, DeviceWarning) else shown(message, category, *rest)
         )
         _any_stream()
         hook, sys.unraisablehook = sys.unraisablehook, _again
@@ -149,6 +151,8 @@ def _run() -> None:
 #: How typer's parser says that a word is no number.
 _NO_NUMBER = re.compile(r"Invalid value for '(-[^' ]+).*: Input should be a valid (number|integer)\b.*", re.DOTALL)
 
+_TOO_SMALL = re.compile(r"Invalid value for '(-[^' ]+).*: Input should be greater than or equal to (\d+).*", re.DOTALL)
+
 
 def _said(error: Any) -> str:
     """A wrong option in words: what is missing with its help, what is no number without the parser's reasons."""
@@ -156,7 +160,8 @@ def _said(error: Any) -> str:
     if type(error).__name__ == "MissingParameter" and asked is not None and asked.help:
         name = asked.opts[0] if asked.param_type_name == "option" else asked.name.upper()
         return f"{name} is missing: {asked.help}"
-    return _NO_NUMBER.sub(r"\1: expected a \2 in digits, such as 8 or 1.5e12", error.format_message())
+    text = _NO_NUMBER.sub(r"\1: expected a \2 in digits, such as 8 or 1.5e12", error.format_message())
+    return _TOO_SMALL.sub(r"\1: expected \2 or more", text)
 
 
 def _fail(message: str) -> None:

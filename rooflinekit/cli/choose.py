@@ -265,7 +265,7 @@ def sweep(
     shown = found if found["problem"].any() else found.drop(columns="problem")
     return Tables(
         "sweep",
-        lambda: {"rows": json.loads(found.to_json(orient="records"))},
+        lambda: {"rows": json.loads(found.to_json(orient="records", double_precision=15))},
         lambda: text.choices.print_rows(shown, workload.heading(plan.cases[0].graph)),
     )
 

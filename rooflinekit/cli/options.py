@@ -191,7 +191,7 @@ class Limits(Options):
         return Bounds(price=prices.pricing() if prices.asked else None, max_cost=self.max_cost, max_watts=self.watts)
 
 
-_MONEY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Z]{3})\s*")
+_MONEY = re.compile(r"\s*(\$?)\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Z]{3}|\$)?\s*(?:/\s*(?:h|hr|hour|kWh))?\s*")
 # What may stand about the number: "$0.80/h" and "0.80 USD/hour" are 0.80.
 _DOLLARS_OF_AN_HOUR = re.compile(r"^\s*\$|\s*(USD|\$)?\s*(/\s*(h|hr|hour))?\s*$", re.I)
 
@@ -235,10 +235,11 @@ def say_notes(pricing: rk.Pricing, devices: Sequence[rk.Device]) -> None:
 def money_of(option: str, text: str) -> tuple[float, str]:
     """An amount and its currency. Raises InputError for one without.
 
-    >>> money_of("--kwh-price", "0.25 USD")
-    (0.25, 'USD')
+    >>> money_of("--kwh-price", "0.25 EUR"), money_of("--price-per-hour", "$2.99/h")
+    ((0.25, 'EUR'), (2.99, 'USD'))
     """
     found = _MONEY.fullmatch(text)
-    if found is None:
+    currency = found and (found[3] or found[1])
+    if found is None or not currency:
         raise InputError(f"{option} {text!r}: expected an amount and its currency, such as '0.80 USD'")
-    return float(found[1]), found[2]
+    return float(found[2]), currency.replace("$", "USD")

@@ -116,7 +116,10 @@ def integers(option: str, text: str) -> Sequence[int]:
     """
     found: list[int] = []
     for word in text.split(","):
-        bounds = [integer(option, part) for part in word.split(":")]
+        try:
+            bounds = [int(part) for part in word.split(":")]
+        except ValueError:
+            raise SizeError(f"{option}: expected numbers such as 1,2,4, 1:64 or 8:4096:8; got {text!r}") from None
         if len(bounds) > 3 or (len(bounds) == 3 and bounds[2] < 1):
             raise SizeError(f"{option}: expected a number, FIRST:LAST or FIRST:LAST:STEP; got {word!r}")
         first, last, step = (*bounds, 1)[:3] if len(bounds) > 1 else (bounds[0], bounds[0], 1)
@@ -136,7 +139,9 @@ def integer(option: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise SizeError(f"{option}: expected a positive integer; got {value!r}") from None
+        several = re.fullmatch(r"\d+([,:.]+\d+)+", value) is not None
+        hint = "; `rooflinekit sweep` and `search` take several, such as 1,2,4 or 1:64" if several else ""
+        raise SizeError(f"{option}: expected a positive integer; got {value!r}{hint}") from None
 
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -160,7 +160,7 @@ def summary(
             "mode": graph.mode,
             "sizes": dict(graph.sizes),
             "gpus": [p.machine.name for p in predictions],
-            "modules": json.loads(found.reset_index().to_json(orient="records")),
+            "modules": json.loads(found.reset_index().to_json(orient="records", double_precision=15)),
         },
         told,
     )

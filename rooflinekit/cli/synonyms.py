@@ -102,7 +102,7 @@ num-gpus n-gpus ngpus ngpu gpu-count num-devices world-size nproc nproc-per-node
     | --tp {8}, with --cluster dgx-h100
     | rooflinekit parallel … --cluster dgx-h100 --gpus {8} | --gpu l4 --gpu h100
 ddp fsdp zero zero3 zero-stage stage deepspeed parallel strategy data-parallel distributed
-    | --strategy ddp, or --strategy fsdp | --sharding
+    | --strategy ddp, or --strategy fsdp | --sharding zero-1, or grad-op (ZeRO 2), or fsdp (ZeRO 3)
     | rooflinekit parallel … --cluster dgx-h100 --strategy ddp, or fsdp
 tensor-parallel tensor-parallel-size tp | --tp {2} | --tensor {2} | rooflinekit parallel … --tensor {2}
 pipeline-parallel pipeline-parallel-size pp | --pp {2} | --pipeline {2} | rooflinekit parallel … --pipeline {2}
@@ -115,8 +115,8 @@ cpu-offload offload-optimizer offload optimizer-offload | --offload | rooflineki
 cluster nvlink interconnect link bandwidth topology infiniband | --cluster dgx-h100
     | rooflinekit parallel … --cluster dgx-h100 --gpus 8
 data-parallel-size dp | --dp {2} | --gpus {8} | rooflinekit parallel … --cluster dgx-h100 --gpus {8}
-gradient-checkpointing activation-checkpointing checkpointing checkpoint recompute | --checkpoint | --recompute
-    | rooflinekit parallel … --checkpoint
+gradient-checkpointing activation-checkpointing checkpointing checkpoint recompute | --checkpoint all | --recompute full
+    | rooflinekit parallel … --checkpoint all
 gradient-accumulation-steps gradient-accumulation grad-accum accumulation | --accumulate {4} | --micro-batch 1
     | rooflinekit parallel … --accumulate {4}
 kv-cache-dtype kv-cache | --kv fp8 | rooflinekit serve … --kv fp8

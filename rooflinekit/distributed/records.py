@@ -314,8 +314,9 @@ class Layout(_Groups):
     def pieces(self, gpus: int, batch: int) -> int:
         """Micro-batches of a copy in a step, the last maybe not full. Raises InputError for a batch too small."""
         copies = self.copies(gpus)
-        if batch < copies:
-            raise InputError(f"batch={batch} cannot be cut for {copies} copies: expected {copies} or more")
+        if batch < (least := copies * self.micro_batch):
+            pieces = "" if self.micro_batch == 1 else f" with micro-batches of {self.micro_batch}"
+            raise InputError(f"batch={batch} cannot be cut for {copies} copies{pieces}: expected {least} or more")
         return -(-batch // (copies * self.micro_batch))
 
     def with_changes(self, **changed: Any) -> Layout:

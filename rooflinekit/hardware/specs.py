@@ -354,6 +354,8 @@ def _what_to_write(query: str, spellings: list[str]) -> str:
     cluster = {squash(name): name for name in cluster_names()}.get(squash(query))
     if cluster:
         return f"{cluster} is a cluster: write --cluster {cluster}; "
+    if query.strip().lower() in ("all", "any", "*"):
+        return "name some, or leave them out of compare and search, which then take every GPU; "
     if query.strip().lower() in _BRANDS:
         return f"`rooflinekit devices --vendor {query.strip()}` lists its GPUs; "
     if "," in query:

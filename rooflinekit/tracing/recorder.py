@@ -28,7 +28,9 @@ from rooflinekit.tracing.symbols import Symbols
 from rooflinekit.tracing.tensors import (
     DTYPES,
     NODE,
+    PRODUCTS,
     SPEC,
+    check_formats,
     composite,
     held,
     is_sparse,
@@ -236,6 +238,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = {
             name: args[i] if i < len(args) else kwargs.get(name, default) for i, (name, default) in enumerate(arguments)
         }
+        if function in PRODUCTS:
+            check_formats(kind, given.values())
         tensors: list[TensorSpec] = []
         attrs = {name: self._value(value, tensors) for name, value in given.items()}
         sparse = self._sparse and any(map(is_sparse, args))

@@ -20,7 +20,7 @@ from torch.nn import functional
 from rooflinekit.errors import InputError, RooflinekitError, TargetError, nearest
 from rooflinekit.files import FromSource, read_bytes
 from rooflinekit.published.models import config_of, language_model, published_names
-from rooflinekit.tracing.symbols import place_of
+from rooflinekit.tracing.symbols import UNKNOWN, place_of
 
 _FORMS = (
     "'timm:resnet50', 'torchvision:resnet50', 'transformers:GPT2LMHeadModel', 'transformers:path/to/config.json', "
@@ -211,7 +211,7 @@ def _module(source: str) -> Any:
         if "torchvision::" in str(error) and not _declared:  # its compiled part is missing
             declare_torchvision_operators()
             return _module(source)
-        raise TargetError(f"{source}: fails on import ({place_of(error)}): {type(error).__name__}: {error}") from error
+        raise TargetError(f"{source}: fails on import{_at(error)}: {type(error).__name__}: {error}") from error
     finally:
         folder = sys.path.pop(0)
         found = ((name, getattr(sys.modules[name], "__file__", None)) for name in sys.modules.keys() - before)
@@ -228,10 +228,18 @@ def _built(factory: Callable[[], Any], name: str, device: str) -> Any:
             return factory()
     except RuntimeError as error:
         if device != "meta" or "meta" not in str(error):
-            raise TargetError(f"{name}: cannot be built ({place_of(error)}): {error}") from error
+            raise TargetError(f"{name}: cannot be built{_at(error)}: {error}") from error
         return _built(factory, name, "cpu")  # it looks at numbers, such as a schedule's
     except Exception as error:
-        raise TargetError(f"{name}: cannot be built ({place_of(error)}): {type(error).__name__}: {error}") from error
+        needs = isinstance(error, TypeError) and "required positional argument" in str(error)
+        hint = "; name a function without arguments that returns it, with the values it is to have" if needs else ""
+        raise TargetError(f"{name}: cannot be built{_at(error)}: {type(error).__name__}: {error}{hint}") from error
+
+
+def _at(error: Exception) -> str:
+    """Where it was raised, in brackets; nothing where no line of the model's code is known."""
+    place = place_of(error)
+    return "" if place == UNKNOWN else f" ({place})"
 
 
 def _library(name: str) -> Any:

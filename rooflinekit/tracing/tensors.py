@@ -433,6 +433,22 @@ def composite(function: Any) -> bool:
     return known and has(name, "CompositeImplicitAutograd") and not has(name, "CPU")
 
 
+_aten = torch.ops.aten
+#: Operators that take tensors of one format only, which torch checks where they run and not on fake tensors.
+PRODUCTS = frozenset({
+    _aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default, _aten.mv.default,
+    _aten.addmv.default, _aten.dot.default, _aten.convolution.default,
+})  # fmt: skip
+ONE_FORMAT = "takes tensors of one format"
+
+
+def check_formats(kind: str, arguments: Iterable[Any]) -> None:
+    """Raises TypeError, as a GPU does, where the tensors of a product differ in format."""
+    found = dict.fromkeys(str(one.dtype) for one in arguments if isinstance(one, torch.Tensor))
+    if len(found) > 1:
+        raise TypeError(f"{kind} {ONE_FORMAT}; got {' and '.join(found)}")
+
+
 def placed(output: Any, place: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
     """The tensors of a result, each with its place in it: gradients of a list of weights are a list in a tuple."""
     if isinstance(output, torch.Tensor):

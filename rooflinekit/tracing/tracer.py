@@ -49,7 +49,7 @@ from rooflinekit.tracing.symbols import (
     place_of,
     remembered_arithmetic,
 )
-from rooflinekit.tracing.tensors import leaves_of, parts_of
+from rooflinekit.tracing.tensors import ONE_FORMAT, leaves_of, parts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -519,6 +519,8 @@ def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
         )
     if "scalar types: Long, Int" in said:
         return "; token ids are integers: Input('batch', 'seq', dtype='int64'), or --input batch,seq:int64"
+    if ONE_FORMAT in said or "should be the same" in said:  # torch's own words for convolutions
+        return "; give inputs that of the weights, such as --input batch,32:float32, or use --dtype or autocast"
     if _NO_KERNEL in said and "quantized::" in said:
         return "; GPUs have no such kernels: trace the model as it is before torch.ao converts it, in 16 bits"
     if ".numpy()" in said:

@@ -38,6 +38,12 @@ def test_csv_has_the_numbers_of_json(run: Run, command: tuple[str, ...]) -> None
         assert float(by_gpu[prediction["device"]]["total_s"]) == pytest.approx(prediction["total_s"], rel=1e-12)
 
 
+def test_a_document_has_all_digits(run: Run) -> None:
+    predicted = json.loads(run(*PREDICT, "--json").out)["predictions"]
+    swept = json.loads(run("sweep", *PREDICT[1:], "--json").out)["rows"]
+    assert [row["total_s"] for row in swept] == pytest.approx([one["total_s"] for one in predicted], rel=1e-12)
+
+
 def test_a_sweep_as_csv_has_a_line_a_point(run: Run) -> None:
     rows = rows_of(run(*SWEEP, "--csv").out)
     assert [(row["gpu"], row["batch"]) for row in rows] == [

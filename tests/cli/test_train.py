@@ -46,5 +46,10 @@ def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
         run("train", LLAMA).err
         == "rooflinekit: --cluster is missing: a cluster, as `rooflinekit clusters` lists them\n"
     )
+    found = run("train", LLAMA, *SIZES, "--micro-batch", "4")  # 8 copies with 2 of the 16 sequences each
+    assert found.err == (
+        "rooflinekit: batch=16 cannot be cut for 8 copies with micro-batches of 4: expected 32 or more\n"
+    )
+    assert run("train", LLAMA, *SIZES, "--gpus", "0").err == "rooflinekit: --gpus: expected 1 or more\n"
     found = run("train", LLAMA, *SIZES, "--tokens", "15T")
     assert found.err == "rooflinekit: --tokens: expected a number in digits, such as 8 or 1.5e12\n"

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
-from rooflinekit.errors import SizeError
+from rooflinekit.errors import SizeError, TraceError
 from rooflinekit.ir.sizes import symbol
 
 
@@ -197,3 +197,27 @@ def test_a_part_that_ends_early_is_one_only_where_the_whole_is_longer() -> None:
     assert graph.at(s=4096).flop == 3 * 100
     with pytest.raises(SizeError, match="s >= 100"):
         graph.at(s=99)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int64"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Linear(8, 8),
+        nn.Linear(8, 8, bias=False),
+        nn.Conv1d(4, 4, 3),
+        nn.Conv1d(4, 4, 3, bias=False),
+        nn.Linear(8, 8).bfloat16(),
+        nn.ReLU(),
+    ],
+    ids=str,
+)
+def test_formats_that_torch_does_not_multiply_are_refused(model: nn.Module, dtype: str) -> None:
+    x = torch.ones(2, 4, 8, dtype=getattr(torch, dtype))
+    try:
+        model(x)
+    except RuntimeError:
+        with pytest.raises(TraceError, match="give inputs that of the weights, such as --input batch,32:float32"):
+            rk.trace(model, rk.Input(2, 4, 8, dtype=dtype))
+    else:
+        rk.trace(model, rk.Input(2, 4, 8, dtype=dtype))

@@ -422,7 +422,10 @@ def check_workers(executor: object, workers: object) -> None:
 
 def _write(frame: pd.DataFrame, path: Path) -> None:
     try:
-        text = frame.to_csv(index=False) if path.suffix == ".csv" else f"{frame.to_json(orient='records', indent=1)}\n"
+        if path.suffix == ".csv":
+            text = frame.to_csv(index=False)
+        else:
+            text = frame.to_json(orient="records", indent=1, double_precision=15) + "\n"
     except OverflowError as error:  # what pandas raises where there is no room for the text
         raise MemoryError from error
     write_text(text, path)
