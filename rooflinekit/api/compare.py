@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from rooflinekit.api.keywords import with_named
 from rooflinekit.api.measured import MeasuredStep, corrected
 from rooflinekit.api.parallel import parallel
-from rooflinekit.api.predict import graph_of, in_base, machine_of, machines_of, predict
+from rooflinekit.api.predict import check_listed, graph_of, in_base, machine_of, machines_of, predict
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.distributed.records import Strategy
 from rooflinekit.errors import InputError
@@ -115,6 +115,7 @@ def advise(
 
     >>> print(advise(p, gpus=["nvidia-l40s"]))  # doctest: +SKIP
     """
+    check_listed(gpus, least=0)
     _, correct = corrected(p, measured, measured_on, measured_at)
     return advice.advise(p.plain if isinstance(p, Transferred) else p, gpus, correct)
 

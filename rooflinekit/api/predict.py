@@ -283,10 +283,15 @@ def machine_of(
     return limited(machine, power_w=in_base(power_limit, "W"), clock=in_base(sm_clock, "Hz"))
 
 
+def check_listed(gpus: Sequence[str | Path | Device], *, least: int = 1) -> None:
+    """Raises InputError for one GPU where several are taken, whose letters would be names, and for fewer."""
+    if isinstance(gpus, str | Path | Device) or len(gpus) < least:
+        raise InputError(f"gpus: expected a list of names, paths or Devices; got {gpus!r}")
+
+
 def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> tuple[Machine, ...]:
     """Each GPU with the constants that were fitted on it, or on others."""
-    if isinstance(gpus, str | Path | Device) or not gpus:
-        raise InputError(f"gpus: expected a list of names, paths or Devices; got {gpus!r}")
+    check_listed(gpus)
     from rooflinekit.study.compare.gpus import check_gpus
 
     machines = tuple(machine_of(device_of(gpu), burst=burst) for gpu in gpus)

@@ -36,6 +36,7 @@ from rooflinekit.cli.workload import NO_GPU, Workload, describes_workload
 from rooflinekit.distributed.records import NAMED
 from rooflinekit.errors import InputError, SweepError, printable
 from rooflinekit.present import text
+from rooflinekit.present.text.form import FORM
 from rooflinekit.present.text.progress import counting
 
 if TYPE_CHECKING:
@@ -251,8 +252,9 @@ def sweep(
     sweep_run.check_workers(None, workers)
     if out is not None:
         sweep_run.check_out(out)
-        if as_json:
-            raise InputError("--json prints, and --out writes: give one of the two")
+        if as_json or text.tables.whole():
+            form = "json" if as_json else FORM.get()
+            raise InputError(f"--{form} prints, and --out writes: give one of the two")
     plan = where.plan(workload, target, memory=memory)
     with _told(out), counting("sweep", plan.rows) as progress:
         if out is None:

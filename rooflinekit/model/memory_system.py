@@ -51,11 +51,23 @@ def combined(compute_s: Floats, memory_s: Floats, p: float) -> Floats:
 def traffic_s(work: KernelBatch, machine: Machine) -> Floats:
     """Seconds of memory traffic, and of waiting for it where too few blocks ask for it."""
     passed_s, waited_s = _passed_and_waited_s(work, machine)
+    return np.maximum(passed_s + waited_s, _placing_s(work, machine))
+
+
+def _placing_s(work: KernelBatch, machine: Machine) -> Floats:
+    """Seconds in which a GPU's threads work out where each element of operands lies that do not lie alike."""
     if machine.device.kind == "cpu":
-        return passed_s + waited_s
-    lanes = machine.sm_count * machine.device.lanes_per_sm
-    asked_s = work.indexed * _PLACE_CYCLES / (lanes * machine.clock)
-    return np.maximum(passed_s + waited_s, asked_s)
+        return np.zeros(len(work))
+    return work.indexed * _PLACE_CYCLES / (machine.sm_count * machine.device.lanes_per_sm * machine.clock)
+
+
+def bound_by_places(kernels: Sequence[Kernel], machine: Machine) -> list[bool]:
+    """Whether each kernel's traffic takes as long as that, and not as long as its bytes do."""
+    if not any(kernel.indexed for kernel in kernels):
+        return [False] * len(kernels)
+    work = work_of(kernels)
+    passed_s, waited_s = _passed_and_waited_s(work, machine)
+    return [bool(bound) for bound in _placing_s(work, machine) > passed_s + waited_s]
 
 
 def _passed_and_waited_s(work: KernelBatch, machine: Machine) -> tuple[Floats, Floats]:

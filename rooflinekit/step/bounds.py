@@ -14,10 +14,12 @@ from rooflinekit.ir import keyed
 from rooflinekit.model.estimate import around, away
 from rooflinekit.model.families import residuals_of
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import bound_by_places
 from rooflinekit.model.stated import SPREADS
 from rooflinekit.model.timing import Timing
 
 _KIN = 3  # GPUs that a note names
+_TOLD = 0.1  # of a step
 _NAMED = 0.05  # of the GPU's time: families that take less are not named in a note
 
 Numbers = float | NDArray[np.float64]
@@ -64,6 +66,23 @@ def unmeasured(timings: Iterable[Timing], gpu_s: float, machine: Machine) -> lis
     """Families of kernels that take a twentieth of the GPU's time and that nobody measured on it."""
     seconds = keyed.sums((residuals_of(timing.kernel, machine), timing.total_s) for timing in timings)
     return sorted(name for name, s in seconds.items() if name not in machine.constants.measured and s >= _NAMED * gpu_s)
+
+
+def placed_share(timings: Sequence[Timing], machine: Machine) -> float:
+    """The share of all memory traffic's seconds in which threads work out where elements lie; see `bound_by_places`."""
+    bound = bound_by_places([timing.kernel for timing in timings], machine)
+    whole = sum(timing.memory_s for timing in timings)
+    return sum(timing.memory_s for timing, yes in zip(timings, bound, strict=True) if yes) / whole if whole else 0.0
+
+
+def placed_note(share: float, total: float) -> str:
+    """What to tell where that is a tenth of a step; "" for less. total: the share of the step that is traffic."""
+    if share * total < _TOLD:
+        return ""
+    return (
+        f"{share:.0%} of the memory traffic's time is kernels whose operands do not lie alike, such as broadcast ones: "
+        "working out where each element lies takes it, and no bandwidth shortens it; torch.compile does without it"
+    )
 
 
 def unmeasured_note(missing: Sequence[str], machine: Machine) -> str:

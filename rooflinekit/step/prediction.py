@@ -25,7 +25,7 @@ from rooflinekit.model.timing import Bound, Timeable, Timing, estimate_of_timing
 from rooflinekit.step.accuracy import Accuracy, step_accuracy
 from rooflinekit.step.allocator import Settings
 from rooflinekit.step.attention import attention_notes
-from rooflinekit.step.bounds import bounds, host_note, unmeasured, unmeasured_note
+from rooflinekit.step.bounds import bounds, host_note, placed_note, placed_share, unmeasured, unmeasured_note
 from rooflinekit.step.capacity import largest_size
 from rooflinekit.step.energy import Draws, Energy, energy_of, limit_note
 from rooflinekit.step.entry import (
@@ -203,6 +203,7 @@ class Prediction(Draws):
             machine.device.caution,
             stand_in_note(machine.device),
             *attention_notes(self.graph, machine, self.execution),
+            placed_note(self.placed_share, self.shares["memory"]),
             unmeasured_note(self.unmeasured, machine),
             host_note(self.host, self.interval(), self.gpu_interval()),
             self.memory.note(machine.name),
@@ -221,6 +222,11 @@ class Prediction(Draws):
         if not self.execution.entered or any("cpu_s" in op.attrs for op in self.graph.ops):
             return ""  # what a strategy has put into a compiled step is not in the eager one
         return slower_note(self, self.again(execution=replace(self.execution, backend="eager")))
+
+    @cached_property
+    def placed_share(self) -> float:
+        """Of the seconds of memory traffic, those that no bandwidth shortens: see `step.bounds.placed_share`."""
+        return placed_share(self.timings, self.machine)
 
     @property
     def unmeasured(self) -> tuple[str, ...]:

@@ -257,6 +257,8 @@ def _used(p: Prediction, remedy: str) -> bool:
             return p.execution.fused
         case "a CUDA graph":
             return p.execution.as_graph or p.machine.device.kind == "cpu"
+        case "a GPU with more bandwidth":
+            return p.placed_share > 0.5
     return False
 
 

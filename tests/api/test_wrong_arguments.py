@@ -53,6 +53,7 @@ def listing(of: Sequence[float], by: Mapping[str, float] | None = None) -> int:
             lambda: rk.advise("timm:resnet50"),
             "p: expected a Prediction; got 'timm:resnet50'; rk.predict",
         ),
+        (lambda: rk.advise(STEP, "t4"), "gpus: expected a list of names, paths or Devices; got 't4'"),
         (lambda: rk.plot.timeline(3), "prediction: expected a Prediction or a ParallelPrediction; got 3"),
         (lambda: rk.explore(GRAPH, gpus=["nvidia-l4"], batch=[1, 2], power=["x"]), "power: expected"),
         (lambda: rk.collective_time("all-reduce", 1e6, "dgx-a100", 8, sharing=math.nan), "sharing: expected"),

@@ -122,7 +122,10 @@ def test_memory_that_runs_out_loses_no_piece(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("sweep", "--batch", "1:"), "--batch: expected a positive integer; got ''"),
+        (("sweep", "--batch", "1:"), "--batch: expected numbers such as 1,2,4, 1:64 or 8:4096:8; got '1:'"),
+        (("sweep", "--batch", "1..64"), "--batch: expected numbers such as 1,2,4, 1:64 or 8:4096:8; got '1..64'"),
+        (("predict", "--batch", "1,2"), "--batch: expected a positive integer; got '1,2'; `rooflinekit sweep` and"),
+        (("sweep", "--batch", "1", "--csv", "--out", "s.csv"), "--csv prints, and --out writes: give one of the two"),
         (("sweep", "--batch", "8:4"), "--batch: '8:4' has no numbers: the last is below the first"),
         (("search", "--batch", "1:1000000000"), "--batch: expected at most 1,000,000 numbers; got 1,000,000,000"),
         (("sweep", "--batch", "1:9:0"), "--batch: expected a number, FIRST:LAST or FIRST:LAST:STEP; got '1:9:0'"),
