@@ -80,7 +80,7 @@ def compare_gpus(
     >>> found.table, str(found)  # doctest: +SKIP
     """
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
-    bounds = Bounds(price=price, max_watts=in_base(max_watts, "W"), max_cost=max_cost)
+    bounds = Bounds(price=price, max_watts=in_base("max_watts", max_watts, "W"), max_cost=max_cost)
     bounds.check(sort)
     machines = machines_of(offered_gpus() if gpus is None else gpus, burst=burst)
     if isinstance(workload, Graph) and inputs:

@@ -134,7 +134,7 @@ def fit_into(
         setting = setting_of(cluster, gpus, host, execution, None)
     else:
         raise InputError("fit_into: expected gpu=…, or cluster=… with gpus=…")
-    if (limit := in_base(memory_limit, "byte")) is not None:
+    if (limit := in_base("memory_limit", memory_limit, "byte")) is not None:
         expect(finite(limit) and limit > 0, "memory_limit", "bytes above 0", memory_limit)
         setting = setting.with_memory(limit)
     graph = graph_of(workload, inputs, given, sizes_open=True, mode="training")
@@ -142,7 +142,7 @@ def fit_into(
 
 
 def _limits(power_limit: str | float | None, sm_clock: str | float | None) -> dict[str, float | None]:
-    return {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
+    return {"power_w": in_base("power_limit", power_limit, "W"), "clock": in_base("sm_clock", sm_clock, "Hz")}
 
 
 def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: Execution | Backend) -> Setting:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.api.keywords import check_keywords, check_traced, further_inputs, inputs_of, model_of
 from rooflinekit.calibrate.fitting.files import constants_for, load_fit
 from rooflinekit.cost.table import Rule, price_all
-from rooflinekit.errors import InputError, TraceError
+from rooflinekit.errors import InputError, TraceError, UnitError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, device_of, host_of
@@ -261,9 +261,12 @@ def predict(
     return predict_graph(graph, machine, host_of(host), execution_of(execution))
 
 
-def in_base(given: str | float | None, unit: str) -> float | None:
-    """A quantity as text, or a number in base units as it is. Raises UnitError for a text that is none."""
-    return parse_quantity(given, unit) if isinstance(given, str) else given
+def in_base(name: str, given: str | float | None, unit: str) -> float | None:
+    """A quantity as text, or a number in base units as it is. Raises UnitError for a text that is none, by its name."""
+    try:
+        return parse_quantity(given, unit) if isinstance(given, str) else given
+    except UnitError as error:
+        raise UnitError(f"{name}: {error}") from None
 
 
 def machine_of(
@@ -280,7 +283,7 @@ def machine_of(
     """
     device = device_of(gpu)
     machine = Machine.of(device, constants or constants_for(device), burst=burst)
-    return limited(machine, power_w=in_base(power_limit, "W"), clock=in_base(sm_clock, "Hz"))
+    return limited(machine, power_w=in_base("power_limit", power_limit, "W"), clock=in_base("sm_clock", sm_clock, "Hz"))
 
 
 def check_listed(gpus: Sequence[str | Path | Device], *, least: int = 1) -> None:

@@ -284,7 +284,8 @@ class Places:
         found = tuple(gpus) if made else machines_of(gpus)
         if self.power_limits is None:
             return found
-        return tuple(_held(machine, in_base(watts, "W")) for machine in found for watts in self.power_limits)
+        limits = [in_base("power_limits", watts, "W") for watts in self.power_limits]
+        return tuple(_held(machine, watts) for machine in found for watts in limits)
 
     @property
     def executions(self) -> list[Execution]:

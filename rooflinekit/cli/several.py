@@ -322,7 +322,8 @@ def collective(
     It also names the algorithm.
     Example: rooflinekit collective all-reduce --bytes "100 MB" --cluster dgx-h100 --gpus 4
     """
-    timing = rk.collective_time(operation, size, cluster, gpus, algorithm=algorithm, constants=constants)
+    size_bytes = quantity_of("--bytes", size, "byte")
+    timing = rk.collective_time(operation, size_bytes, cluster, gpus, algorithm=algorithm, constants=constants)
     return Answer(
         "collective", lambda: _timing_document(timing, cluster), lambda: text.devices.print_timing(timing, cluster)
     )

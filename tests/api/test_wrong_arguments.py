@@ -138,3 +138,9 @@ def test_a_rule_that_counts_no_number_is_named() -> None:
         rk.trace(torch.relu, rk.Input(8), rules={"aten.relu": lambda op: rk.Cost(vector_flop=math.nan)})
     with pytest.raises(InputError, match=r"rule of 'aten\.relu': expected a Cost, or one for each kernel; got 3"):
         rk.trace(torch.relu, rk.Input(8), rules={"aten.relu": lambda op: 3})
+
+
+def test_a_quantity_without_its_unit_is_named() -> None:
+    for name, given, message in (("power_limit", "50", "a quantity in W"), ("sm_clock", "1200", "a quantity in Hz")):
+        with pytest.raises(UnitError, match=f"^{name}: expected {message}.*; got '{given}'$"):
+            rk.predict(GRAPH, "nvidia-l4", batch=8, **{name: given})

@@ -116,6 +116,15 @@ def test_markdown_has_as_many_cells_in_each_line(run: Run, command: tuple[str, .
     assert set(lines[1]) <= set("|-: ")
 
 
+def test_what_is_alike_in_all_rows_stays_in_a_table_alone(run: Run) -> None:
+    same = ("sweep", *CALL[:5], "--batch", "1,2")  # as the CPU decides
+    (line,) = [line for line in run(*same).out.splitlines() if line.startswith("alike in all: ")]
+    step = line.partition("step ")[2].partition(",")[0]
+    assert step.endswith("ms")
+    for form in ("--markdown", "--brief"):
+        assert run(*same, form).out.count(step) == 2
+
+
 @pytest.mark.parametrize("command", [COST, POWER], ids=lambda c: c[0])
 def test_a_table_of_prices_or_limits_says_what_is_predicted(run: Run, command: tuple[str, ...]) -> None:
     title = run(*command).out.splitlines()[0]

@@ -126,7 +126,7 @@ def print_found(found: Found, heading: str) -> None:
 def _print(frame: pd.DataFrame, currency: str | None = None) -> None:
     from rooflinekit.study.sweep.search import cells_of  # with pandas, which takes as long as a prediction
 
-    heads, rows, alike = cells_of(frame, currency)
+    heads, rows, alike = cells_of(frame, currency, apart=FORM.get() == "text")  # else no line says it
     say(*alike)
     print_table(table(heads, rows), lambda: frame)
 

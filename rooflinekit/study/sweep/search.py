@@ -463,11 +463,13 @@ _HOURLY: _Read = (
 )
 
 
-def cells_of(frame: pd.DataFrame, currency: str | None = None) -> tuple[list[str], list[list[str]], list[str]]:
+def cells_of(
+    frame: pd.DataFrame, currency: str | None = None, *, apart: bool = True
+) -> tuple[list[str], list[list[str]], list[str]]:
     """The heads and the rows of a table, as texts: what names a row first, then what was found.
 
     Columns that no row fills are left out; those that read alike in all of several rows stand in the third, a line or
-    none. currency: of the prices of an hour; without it prices are those at launch.
+    none, unless they are not to stand `apart`. currency: of the prices of an hour; without it they are those at launch.
     """
     if "peak_bytes" in frame and "fits" not in frame:
         frame = frame.assign(fits=True)
@@ -485,7 +487,7 @@ def cells_of(frame: pd.DataFrame, currency: str | None = None) -> tuple[list[str
             texts.append((per, [fill(*values) for values in frame[list(names)].itertuples(index=False)]))
     texts += [(name, frame[name].map(_text)) for name in last]
     name, *others = [(head, list(column)) for head, column in texts]
-    same = {head: cells[0] for head, cells in others if len(cells) > 1 and len(set(cells)) == 1}
+    same = {head: cells[0] for head, cells in others if apart and len(cells) > 1 and len(set(cells)) == 1}
     shown = [name, *((head, cells) for head, cells in others if head not in same)]
     alike = [f"alike in all: {', '.join(f'{head} {cell}' for head, cell in same.items())}"] if same else []
     return [head for head, _ in shown], [list(row) for row in zip(*(column for _, column in shown), strict=True)], alike
