@@ -277,7 +277,8 @@ class ParallelPrediction(Draws):
     def accuracy(self) -> tuple[Accuracy, ...]:
         """How far steps on one device, and on several by that on one, were off where they were judged."""
         own = self.slowest.prediction
-        return tuple(filter(None, (own.accuracy, accuracy_of("several GPUs", own.machine.device))))
+        several = accuracy_of("several GPUs", own.machine.device) if self.gpus > 1 else None
+        return tuple(filter(None, (own.accuracy, several)))
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability, by the spreads of kernels and of links.
@@ -287,7 +288,9 @@ class ParallelPrediction(Draws):
         kernels are off together is known. Raises ValueError for a level outside (0, 1).
         """
         own = self.slowest.prediction
-        high = own.interval(level)[1]
+        low, high = own.interval(level)
+        if self.gpus == 1 and self.total_s == own.total_s:
+            return low, high
         if not own.total_s or not self.total_s:
             return self.total_s, self.total_s
         waits = (self.exposed_s + self.slowest.terms["contention"]) / self.total_s

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.errors import InputError, RooflinekitError
+from rooflinekit.errors import InputError, RooflinekitError, UnitError
 from rooflinekit.ir.arguments import checked
 
 WRONG = (
