@@ -87,6 +87,14 @@ def test_an_answer_in_words_is_a_table_for_programs(
     assert "judged" not in run(*command, "--brief").out
 
 
+def test_what_is_asked_for_beside_the_answer_is_in_the_csv(run: Run) -> None:
+    asked = (*PREDICT, "--terms", "--largest-batch")
+    document = json.loads(run(*asked, "--json").out)["predictions"]
+    for row, told in zip(rows_of(run(*asked, "--csv").out), document, strict=True):
+        assert int(row["largest_batch"]) == told["largest_batch"]
+        assert sum(float(row[f"{term}_s"]) for term in told["terms"]) == pytest.approx(float(row["total_s"]))
+
+
 def test_what_cannot_be_served_is_a_line_with_its_reason(run: Run) -> None:
     rows = rows_of(run(*SERVE, "--csv").out)
     assert [(row["gpu"], row["batch"]) for row in rows if row["why"]] == [("t4", "1"), ("t4", "4")]

@@ -259,8 +259,9 @@ class Line:
             return [(0, f"{name} {rate} ({origin})"), (14, f"{said} ({origin})"), (24, said), (34, least)]
         if self.dashed:  # no datasheet states it
             return [(0, f"{name} {rate} ({origin})"), (14, f"{name} {rate}")]
-        found = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}")]
-        less = [(40, f"{name} {rate}"), (55, f"{math_name} {rate}"), (70, f"{math_name} {short}" if compute else rate)]
+        found: list[tuple[float, str]] = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}")]
+        less: list[tuple[float, str]] = [(40, f"{name} {rate}"), (55, f"{math_name} {rate}")]
+        less.append((70, f"{math_name} {short}" if compute else rate))
         if not prefix:
             return found + less
         return found + [(cost, prefix + text) for cost, text in less[1:]] + [(cost + 60, text) for cost, text in less]

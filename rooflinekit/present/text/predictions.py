@@ -38,7 +38,7 @@ def print_predictions(
     first = predictions[0]
     on = "" if predictions[1:] else f", {first.machine.name}"
     say(title(first) + on, *(note for p in predictions if (note := p.memory.note(p.machine.name))))
-    print_table(_beside(predictions, largest, terms=terms), partial(_frame, predictions))
+    print_table(_beside(predictions, largest, terms=terms), partial(_frame, predictions, largest, terms=terms))
     if terms or first.coverage.default_kinds or first.coverage.assumptions:
         say(f"counts: {first.coverage}")
     for p in predictions if terms or allocator is not None else ():
@@ -53,10 +53,13 @@ def print_predictions(
     say(*_notes(predictions, terms=terms), before="note: ")
 
 
-def _frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
+def _frame(predictions: Sequence[Prediction], largest: Sequence[int], *, terms: bool) -> pd.DataFrame:
     from rooflinekit.study.compare.gpus import gpu_frame  # with much that one prediction has no use for
 
-    return gpu_frame(predictions)
+    frame = gpu_frame(predictions)
+    for term in predictions[0].terms() if terms else ():
+        frame[f"{term}_s"] = [p.terms()[term] for p in predictions]
+    return frame.assign(largest_batch=largest) if largest else frame
 
 
 def _beside(predictions: Sequence[Prediction], largest: Sequence[int], *, terms: bool) -> Table:

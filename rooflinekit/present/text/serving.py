@@ -67,8 +67,12 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
         short = "does not fit" if isinstance(left.why, CapacityError) else "cannot run it"
         numbers = (str(left.asked[name]) for name in ("batch", "input", "output"))
         rows.add_row(left.gpu, *numbers, short, *["–"] * (len(columns) - 5))
-    print_table(rows, lambda: flat(one.to_dict() for one in (*found, *refused)))
+    print_table(rows, lambda: flat(_documents(found, refused)))
     _print_left(found, (left.why for left in refused), (judged for one in found for judged in one.accuracy))
+
+
+def _documents(found: Sequence[Serving | ServedTraffic], refused: Sequence[Refused]) -> list[dict[str, Any]]:
+    return [*(one.to_dict() for one in found), *(one.to_dict() for one in refused)]
 
 
 def _in_one_place(found: Sequence[Served]) -> bool:
@@ -129,7 +133,7 @@ def _print_several(found: Sequence[ServedTraffic], refused: Sequence[Refused]) -
         )
         for one in found
     )  # fmt: skip
-    print_table(table(heads, rows), lambda: flat(one.to_dict() for one in (*found, *refused)))
+    print_table(table(heads, rows), lambda: flat(_documents(found, refused)))
 
 
 def print_capacities(found: Sequence[Capacity], refused: Sequence[Refused], load: float | None) -> None:
@@ -177,8 +181,8 @@ def _print_table(
     if load is not None:
         columns |= {"copies": lambda one: said(one.copies(load))} if copies else {}
         columns[f"GPUs for {load:.4g}/s"] = lambda one: said(one.gpus(load))
-    lines = (*(one.to_dict(load) for one in found), *(one.to_dict() for one in refused))
-    print_table(table_of(columns, found), lambda: flat(lines))
+    lines = [one.to_dict(load) for one in found]
+    print_table(table_of(columns, found), lambda: flat([*lines, *_documents((), refused)]))
 
 
 def _engine(served: ServedTraffic) -> str:
