@@ -125,6 +125,7 @@ def check_keywords(
         known = [*own, *sizes, *sorted(options)]
         hint = _meant(name, known) or nearest(name, known, 1, _SURE) or nearest(name, known)
         takes = f"; {called} takes {', '.join(own)}" if own and not hint else ""
+        takes += "" if hint or sizes else f"; a size is one that an input names, such as Input({name!r}, 3, 224, 224)"
         raise InputError(f"{name!r} is neither an option nor an input of {called}{hint}{takes}")
 
 

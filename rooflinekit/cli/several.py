@@ -197,7 +197,7 @@ class Laid(Options):
     ep: Annotated[int, "GPUs that share out the experts (expert parallelism)", ONE_OR_MORE] = 1
     imbalance: Annotated[float, "experts: tokens of the busiest GPU, divided by the mean of all GPUs"] = 1.0
     micro_batch: Annotated[int, "sequences of a micro-batch", ONE_OR_MORE] = 1
-    sharding: Annotated[str, "how copies share their state: ddp, zero-1, grad-op, fsdp or hybrid"] = "zero-1"
+    sharding: Annotated[str, "how copies share their state: ddp, zero-1, zero-2, zero-3 (or fsdp) or hybrid"] = "zero-1"
 
     def layout(self) -> rk.Layout:
         """The record."""

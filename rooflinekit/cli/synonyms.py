@@ -42,7 +42,10 @@ nhwc channels-last memory-format | --channels-last
 device gpu-name gpu-type hardware hw accelerator cuda card d | --gpu nvidia-l4 | --cluster dgx-h100
 cpu cpus host | --host, for the CPU beside the GPU; --gpu takes CPUs too | --kind cpu
     | --host-work, for when the CPU plans steps
-batch batch-size batchsize bs b bsz n mini-batch | --batch {32} | --input batch,3,224,224 --size batch={32}
+batch batch-size batchsize bs b bsz n mini-batch global-batch-size gbs train-batch-size
+    | --batch {32} | --input batch,3,224,224 --size batch={32}
+micro-batch-size mbs per-device-train-batch-size | --micro-batch {4} | --accumulate {4}, parts of --batch
+    | --batch {32}
 seq seq-len seqlen sequence-length seq-length max-length context-length context ctx max-seq-len max-model-len
     | --seq {512} | --input batch,seq:int64 --size seq={512} | --input {512}, the tokens of a prompt
 shape input-shape input-size inputs img-size image-size resolution s | --input batch,3,224,224, with --size batch=32
@@ -102,7 +105,7 @@ num-gpus n-gpus ngpus ngpu gpu-count num-devices world-size nproc nproc-per-node
     | --tp {8}, with --cluster dgx-h100
     | rooflinekit parallel … --cluster dgx-h100 --gpus {8} | --gpu l4 --gpu h100
 ddp fsdp zero zero3 zero-stage stage deepspeed parallel strategy data-parallel distributed
-    | --strategy ddp, or --strategy fsdp | --sharding zero-1, or grad-op (ZeRO 2), or fsdp (ZeRO 3)
+    | --strategy ddp, or --strategy fsdp | --sharding zero-1, zero-2 or zero-3
     | rooflinekit parallel … --cluster dgx-h100 --strategy ddp, or fsdp
 tensor-parallel tensor-parallel-size tp | --tp {2} | --tensor {2} | rooflinekit parallel … --tensor {2}
 pipeline-parallel pipeline-parallel-size pp | --pp {2} | --pipeline {2} | rooflinekit parallel … --pipeline {2}

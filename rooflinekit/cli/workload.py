@@ -274,6 +274,10 @@ def _workload(
         raise InputError(
             f"--target {next(iter(named))}=…: targets have no names; the loss gets them in the order given"
         )
+    if target is not None and needs_input and not (args or kwargs):
+        from rooflinekit.tracing.targets import check_target
+
+        check_target(target)  # what is no model has no input that is missing
     names = open_names((args, kwargs, targets))
     sizes: dict[str, int] = {}
     start: dict[str, int] = {}

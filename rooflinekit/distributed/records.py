@@ -254,6 +254,7 @@ def check_word(name: str, word: object, known: Collection[str], between: str = "
 
 
 SHARDINGS = ("ddp", "zero-1", "grad-op", "fsdp", "hybrid")
+_STAGES = {"zero-2": "grad-op", "zero-3": "fsdp"}  # names of DeepSpeed for the same
 
 
 @checked
@@ -267,10 +268,10 @@ class Layout(_Groups):
     `micro_batch`: sequences at once.
 
     `sharding` of the copies: "ddp" has all on each; "zero-1" shares out the optimizer's state (Megatron's distributed
-    optimizer); "grad-op" gradients too, weights kept from forward to backward (FSDP's SHARD_GRAD_OP); "fsdp" weights
-    too, gathered layer by layer; "hybrid" as fsdp inside each node and copies across. `instances`: with "zero-1" the
-    optimizer's state is shared out within so many equal groups of copies, each of which has all of it. `overlap`:
-    whether what copies send runs beside backward and forward.
+    optimizer); "grad-op", or "zero-2", gradients too, weights kept from forward to backward (FSDP's SHARD_GRAD_OP);
+    "fsdp", or "zero-3", weights too, gathered layer by layer; "hybrid" as fsdp inside each node and copies across.
+    `instances`: with "zero-1" the optimizer's state is shared out within so many equal groups of copies, each of which
+    has all of it. `overlap`: whether what copies send runs beside backward and forward.
 
     Raises InputError for other words and numbers.
     """
@@ -296,6 +297,7 @@ class Layout(_Groups):
             "instances",
         )  # fmt: skip
         check_imbalance("layout", self.imbalance, self.expert)
+        object.__setattr__(self, "sharding", _STAGES.get(self.sharding, self.sharding))
         check_word("layout sharding", self.sharding, SHARDINGS)
         if self.gathers and self.pipeline > 1:
             raise InputError(f"layout: {self.sharding} gathers weights layer by layer; expected pipeline=1")

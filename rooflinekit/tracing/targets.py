@@ -43,19 +43,31 @@ def load_target(text: str, device: str = "meta") -> Target:
     device: where it is built. On "meta" parameters take no memory and initialization no time; elsewhere they are what
     the model's own initialization makes of them.
     """
-    source, colon, name = text.partition(":")
     if language := language_model(text):
         return _language_model(language, device)
+    source, name = _parts(text)
+    called = Path(name).stem if source == "transformers" else name
+    if factory := {"timm": _timm, "transformers": _transformers, "torchvision": _torchvision}.get(source):
+        return Target(name=called, model=_built(factory(name), f"{source}:{name}", device))
+    return Target(name=called, model=_from_python(source, name, device))
+
+
+def check_target(text: str) -> None:
+    """Raises TargetError for a text that is no target, and for a file that is not there; nothing is loaded."""
+    if language_model(text) is None and (source := _parts(text)[0]).endswith(".py") and not Path(source).is_file():
+        raise TargetError(f"{source}: no such file")
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """The library, the file or the module, and what of it is named."""
+    source, colon, name = text.partition(":")
     if source not in ("timm", "transformers", "torchvision"):
         source, colon, name = text.rpartition(":")  # a drive letter has a colon too
     if not (source and colon and name):
         near = nearest(text, published_names())
         written = "" if near else what_to_write(text)
         raise TargetError(f"target {text!r}: {written or near.removeprefix('; ') or f'expected {_FORMS}'}")
-    called = Path(name).stem if source == "transformers" else name
-    if factory := {"timm": _timm, "transformers": _transformers, "torchvision": _torchvision}.get(source):
-        return Target(name=called, model=_built(factory(name), f"{source}:{name}", device))
-    return Target(name=called, model=_from_python(source, name, device))
+    return source, name
 
 
 def _known_to_timm(name: str) -> Any:

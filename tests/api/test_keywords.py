@@ -44,6 +44,7 @@ class Words(nn.Module):
         ),
         (lambda: rk.predict(LINEAR, X, gup="l4", batch=4), "'gup' is neither .* did you mean 'gpu'?"),
         (lambda: rk.predict(LINEAR, X, gpu="l4", bacth=4), "'bacth' is neither .* did you mean 'batch'?"),
+        (lambda: rk.predict(LINEAR, gpu="l4", batch=4), "a size is one that an input names, such as Input"),
         (lambda: rk.trace(LINEAR, X, wings=2), "'wings' is neither .* of Sequential; Sequential takes input"),
         (lambda: rk.trace(AnyWord(), X, optimiser=1), "did you mean 'optimizer'"),
         (

@@ -23,6 +23,10 @@ number = 3
 
 def broken():
     raise KeyError("lost")
+
+class Needs(nn.Module):
+    def __init__(self, size):
+        super().__init__()
 """
 
 
@@ -256,6 +260,7 @@ def test_wrong_use_is_one_line_and_status_2(run, net, tmp_path, args, message) -
     ("target", "message"),
     [
         ("{net}:Nett", "has no 'Nett'; did you mean 'Net'?"),
+        ("{net}:Needs", "Needs.__init__() missing 1 required positional argument: 'size'; name a function without arg"),
         ("{net}:number", "expected a module, a class of modules or a factory without arguments; got int"),
         ("{net}:broken", "cannot be built (net.py:14): KeyError: 'lost'"),
         ("{tmp}:Net", "is a directory; expected a Python file"),
@@ -272,6 +277,11 @@ def test_a_wrong_target_is_one_line_and_status_2(run, net, tmp_path, target, mes
     assert (result.status, result.out) == (2, "")
     assert result.err.count("\n") == 1
     assert message in result.err
+
+
+def test_a_target_that_is_none_is_said_before_a_missing_input(run, tmp_path) -> None:
+    result = run("predict", f"{tmp_path}/no.py:Net", "--batch", "8", "--gpu", "l4")
+    assert result.err == f"rooflinekit: {tmp_path}/no.py: no such file\n"
 
 
 def test_unknown_options_and_missing_arguments(run) -> None:

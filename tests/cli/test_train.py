@@ -19,6 +19,12 @@ def test_a_step_says_its_time_its_memory_and_its_utilization(run: Run) -> None:
     assert "memory: weights" in out
 
 
+def test_stages_of_zero_are_names_of_shardings(run: Run) -> None:
+    for stage, sharding in (("zero-2", "grad-op"), ("zero-3", "fsdp")):
+        one, other = (run("train", LLAMA, *SIZES, "--sharding", word).out for word in (stage, sharding))
+        assert one == other
+
+
 def test_what_does_not_fit_says_so_first_and_no_time(run: Run) -> None:
     first, *_, last = run("train", "llama-3.1-70b", *SIZES).out.splitlines()
     assert "does not fit: needs " in first
