@@ -237,7 +237,7 @@ def _setups(
             continue
         where = place["gpu"], place["cluster"]
         limits = place.get("power_limit"), place.get("sm_clock")
-        of_steps = engine.drafted, engine.adapters, engine.graph_sizes, engine.sums, engine.heads
+        of_steps = engine.drafted, engine.adapters, engine.graph_sizes, engine.sums, engine.heads, engine.sampling
         key = (*map(str, where), over, form, limits, *of_steps)
         setup = setup_of(
             "search_fleet", decoder, *where, form, over, engine, place["disaggregation"], limits=limits,
@@ -277,7 +277,7 @@ def setup_of(
             decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, drafted=engine.drafted,
             adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,
             own_sums=engine.sums == "one-shot", heads=engine.heads, graphs=engine.graph_sizes != (),
-            release=engine.named,
+            release=engine.named, sampling=engine.sampling,
         )  # fmt: skip
     reading = None  # steps of the engines that only read prompts, where they have GPUs of another number
     if apart is not None and apart.prefill_tp not in (None, times.gpus):

@@ -103,6 +103,9 @@ class Engines(Options):
         str | None,
         "how heads read keys while decoding: together (default), apart, or by a block each: threads, xqa, tiles",
     ] = None
+    sampling: Annotated[
+        str | None, "how tokens are chosen: greedy (default), or sorted, drawn by top-p of sorted logits (vLLM)"
+    ] = None
     draft: Annotated[
         str | None, "--draft MODEL", "with --acceptance: the draft model; by default proposed tokens cost nothing"
     ] = None
@@ -121,7 +124,7 @@ class Engines(Options):
         """One for each combination of `engine`, `policy` and `step_tokens`."""
         sizes = None if self.graph_sizes is None else tuple(numbers("--graph-sizes", self.graph_sizes))
         steps = [None] if self.step_tokens is None else numbers("--step-tokens", self.step_tokens)
-        same = ("chunks", "reserve", "sequences", "memory_share", "sums", "heads")
+        same = ("chunks", "reserve", "sequences", "memory_share", "sums", "heads", "sampling")
         given: dict[str, Any] = {
             **{name: getattr(self, name) for name in same}, "host": self.host_work, "graph_sizes": sizes,
             "speculation": self._speculation(),

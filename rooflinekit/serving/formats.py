@@ -144,6 +144,7 @@ class Options:
     drafted: int = 0
     adapters: Adapters | None = None
     release: str = ""  # of an engine, such as "vllm:0.12", whose attention runs; "" for the newest kernels
+    sampling: str = "greedy"  # or "sorted", as of `Engine`
 
     @property
     def gpus(self) -> int:

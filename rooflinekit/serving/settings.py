@@ -15,6 +15,7 @@ from rooflinekit.ir.arguments import checked, expect, expect_count
 from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.formats import Adapters
+from rooflinekit.serving.sampling import Sampling
 
 HostWork = Literal["overlapped", "serial"]
 Policy = Literal["mixed", "prefill-first"]
@@ -93,6 +94,8 @@ class Engine:
     TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's PagedAttention kernels), or by one block
     of a single SM for each head and sequence: "threads" (TensorRT-LLM's masked multi-head attention of 2023), "xqa"
     (the same up to 0.10, wherever XQA does not reach), or "tiles", by the kernel of prompts (DeepSpeed-MII).
+    sampling: each next token is the most likely one ("greedy"), or drawn of the top p, for which all logits are sorted
+    ("sorted": vLLM wherever a request or the model's generation_config.json has a top_p below 1; `drawn_of`).
     host_more_s: seconds of the CPU in each step besides. host_sequence_s, host_token_s: and for each sequence in
     it, and for each token that these hold. handed: where several GPUs share the layers it also hands the inputs of
     each step to their processes (`HOST_SHARED_S`, `HOST_SHARED_TOKEN_S`; vLLM up to 0.7). release: the engine and
@@ -119,6 +122,7 @@ class Engine:
     adapters: Adapters | None = None
     sums: Sums = "nccl"
     heads: Heads = "together"
+    sampling: Sampling = "greedy"
     host_more_s: float = 0.0
     host_sequence_s: float = HOST_SEQUENCE_S
     host_token_s: float = 0.0
@@ -142,7 +146,8 @@ class Engine:
     def __post_init__(self) -> None:
         if self.release is not None:
             release_of(self.release)
-        words_of = {"host": HostWork, "policy": Policy, "reserve": Reserve, "sums": Sums, "heads": Heads}
+        words_of = {"host": HostWork, "policy": Policy, "reserve": Reserve, "sums": Sums, "heads": Heads,
+                    "sampling": Sampling}  # fmt: skip
         for name, kind in words_of.items():
             value, known = getattr(self, name), get_args(kind)
             if value not in known:

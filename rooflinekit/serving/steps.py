@@ -5,7 +5,7 @@ queries, keys and values; their rotation and the write into the cache; attention
 residual sum and normalization; one product for gate and up; activation; the last product. Under tensor parallelism
 each GPU has its share of heads and of the network's width, and the partial results are summed over GPUs twice a layer.
 Behind the layers the last token of each sequence is normalized, multiplied with the output matrix, and the largest
-entry taken (greedy sampling).
+entry taken, or another one drawn (`sampling`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, product, symbol, total
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Options, check_format
+from rooflinekit.serving.sampling import drawn_of, largest_of
 from rooflinekit.serving.tape import EngineTape, touched_experts
 
 
@@ -110,7 +111,9 @@ class _Builder:
         else:
             assert isinstance(vocab, int)
             logits = tape.plain(last, "matrix", vocab)
-        return tape.run("aten.argmax", (logits,), tape.new(answers, dtype=DType.INT64), dim=-1, keepdim=False)
+        if self.options.sampling == "greedy":
+            return largest_of(tape, logits)
+        return drawn_of(tape, logits.seen(answers, d.vocab))
 
     def _normalized(self, x: TensorSpec, residual: TensorSpec | None) -> tuple[TensorSpec, TensorSpec]:
         """x normalized, and the residual with x added to it; there is none before the first layer."""

@@ -1,5 +1,6 @@
 """Graphs of prefill and decode: FLOP and bytes worked out by hand, and laws."""
 
+from functools import partial
 from itertools import combinations, product
 from types import MappingProxyType
 
@@ -9,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
+from rooflinekit.api.predict import machines_of
 from rooflinekit.cost.table import price
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import DType, Op, TensorSpec
+from rooflinekit.serving.formats import Options
+from rooflinekit.serving.step_times import StepTimes
+from rooflinekit.serving.steps import step_graph
 from rooflinekit.serving.tape import touched_experts
 
 TINY = rk.Decoder(layers=1, hidden=8, heads=2, kv_heads=1, head_dim=4, ffn=16, vocab=32)
@@ -199,3 +204,29 @@ def test_a_traced_transformer_asks_for_the_same() -> None:
     for batch, context in ((1, 7), (3, 100)):
         ours = described.at(batch=batch, context=context + 1).matrix_flop
         assert traced.at(batch=batch, context=context).matrix_flop == ours
+
+
+def test_drawing_sorts_all_logits_of_a_sequence() -> None:
+    # 5000 numbers of each of 3 sequences, also where two GPUs have half of the matrix each. By hand, bytes a number:
+    # places 8; digits 4; four passes of 12 and 12; rows 8, then 8 and 8; gathered 12 and 12: 156
+    d = TINY.with_changes(vocab=5000)
+    for tp in (1, 2):
+        greedy, drawn = (
+            step_graph(d, "decode", Options(tp=tp, sampling=how)).at(batch=3, context=7) for how in ("greedy", "sorted")
+        )
+        (sort,) = [p for p in drawn.priced if p.op.kind == "serving.sort_rows"]
+        assert sort.op.inputs[0].shape == (3, 5000)
+        assert sum(cost.read_bytes + cost.write_bytes for cost in sort.costs) == 156 * 3 * 5000
+        assert len(sort.costs) == 9
+        assert drawn.matrix_flop == greedy.matrix_flop
+
+
+def test_drawing_takes_longer_with_more_sequences_and_a_larger_vocabulary() -> None:
+    (machine,) = machines_of(["nvidia-h100-sxm5-80gb"])
+
+    def more_s(batch: int, vocab: int) -> float:
+        of = partial(StepTimes, decoder=TINY.with_changes(vocab=vocab), machine=machine)
+        return of(sampling="sorted").decode(batch, 9) - of(sampling="greedy").decode(batch, 9)
+
+    few, many, more = more_s(8, 32_000), more_s(64, 32_000), more_s(64, 128_000)
+    assert 0 < few < many < more < 0.01

@@ -142,3 +142,28 @@ family(
     },
     timed_as=Family.REDUCTION,
 )  # fmt: skip
+
+
+#: Bytes of a number, its place with its row's, and both; passes over the digits of a number.
+_KEY, _PLACE, _DIGITS = 4, 8, 4
+
+
+@rule("serving.sort_rows", timed_as=Family.MOVEMENT)
+def sort_rows(op: Op) -> list[Cost]:
+    """PyTorch's sort of rows of more than 4096 numbers, by CUB (aten/src/ATen/native/cuda/Sort.cu, by full sort).
+
+    Places are written down, digits counted; four passes move numbers and places by a digit of 8 bits each; one that
+    counts and one that moves bring the rows together again; the last gathers the numbers. From 128 rows on PyTorch
+    sorts each row by itself in six passes that read numbers twice, which takes 168 bytes a number and not 156.
+    """
+    n = op.inputs[0].numel
+
+    def kernel(label: str, read: int, written: int) -> Cost:
+        return Cost(read_bytes=product((n, read)), write_bytes=product((n, written)), label=label)
+
+    return [
+        kernel("places", 0, _PLACE), kernel("digits counted", _KEY, 0),
+        *[kernel("a digit", _KEY + _PLACE, _KEY + _PLACE)] * _DIGITS,
+        kernel("rows counted", _PLACE, 0), kernel("rows", _PLACE, _PLACE),
+        kernel("gathered", _PLACE + _KEY, _PLACE + _KEY),
+    ]  # fmt: skip
