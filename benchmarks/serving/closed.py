@@ -2,13 +2,16 @@
 
 DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, five numbers are by half of its
 first tokens, `REQUEST_S`, `INPUT_TOKEN_S` and `TRTLLM_REQUEST_S`, and of H200's `SGLANG_TOKEN_S` and
-`SGLANG_REQUEST_S`). Judged are rows of
-dense models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts,
-each token choosing evenly among all. What each row does not say is assumed from its source:
+`SGLANG_REQUEST_S`). Judged are rows of dense models that prefill and decode on the same GPUs (mode "agg"), with
+`--experts` those of models with experts, each token choosing evenly among all. What each row does not say is assumed
+from its source:
 
-* formats: as `gemm_quant_mode` says, fp8 with fixed scales; the cache in fp8 where TensorRT-LLM serves an fp8
-  checkpoint, and in vLLM on B200 (`FP8_CACHE`), else in bf16; models with experts in blocks of fp8, as published, with
-  scales found in each step;
+* formats: dense models in fp8 with fixed scales in InferenceX, whose checkpoints hold them, and with scales found in
+  each step in aiconfigurator's own runs, which name models of 16 bits: SGLang and vLLM make 8 bits of these by
+  themselves (SGLang 0.5.6, quantization/fp8.py: per channel and token, also where the rows say `fp8_block`), and the
+  tables of products call TensorRT-LLM's with such scales fp8; the cache in fp8 where TensorRT-LLM serves fp8, and in
+  vLLM on B200 (`FP8_CACHE`), else in bf16; models with experts in blocks of fp8, as published, with scales found in
+  each step;
 * engine: vLLM (0.12 and before) works on the CPU between its steps, TensorRT-LLM 1.0 and SGLang beside them, a step
   ahead, as vLLM from 0.14 on does; SGLang reads prompts before it goes on with answers, the others beside them, as
   SGLang 0.5.6.post2 with `--enable-mixed-chunk`, which aiconfigurator's generator writes (first tokens on H200 would be
@@ -123,6 +126,14 @@ def is_inferencex(row: Mapping[str, Any]) -> bool:
     return "model=" in row["silicon_data_source"]
 
 
+def _weights_of(row: Mapping[str, Any], decoder: rk.Decoder) -> str:
+    """The format of the weights (the module's text)."""
+    if decoder.experts:
+        return "fp8-block"
+    dynamic = "" if is_inferencex(row) else "-dynamic"
+    return f"fp8{dynamic}" if str(row["gemm_quant_mode"]).startswith("fp8") else "bf16"
+
+
 def rows_of(data: Path, gpu: str, models: Mapping[str, str]) -> pd.DataFrame:
     """The rows that are judged, and how many of which kind are not."""
     (file,) = (data / "aiconfigurator").glob(f"e2e_serving_{gpu}_sxm*.parquet")
@@ -191,12 +202,13 @@ def judged(
     found = []
     rows = rows_of(data, gpu, models).to_dict("records")
     for row in rows[:: max(1, len(rows) // most) if most else 1]:
-        decoder, tp, quantized = decoders[row["model_path"]], int(row["tp_size"]), str(row["gemm_quant_mode"])
-        fp8, blocks = quantized.startswith("fp8"), quantized == "fp8_block"
+        decoder, tp = decoders[row["model_path"]], int(row["tp_size"])
+        weights = _weights_of(row, decoder)
+        in_eight_bits = weights != "bf16" and row["backend"] in FP8_CACHE.get(gpu, ("trtllm",))
         groups = int(row["attention_dp_size"]) if row["attention_dp_size"] > 1 else 1
         formats: dict[str, Any] = {
-            "weights": "fp8-block" if decoder.experts or blocks else "fp8" if fp8 else "bf16",
-            "kv": "fp8" if fp8 and row["backend"] in FP8_CACHE.get(gpu, ("trtllm",)) else "bf16",
+            "weights": weights,
+            "kv": "fp8" if in_eight_bits else "bf16",
             "tp": tp,
             "ep": int(row["moe_ep_size"]) if decoder.experts else 1,
             "dp": groups,
