@@ -18,7 +18,7 @@ from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.serving.settings import captured
-from rooflinekit.serving.step_times import Chunk, StepTimes
+from rooflinekit.serving.step_times import TENSORRT_CALL_S, Chunk, StepTimes
 from rooflinekit.step.execution import Execution
 
 SMALL = rk.Decoder(name="small", layers=6, hidden=1024, heads=16, kv_heads=4, head_dim=64, ffn=4096, vocab=32000)
@@ -201,6 +201,22 @@ def test_xqa_reads_for_all_heads_that_share_where_its_blocks_fill_a_quarter_of_t
     four = eight.with_changes(kv_heads=8)  # for which no kernel is compiled
     found = [StepTimes(decoder=four, machine=machine, heads=heads).decode(64, 4096) for heads in ("xqa", "threads")]
     assert found[0] == found[1]
+
+
+def test_tensorrts_call_takes_more_over_a_cache_of_16_bits_for_heads_that_share_keys() -> None:
+    def of(release: str, gpu: str = "nvidia-h100-sxm5-80gb", **changes: int | str) -> StepTimes:
+        kv, kv_heads = str(changes.get("kv", "bf16")), int(changes.get("kv_heads", LARGE.kv_heads))
+        decoder = LARGE.with_changes(kv_heads=kv_heads)
+        return StepTimes(decoder=decoder, machine=machine_of(gpu), release=release, kv=kv)
+
+    def more_s(**changes: int | str) -> float:
+        ours, others = (of(release, **changes).decode(32, 4096) for release in ("tensorrt-llm:1.0", "vllm:0.12"))
+        return ours - others
+
+    assert more_s() == pytest.approx(LARGE.layers * TENSORRT_CALL_S)
+    assert more_s(gpu="nvidia-l40s") == pytest.approx(LARGE.layers * TENSORRT_CALL_S, rel=0.05)  # rates differ
+    for nothing in ({"kv": "fp8"}, {"kv_heads": LARGE.heads}, {"gpu": "nvidia-b200-sxm-180gb"}):
+        assert more_s(**nothing) == pytest.approx(0, abs=1e-9)
 
 
 def test_the_collective_is_told_its_bytes() -> None:
