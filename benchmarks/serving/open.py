@@ -11,7 +11,9 @@ blis: vLLM on H100, A100 and L40S under inference-perf, by stages of one rate ea
 * the prefix cache is vLLM's default and holds part of the prompts: first tokens of prompts of 547, 566 and 750 tokens
   take the same time. How much is one number for all rows, chosen on half of the experiments (by a hash of their names)
   by the error of whole answers, and judged on the other half; `--cached 0` judges without;
-* steps are scheduled ahead, 600 requests a stage, none left out.
+* steps are scheduled ahead, 600 requests a stage, none left out;
+* GPUs sum by vLLM's own kernels (`SUMS`), its default where they reach each other's memory (custom_all_reduce.py): all
+  stages on several are of A100 and H100 with NVLink.
 
 Stages whose mean first token takes more than a second are saturated: there waiting grows with the stage's length, which
 the table does not tell; they are counted and left out.
@@ -35,6 +37,7 @@ from benchmarks.sources.tables import read_table
 from rooflinekit.hardware.specs import DEFAULT_HOST, host_of
 from rooflinekit.serving.engine import Setup
 from rooflinekit.serving.served import ServedTraffic, percentile_of, serve_traffic_on
+from rooflinekit.serving.settings import Sums
 
 #: Tokens in and out, and requests a second by stage.
 WORKLOADS = {
@@ -47,6 +50,7 @@ WORKLOADS = {
 HARDWARE = {"H100": "H100", "A100-80GB": "A100", "L40S": "L40S"}
 #: Tokens of each prompt that the prefix cache may hold.
 CACHED = (0, 100, 200, 300)
+SUMS: Sums = "one-shot"
 _SATURATED_MS = 1000.0
 _REQUESTS = 600
 
@@ -69,13 +73,13 @@ def stages(data: Path) -> pd.DataFrame:
 
 def played(row: dict[str, Any], cached: int) -> ServedTraffic:
     """A stage, predicted."""
-    times = step_times(row["model"], HARDWARE[row["hardware"]], "bf16", "bf16", int(row["tp"]))
+    times = step_times(row["model"], HARDWARE[row["hardware"]], "bf16", "bf16", int(row["tp"]), SUMS)
     given, output, rates = WORKLOADS[row["workload"]]
     traffic = rk.Traffic(
         rate=rates[int(row["stage_index"])], input=given, output=output, requests=_REQUESTS, cv=0,
         cached=cached / given,
     )  # fmt: skip
-    engine = rk.Engine(step_tokens=int(row["max_num_batched_tokens"]))
+    engine = rk.Engine(step_tokens=int(row["max_num_batched_tokens"]), sums=SUMS)
     return serve_traffic_on(host_of(DEFAULT_HOST), traffic, Setup(engine=engine, times=times))
 
 

@@ -18,7 +18,7 @@ import rooflinekit as rk
 from benchmarks.serving.models import DECODERS
 from benchmarks.serving.static_steps import Batch, Place
 from benchmarks.sources.tables import read_table
-from rooflinekit.serving.settings import HOST_TOKEN_S, Heads
+from rooflinekit.serving.settings import HOST_TOKEN_S, Heads, Sums
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.step.bounds import widened
 
@@ -82,9 +82,9 @@ def place_of(
     )  # fmt: skip
 
 
-def step_times(model: str, place: str, weights: str, kv: str, tp: int) -> StepTimes:
+def step_times(model: str, place: str, weights: str, kv: str, tp: int, sums: Sums = "nccl") -> StepTimes:
     """The same in an engine with the settings that most have."""
-    return place_of(model, place, weights, kv, tp, rk.Engine()).times
+    return place_of(model, place, weights, kv, tp, rk.Engine(sums=sums)).times
 
 
 def tensorrt_llm(data: Path) -> Iterator[dict[str, Any]]:

@@ -46,7 +46,7 @@ class Place:
         links = (lambda size, gpus: _collective(size, gpus, cluster)[0]) if cluster is not None else None
         self.times = StepTimes(
             decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, collective_s=links,
-            padded=engine.padded, heads=engine.heads,
+            padded=engine.padded, heads=engine.heads, own_sums=engine.sums == "one-shot",
             graphs=engine.graph_sizes != (), release=release,
         )  # fmt: skip
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}  # bounds of steps, by their sizes
