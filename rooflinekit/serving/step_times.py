@@ -12,7 +12,7 @@ from typing import Protocol
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family
-from rooflinekit.model.attention_backends import TENSORRT
+from rooflinekit.model.attention_backends import FLASH, TENSORRT
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.machine import Machine
@@ -183,8 +183,8 @@ class StepTimes(StepSums):
         """A kernel's time; of an all-reduce that of the collective."""
         if timing.kernel.family is Family.ATTENTION:
             alone_s = _by_itself_s(timing, self.machine, self.heads)
-            more_s = TENSORRT_CALL_S if self._calls_tensorrt(timing) else 0.0
-            return timing.total_s + max(0.0, alone_s - max(timing.memory_s, timing.compute_s)) + more_s
+            more_s = max(0.0, alone_s - max(timing.memory_s, timing.compute_s))
+            return timing.total_s + more_s + self._call_s(timing)
         if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
             return timing.total_s
         gpus = self.gpus if timing.kernel.module.endswith(f".{EXCHANGE}") else self.tp
@@ -194,19 +194,21 @@ class StepTimes(StepSums):
             self._sums[key] = one_shot_s(*key, self.collective_s) if own else self.collective_s(*key)
         return self._sums[key]
 
-    def _calls_tensorrt(self, timing: Timing) -> bool:
-        """Whether a kernel of attention is TensorRT-LLM's for sequences that go on, of heads that share keys."""
-        kernel, wide = timing.kernel, KV_FORMATS[self.kv].itemsize > 1
-        gemm = kernel.cost.gemms[0]
-        return kernel.algorithm is TENSORRT and self.heads == "together" and wide and gemm.needed is None and gemm.m > 1
+    def _call_s(self, timing: Timing) -> float:
+        """What a call of attention takes beside its traffic: of sequences that go on, of heads that share keys."""
+        gemm, wide = timing.kernel.cost.gemms[0], KV_FORMATS[self.kv].itemsize > 1
+        decodes = self.heads == "together" and gemm.needed is None and gemm.m > 1
+        return CALL_S.get(timing.kernel.algorithm, 0.0) if decodes and wide else 0.0
 
 
-#: Seconds of such a call beside its traffic, from Ampere to Hopper over a cache of 16 bits: several blocks share the
-#: tokens of a sequence, and what they found is put together. By half of the 500 sizes beyond the L2 cache that
-#: aiconfigurator's attention_decode_h100_sxm has of TensorRT-LLM 1.3: 10.0 % off without, 8.1 with; the other half 12.3
-#: and 7.8 %, an L40S's halves 2.2 and 2.3 without, 1.5 and 1.8 with. Good to 4 µs. Over caches in fp8 and on Blackwell
-#: the tables show none; an A100's is no witness, with twice the bandwidth of the datasheet.
-TENSORRT_CALL_S = 8e-6
+#: Seconds of a decoding call beside its traffic, over a cache of 16 bits whose heads share keys: several blocks share
+#: the tokens of a sequence, and a second kernel puts together what they found. Of TensorRT-LLM 1.3 from Ampere to
+#: Hopper, by half of 500 sizes beyond the L2 cache in aiconfigurator's attention_decode_h100_sxm: 10.0 % off without,
+#: 8.1 with; the other half 12.3 and 7.8 %, an L40S's halves 2.2 and 2.3 without, 1.5 and 1.8 with; an A100's is no
+#: witness, with twice the bandwidth of the datasheet. Of FlashAttention 2 (vLLM 0.24), by half of 400 of an A100's:
+#: 12.7 and 4.3 %; the other half 14.1 and 4.1 %, an L40S's up to 400 MB 5 and 2 % too fast. Good to 4 µs. Of others,
+#: on Blackwell and over fp8 the tables show less than 5.
+CALL_S = {TENSORRT: 8e-6, FLASH: 14e-6}
 
 #: Threads of a block of TensorRT-LLM's masked multi-head attention, numbers that one loads at once, and loads that it
 #: has under way, of keys and of values (decoderMaskedMultiheadAttentionTemplate.h, as remembered). By them a token of

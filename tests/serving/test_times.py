@@ -18,7 +18,7 @@ from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.serving.settings import captured
-from rooflinekit.serving.step_times import TENSORRT_CALL_S, Chunk, StepTimes
+from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.step.execution import Execution
 
 SMALL = rk.Decoder(name="small", layers=6, hidden=1024, heads=16, kv_heads=4, head_dim=64, ffn=4096, vocab=32000)
@@ -203,20 +203,27 @@ def test_xqa_reads_for_all_heads_that_share_where_its_blocks_fill_a_quarter_of_t
     assert found[0] == found[1]
 
 
-def test_tensorrts_call_takes_more_over_a_cache_of_16_bits_for_heads_that_share_keys() -> None:
-    def of(release: str, gpu: str = "nvidia-h100-sxm5-80gb", **changes: int | str) -> StepTimes:
-        kv, kv_heads = str(changes.get("kv", "bf16")), int(changes.get("kv_heads", LARGE.kv_heads))
+@pytest.mark.parametrize(
+    ("release", "gpu", "call_s"),
+    [
+        ("tensorrt-llm:1.0", "nvidia-h100-sxm5-80gb", 8e-6),
+        ("tensorrt-llm:1.0", "nvidia-b200-sxm-180gb", 0.0),
+        ("vllm:0.12", "nvidia-a100-sxm4-80gb", 14e-6),
+        ("vllm:0.6", "nvidia-h100-sxm5-80gb", 14e-6),  # FlashAttention 2 until 0.8
+        ("vllm:0.12", "nvidia-h100-sxm5-80gb", 0.0),
+        ("sglang:0.5", "nvidia-a100-sxm4-80gb", 0.0),
+    ],
+)
+def test_a_decoding_call_takes_more_where_blocks_share_a_sequence(release: str, gpu: str, call_s: float) -> None:
+    def more_s(kv: str = "bf16", kv_heads: int = LARGE.kv_heads) -> float:
         decoder = LARGE.with_changes(kv_heads=kv_heads)
-        return StepTimes(decoder=decoder, machine=machine_of(gpu), release=release, kv=kv)
+        times = StepTimes(decoder=decoder, machine=machine_of(gpu), release=release, kv=kv)
+        timings = times.timings("decode", batch=32, context=4096)
+        timing = next(t for t in timings if t.kernel.family is Family.ATTENTION)
+        return times.step_part_s(timing) - timing.total_s
 
-    def more_s(**changes: int | str) -> float:
-        ours, others = (of(release, **changes).decode(32, 4096) for release in ("tensorrt-llm:1.0", "vllm:0.12"))
-        return ours - others
-
-    assert more_s() == pytest.approx(LARGE.layers * TENSORRT_CALL_S)
-    assert more_s(gpu="nvidia-l40s") == pytest.approx(LARGE.layers * TENSORRT_CALL_S, rel=0.05)  # rates differ
-    for nothing in ({"kv": "fp8"}, {"kv_heads": LARGE.heads}, {"gpu": "nvidia-b200-sxm-180gb"}):
-        assert more_s(**nothing) == pytest.approx(0, abs=1e-9)
+    assert more_s() == pytest.approx(call_s)
+    assert more_s(kv="fp8") == more_s(kv_heads=LARGE.heads) == 0
 
 
 def test_the_collective_is_told_its_bytes() -> None:
