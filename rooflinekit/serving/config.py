@@ -119,6 +119,7 @@ def fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "gated": not two,
         "tied": bool(config.get("tie_word_embeddings", "n_embd" in config or family in _TIED)),
         "qk_norm": bool(config.get("use_qk_norm", config.get("qk_layernorm", family in _QK_NORM))),
+        "qk_norm_whole": config.get("qk_norm_type") == "per_layer",
         "parallel": newer or bool(config.get(key, missing)),
         **_style_of(config, two=two),
     }

@@ -31,13 +31,14 @@ class Decoder:
     """A stack of equal layers: attention and a feed-forward network, each behind a normalization.
 
     `kv_heads` below `heads` is grouped-query attention. `gated` networks have three matrices, others two. With
-    `experts` each token passes `experts_per_token` of them, each of width `ffn`, and a shared one of width
-    `shared_ffn` where there is one; the first `dense_layers` have a network of width `dense_ffn` in their place.
-    `window` limits attention to so many tokens in `windowed_layers` of the layers (None for all). `tied`: the
-    embedding is also the matrix of the output. `qk_norm`: queries and keys are normalized. `parallel`: attention and
-    the network read the same normalized numbers, and their results are added together (GPT-J, Falcon; a training step
-    has them one behind the other). `latent`: multi-head latent attention (DeepSeek), whose cache holds `latent` +
-    `rope_dim` numbers a token, on each of several GPUs.
+    `experts` each token passes `experts_per_token` of them, each of width `ffn`, and a shared one of width `shared_ffn`
+    where there is one; the first `dense_layers` have a network of width `dense_ffn` in their place. `window` limits
+    attention to so many tokens in `windowed_layers` of the layers (None for all). `tied`: the embedding is also the
+    matrix of the output. `qk_norm`: queries and keys are normalized, each head by itself, or all heads together with
+    `qk_norm_whole`, so that GPUs sum their squares (MiniMax M2). `parallel`: attention and the network read the same
+    normalized numbers, and their results are added together (GPT-J, Falcon; a training step has them one behind the
+    other). `latent`: multi-head latent attention (DeepSeek), whose cache holds `latent` + `rope_dim` numbers a token,
+    on each of several GPUs.
 
     What training asks for besides: `norm` is "rms" or "layer"; `bias`: products have one; `positions` are "rotary",
     "learned" (a table of `max_positions` rows), "alibi" (a bias of each head's scores) or "none".
@@ -63,6 +64,7 @@ class Decoder:
     windowed_layers: int | None = None
     tied: bool = False
     qk_norm: bool = False
+    qk_norm_whole: bool = False
     parallel: bool = False
     norm: str = "rms"
     bias: bool = False
@@ -105,7 +107,7 @@ class Decoder:
         for name, words in (("norm", ("rms", "layer")), ("positions", ("rotary", "learned", "alibi", "none"))):
             if getattr(self, name) not in words:
                 raise InputError(f"decoder: {name}: expected {' or '.join(words)}; got {shown(getattr(self, name))}")
-        for name in ("gated", "tied", "qk_norm", "parallel", "bias"):
+        for name in ("gated", "tied", "qk_norm", "qk_norm_whole", "parallel", "bias"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"decoder: {name}: expected True or False; got {shown(getattr(self, name))}")
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):

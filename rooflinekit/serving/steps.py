@@ -150,6 +150,8 @@ class _Builder:
         if d.qk_norm:
             gain = tape.weight("qk_norm", 2 * d.head_dim)
             turned = tape.new(qkv.shape[0], (heads + kv_heads) * d.head_dim)
+            if d.qk_norm_whole:  # of queries and of keys, in one sum (vLLM, layers/mamba/linear_attn.py)
+                tape.summed(tape.new(qkv.shape[0], 2, dtype=DType.FLOAT32), self.options.tp)
             tape.run("serving.rms_norm", (turned, gain), qkv.seen(*turned.shape))
         result = tape.new(qkv.shape[0], heads * d.head_dim)
         for i, part in enumerate(self.parts):

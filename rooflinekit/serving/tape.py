@@ -87,7 +87,7 @@ class EngineTape(Tape):
 
     def summed(self, x: TensorSpec, gpus: int) -> TensorSpec:
         """The same, summed over GPUs."""
-        return x if gpus == 1 else self.run("serving.all_reduce", (x,), self.new(*x.shape), gpus=gpus)
+        return x if gpus == 1 else self.run("serving.all_reduce", (x,), self.new(*x.shape, dtype=x.dtype), gpus=gpus)
 
     def _product(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
         form, (tokens, k) = self.format, x.shape

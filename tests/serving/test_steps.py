@@ -230,3 +230,14 @@ def test_drawing_takes_longer_with_more_sequences_and_a_larger_vocabulary() -> N
 
     few, many, more = more_s(8, 32_000), more_s(64, 32_000), more_s(64, 128_000)
     assert 0 < few < many < more < 0.01
+
+
+def test_a_norm_of_all_heads_is_summed_over_gpus() -> None:
+    d = rk.Decoder(layers=3, hidden=64, heads=8, kv_heads=4, head_dim=8, ffn=128, vocab=400, qk_norm=True)
+    of_heads, whole = (
+        decoder.decode(tp=2).at(batch=4, context=50) for decoder in (d, d.with_changes(qk_norm_whole=True))
+    )
+    sums = [p for p in whole.priced if p.op.kind == "serving.all_reduce"]
+    assert len(sums) == 3 * 3
+    assert len([op for op in of_heads.ops if op.kind == "serving.all_reduce"]) == 3 * 2
+    assert min(p.costs[0].write_bytes for p in sums) == 4 * 2 * 4  # of queries and keys, 4 bytes, of 4 tokens
