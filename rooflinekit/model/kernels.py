@@ -120,7 +120,16 @@ def plain_kernels(
     priced: PricedOp, tf32: bool | None, device: Device | None = None, like: Release | None = None
 ) -> tuple[Kernel, ...]:
     """The kernels of one op, before layout copies and what earlier kernels left in the cache."""
-    return tuple(_kernels(priced, tf32, device, like)) if priced.costs else ()
+    return tuple(_kernels(priced, tf32, device, like)) if priced.costs and not _of_nothing(priced.op) else ()
+
+
+def _of_nothing(op: Op) -> bool:
+    """Whether it makes results without an element of such, for which PyTorch launches nothing.
+
+    What data leave no element of, as a mask may, is looked for all the same.
+    """
+    empty = bool(op.outputs) and all(integer(tensor.numel) == 0 for tensor in op.outputs)
+    return empty and (not op.inputs or any(integer(tensor.numel) == 0 for tensor in op.inputs))
 
 
 def _kernels(priced: PricedOp, tf32: bool | None, device: Device | None, like: Release | None) -> Iterator[Kernel]:

@@ -34,6 +34,23 @@ def test_views_launch_nothing_but_are_issued() -> None:
     assert [(issue.family, len(issue.kernels)) for issue in issues] == [("view", 0), ("elementwise", 1)]
 
 
+def test_nothing_is_launched_for_results_without_an_element() -> None:
+    assert kernels(lambda x: x[:, :0].exp() + torch.zeros(0), rk.Input(2, 3)) == []
+    assert kernels(nn.Linear(16, 8), rk.Input(1, 16))
+    none = rk.trace(lambda x, w: x[:0] @ w, rk.Input(4, 16), rk.Input(16, 8))
+    assert rk.predict(none, "nvidia-l4").gpu_s == 0
+    # of no products [4, 0] @ [0, 8] are zeros, which are written
+    (zeros,) = kernels(lambda x, w: x[:, :0] @ w[:0], rk.Input(4, 16), rk.Input(16, 8))
+    assert (zeros.cost.flop, zeros.cost.write_bytes) == (0, 4 * 4 * 8)
+    # which elements of a mask are true is looked for, though none is
+    assert kernels(lambda x: (x > 0).nonzero(), rk.Input(8), assume={"nonzero": 0})[1:]
+
+
+def test_views_across_no_elements_have_a_time() -> None:
+    graph = rk.trace(lambda x: x[:0].transpose(1, 2) + x.transpose(1, 2)[:0], rk.Input(4, 3, 5))
+    assert rk.predict(graph, "nvidia-l4").gpu_s == 0
+
+
 def test_a_bias_of_a_convolution_is_a_kernel_of_its_own() -> None:
     product, bias = kernels(nn.Conv2d(3, 8, 1), rk.Input(2, 3, 4, 4))
     # the product reads 2·3·16 inputs and 8·3 weights and writes 2·8·16 outputs, 4 bytes each
