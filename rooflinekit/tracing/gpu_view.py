@@ -208,6 +208,21 @@ def _one_hot(indices: torch.Tensor, num_classes: int = -1) -> Any:
     return found
 
 
+def _linspace(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    """With an open number of steps, which torch would force."""
+    plain = not any(isinstance(one, torch.Tensor | complex) for one in (start, end, options.get("out")))
+    if not (plain and isinstance(steps, torch.SymInt)) or options.get("requires_grad"):
+        return NotImplemented
+    return torch.ops.rooflinekit.linspace(start, end, steps, dtype=dtype or torch.get_default_dtype())
+
+
+def _affine_grid(theta: torch.Tensor, size: Any, align_corners: bool | None = None) -> Any:
+    """Without questions about the smallest of the sizes, where some are open."""
+    if not any(isinstance(one, torch.SymInt) for one in size):
+        return NotImplemented
+    return torch.affine_grid_generator(theta, list(size), bool(align_corners))
+
+
 _REPLACED: _Replaced = {
     functional.scaled_dot_product_attention: attention,
     functional.dropout: _dropout,
@@ -223,6 +238,8 @@ _REPLACED: _Replaced = {
     torch.rms_norm: rms_norm,
     torch.ctc_loss: sequences.ctc_loss,
     functional.one_hot: _one_hot,
+    functional.affine_grid: _affine_grid,
+    torch.linspace: _linspace,
     torch._VF.stft: sequences.stft,  # type: ignore[attr-defined]
     torch._VF.istft: sequences.istft,
     torch.istft: sequences.istft,

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._higher_order_ops.scan import generic_scan
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -41,6 +43,7 @@ from rooflinekit.tracing.tensors import (
     schema_of,
     shared_memory,
     specs_in,
+    tensors_in,
     wraps_tensors,
 )
 
@@ -123,7 +126,17 @@ class Lives:
 
 
 _DEVICE_OF = torch.ops.prim.device.default
+#: What asks for a tensor's sizes and layout, as function transforms do in Python.
+_DESCRIBING = frozenset(FunctionalTensor.metadata_fns)
 _SLICE = torch.ops.aten.slice.Tensor
+
+
+def _without_memory(args: Sequence[Any]) -> bool:
+    """Whether an operator is asked of tensors that are sizes alone, on no device: torch does so to learn a result's."""
+    first: Any = next(tensors_in(args), None)
+    return isinstance(first, FakeTensor) and first.fake_device.type == "meta"
+
+
 Specs = tuple[TensorSpec, ...]
 
 
@@ -208,7 +221,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if composite(function):  # asked for from within a nested tensor: elsewhere autograd has taken it apart
             with self:
                 return function.decompose(*args, **kwargs)
-        if not self._recording or on_cpu(function, args):
+        if not self._recording or on_cpu(function, args) or function in _DESCRIBING or _without_memory(args):
             number = self._number(function, args)
             return function(*args, **kwargs) if number is None else number
         if isinstance(function, torch._ops.OpOverload):

@@ -81,13 +81,19 @@ def known_contiguous(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided:
         return True
     expected: Any = 1
+    padded: Any = 1  # as torch's own shape functions write it for sizes that it cannot tell from 0
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if isinstance(size, int) and size == 1:
             continue
-        if expression(stride) != expression(expected):
+        if expression(stride) not in (expression(expected), expression(padded)):
             return False
-        expected = expected * size
+        expected, padded = expected * size, padded * _at_least_one(size)
     return True
+
+
+def _at_least_one(size: Any) -> Any:
+    """The size, or 1 if that is more."""
+    return torch.sym_max(size, 1) if isinstance(size, torch.SymInt) else max(size, 1)  # type: ignore[no-untyped-call]
 
 
 def expression(size: Any) -> Any:
@@ -276,6 +282,11 @@ def _grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -> tupl
     return (contiguous((size[0], *size[2:], len(size) - 2), theta.dtype),)
 
 
+def _grid_sampler(x: torch.Tensor, grid: torch.Tensor, *options: Any) -> tuple[Made, ...]:
+    """For each place in the grid the channels; torch finds this by running a hundred ops, with questions of sizes."""
+    return (contiguous((*x.shape[:2], *grid.shape[1:-1]), x.dtype),)
+
+
 def _trilinear(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, in_a: Sequence[int], in_b: Sequence[int], in_c: Sequence[int],
     summed: Sequence[int], unrolled: int = 1,
@@ -343,6 +354,10 @@ def expanded_stride(x: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...]:
 
 _aten = torch.ops.aten
 
+#: Operators of torch's that take whole numbers alone for a size, as such that take an open one.
+OF_OPEN_SIZES = torch.library.Library("rooflinekit", "FRAGMENT")  # type: ignore[no-untyped-call]
+OF_OPEN_SIZES.define("linspace(Scalar start, Scalar end, SymInt steps, *, ScalarType dtype) -> Tensor")
+
 #: Names of the resampling operators, which exist with a `_backward` each.
 RESAMPLING = (
     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
@@ -362,6 +377,8 @@ OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...]]] = {
     _aten._fft_c2c.default: lambda x, *options: (contiguous(x.shape, x.dtype),),
     _aten._fft_c2r.default: _fft_c2r,
     _aten.affine_grid_generator.default: _grid,
+    **dict.fromkeys((_aten.grid_sampler_2d.default, _aten.grid_sampler_3d.default), _grid_sampler),
+    torch.ops.rooflinekit.linspace.default: lambda start, end, steps, dtype: (contiguous((steps,), dtype),),
     _aten._grouped_mm.default: _grouped_mm,
     _aten._trilinear.default: _trilinear,
     **dict.fromkeys((_aten._is_all_true.default, _aten._is_any_true.default), lambda x: (Made((), (), torch.bool),)),
@@ -419,7 +436,7 @@ def schema_of(function: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, An
     schema = function._schema
     arguments = tuple((a.name, a.default_value if a.has_default_value() else None) for a in schema.arguments)
     written = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
-    return schema.name.replace("::", "."), arguments, written
+    return schema.name.replace("rooflinekit::", "aten::").replace("::", "."), arguments, written
 
 
 @functools.cache
@@ -485,6 +502,10 @@ def note_weight(fake: torch.Tensor, real: torch.Tensor) -> None:
 
 def note_result(name: str, args: Sequence[Any], output: Any) -> None:
     """Notes on an operator's sparse result how many numbers it holds, where that is known."""
+    if name == "_embedding_bag_backward":  # a row for each index
+        grad, indices = args[:2]
+        setattr(output, _HELD, (indices.numel() * grad.shape[1], indices.numel() * _INT64))
+        return
     if name.startswith("_sparse_coo_tensor") and name.endswith(("tensors", "unsafe")):
         indices, values = [arg for arg in args if isinstance(arg, torch.Tensor)][:2]
         setattr(output, _HELD, (values.numel(), indices.numel() * _INT64))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from golden.networks import NETWORKS, Network
 from torch import nn
+from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.tracing import symbols, tracer
@@ -123,3 +124,53 @@ def test_tensors_of_other_shapes_are_not_equal() -> None:
     graph = rk.trace(lambda x, y: x.exp() if torch.equal(x, y) else y, rk.Input("n", 3), rk.Input("n", 4))
     assert graph.assumptions == ()
     assert graph.outputs[0].shape[1] == 4
+
+
+def opened(model: object, *inputs: rk.Input, **options: object) -> rk.Graph:
+    """A trace in which every size stays open, on no condition."""
+    graph = rk.trace(model, *inputs, **options)
+    assert set(graph.dims) == {name for one in inputs for name in one.names}
+    assert not graph.conditions
+    return graph
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_a_grid_of_places_takes_open_sizes(dtype: torch.dtype | None) -> None:
+    def places(x: torch.Tensor) -> torch.Tensor:
+        return torch.linspace(1 / x.shape[1] - 1, x.shape[1] - 1, steps=x.shape[1], device=x.device, dtype=dtype)
+
+    graph = opened(places, rk.Input("n", "s"))
+    (line,) = graph.priced
+    assert (line.op.kind, str(graph.bytes)) == ("aten.linspace", "4*s" if dtype is None else "8*s")  # it is written
+    fixed = rk.trace(places, rk.Input(2, 9))
+    assert (fixed.priced[0].op.kind, told(graph.at(n=2, s=9))) == ("aten.linspace", told(fixed))
+
+
+@pytest.mark.filterwarnings("ignore:Default grid_sample", "ignore:Default affine_grid")
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_sampling_an_image_asks_nothing_of_its_sizes(mode: str) -> None:
+    def sampled(x: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+        grid = functional.affine_grid(theta, list(x.shape))
+        return functional.grid_sample(x, grid, mode=mode, padding_mode="reflection")
+
+    graph = opened(sampled, rk.Input("n", 3, "h", "w"), rk.Input("n", 2, 3))
+    assert [str(size) for size in graph.outputs[0].shape] == ["n", "3", "h", "w"]
+    assert told(graph.at(n=2, h=9, w=5)) == told(rk.trace(sampled, rk.Input(2, 3, 9, 5), rk.Input(2, 2, 3)))
+
+
+def test_half_of_a_size_lies_contiguous() -> None:
+    graph = opened(lambda x: x.topk(x.shape[1] // 2)[1].sort()[0], rk.Input("n", "s"))
+    assert [tensor.stride for op in graph.ops for tensor in op.outputs] == [None] * 4
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
+def test_what_function_transforms_ask_of_sizes_is_no_operator() -> None:
+    first, second = nn.Linear(3, 16), nn.Linear(16, 1)
+
+    def product_with_a_hessian(x: torch.Tensor) -> object:
+        energy = lambda row: second(torch.tanh(first(row))).sum()  # noqa: E731
+        return torch.func.jvp(torch.func.grad(energy), (x,), (torch.ones_like(x),))[1]
+
+    graph = rk.trace(product_with_a_hessian, rk.Input("n", 3))
+    assert not {"aten.size", "aten.stride"} & {op.kind for op in graph.ops}
+    assert not graph.coverage.default_kinds  # torch learns sizes by adding tensors that are on no device

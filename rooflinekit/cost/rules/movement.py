@@ -77,7 +77,7 @@ def copy_into(op: Op) -> Cost:
 
 @rule(
     *aten("zeros zeros_like zero_ zero ones ones_like full full_like fill_ fill new_zeros new_ones new_full arange"),
-    *aten("linspace eye tril_indices triu_indices scalar_tensor"),
+    *aten("linspace eye tril_indices triu_indices scalar_tensor _new_zeros_with_same_feature_meta"),
     timed_as=Family.MOVEMENT,
 )
 def fill(op: Op) -> Cost:

@@ -32,7 +32,10 @@ def test_copying_into_a_tensor_does_not_read_it(tensor, cost):
     assert (c.read_bytes, c.write_bytes) == (40, 40)  # 8 · 5, broadcast; 4 · 2·5
 
 
-@pytest.mark.parametrize("kind", ["zeros_like", "full_like", "zero_", "fill_", "new_zeros", "ones_like"])
+@pytest.mark.parametrize(
+    "kind",
+    ["zeros_like", "full_like", "zero_", "fill_", "new_zeros", "ones_like", "_new_zeros_with_same_feature_meta"],
+)
 def test_filling_writes_and_does_not_read_its_pattern(tensor, cost, kind):
     c = cost(kind, [tensor(2, 5)], [tensor(2, 5)])
     assert (c.flop, c.read_bytes, c.write_bytes) == (0, 0, 40)

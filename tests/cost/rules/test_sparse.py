@@ -89,6 +89,15 @@ def test_the_sparse_gradient_of_an_embedding_touches_the_rows_it_names():
     assert (str(step.read_bytes), str(step.write_bytes)) == ("72*n", "32*n")
 
 
+def test_the_sparse_gradient_of_bags_has_a_row_for_each_index():
+    model = nn.EmbeddingBag(1000, 8, mode="sum", sparse=True)
+    inputs = Input("m", dtype="int64"), Input("n", dtype="int64")
+    graph = trace(model, *inputs, mode="training", optimizer=torch.optim.SGD, strict=True)
+    (step,) = [c for p in graph.priced if p.op.kind == "sparse.add_" for c in p.costs]
+    # as of an embedding: of each of m indices 8 numbers times the rate, and added, however many bags there are
+    assert (str(step.vector_flop), str(step.read_bytes), str(step.write_bytes)) == ("16*m", "72*m", "32*m")
+
+
 def test_copies_of_a_sparse_tensor(traced):
     graph = trace(
         lambda i, v: torch.sparse_coo_tensor(i, v, (10, 10)).clone().to_dense(), Input(2, 3, dtype="int64"), Input(3)
