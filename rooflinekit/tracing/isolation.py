@@ -12,9 +12,10 @@ import inspect
 import operator
 import random
 import sys
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
 from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -22,12 +23,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rooflinekit.errors import TraceError, printable
 from rooflinekit.tracing.assumed import keep
 from rooflinekit.tracing.memory import fake_like
+from rooflinekit.tracing.surroundings import standing_in
 from rooflinekit.tracing.symbols import channels_last_of
 from rooflinekit.tracing.tensors import Made, is_sparse, note_weight
 
@@ -188,6 +190,39 @@ def put_fakes_in(
                     # a dict that refuses to be changed is one all the same
                     dict.__setitem__(held, name, fake) if isinstance(held, dict) else held.__setitem__(name, fake)
     return named
+
+
+def converting() -> AbstractContextManager[None]:
+    """Within it a module may convert itself, as by `self.layer.to(x.dtype)`: fake tensors are put in its place for it.
+
+    torch would swap the contents of two, which it does not where something refers to one weakly, as a trace does.
+    """
+    original, owner = nn.Module._apply, threading.get_ident()
+
+    def applied(module: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+        tensors = [*module._parameters.values(), *module._buffers.values()]
+        if threading.get_ident() != owner or not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            return original(module, function, recurse)
+        if recurse:
+            for child in module.children():
+                child._apply(function)
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                if tensor is not None:
+                    held[name] = _converted(tensor, function)
+        return module
+
+    return standing_in([(nn.Module, "_apply", applied)])
+
+
+def _converted(tensor: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """What the function makes of a module's tensor: a parameter of a parameter, and itself if it is that already."""
+    with torch.no_grad():
+        found: Any = function(tensor)
+    if found is not tensor and isinstance(tensor, nn.Parameter):
+        found._is_param = True
+        found.requires_grad_(tensor.requires_grad)
+    return found
 
 
 # What a model and its code keep in lists, dicts, sets and objects: noted before a trace, put back after it.

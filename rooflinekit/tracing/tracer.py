@@ -25,6 +25,7 @@ from rooflinekit.ir.sizes import Condition, ForcedSize, check_dims, may_hold, nu
 from rooflinekit.tracing.assumed import keep
 from rooflinekit.tracing.gpu_view import gpu_view
 from rooflinekit.tracing.isolation import (
+    converting,
     modules_below,
     modules_of,
     name_of,
@@ -231,6 +232,7 @@ def _traceable(step: Step, symbols: Symbols, recorder: Recorder) -> ExitStack:
         recorder,
         recorder.calls.followed(),
         eager_view(),
+        converting(),
         hashable_sizes(),
         remembered_arithmetic(),
         gpu_view(recorder.assumed.elements, step.like),

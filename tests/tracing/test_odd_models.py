@@ -436,3 +436,27 @@ def test_names_of_modules_are_of_letters_that_can_be_printed() -> None:
     graph = rk.trace(model, rk.Input("n", 4))
     assert {op.module for op in graph.ops} == {r"a\x1b[2J\nb"}
     assert all(weight.name.isprintable() for weight in graph.weights)
+
+
+class Converting(nn.Module):
+    """Converts a part of itself in each call, as code does that is told nothing of formats and devices."""
+
+    def __init__(self, *how: object) -> None:
+        super().__init__()
+        self.layer, self.how = nn.Linear(8, 4), how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        layer = self.layer.to(*self.how)
+        return layer(x.to(layer.weight.dtype))
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize(("how", "copies"), [(("cpu", torch.float32), 0), (("cuda",), 0), ((torch.float16,), 3)])
+def test_a_module_may_convert_itself(how: tuple[object, ...], copies: int, mode: str) -> None:
+    model = Converting(*how)
+    before = model.layer.weight
+    graph = rk.trace(model, rk.Input("n", 8), mode=mode)
+    assert [op.kind for op in graph.ops if op.phase == "forward"].count("aten._to_copy") == copies  # weight, bias, x
+    product = next(p for p in graph.priced if p.op.kind == "aten.addmm")
+    assert {tensor.dtype.value for tensor in product.op.inputs} == {"float16" if copies else "float32"}
+    assert (model.layer.weight is before, before.dtype) == (True, torch.float32)
