@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -247,6 +248,38 @@ def _replaced(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return original(one)
 
     return expr
+
+
+def plain_quotients() -> AbstractContextManager[None]:
+    """Within it torch divides a size by a factor of each of its terms as that is done by hand.
+
+    It asks sympy to simplify the quotient: of a padded image cut into windows that takes seconds a division.
+    """
+    original, owner = sympy.simplify, threading.get_ident()
+
+    def simplify(expr: Any, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs or threading.get_ident() != owner:
+            return original(expr, *args, **kwargs)
+        whole = next(filter(_is_whole, (expr, _distributed(expr))), None)
+        return original(expr) if whole is None else whole
+
+    return standing_in([(sympy, "simplify", simplify)])
+
+
+def _distributed(expr: sympy.Expr) -> sympy.Expr:
+    """Each term of the only sum among an expression's factors, times the others."""
+    factors = sympy.Mul.make_args(expr)
+    sums = [factor for factor in factors if factor.is_Add]
+    if len(sums) != 1:
+        return expr
+    others = sympy.Mul(*(factor for factor in factors if factor is not sums[0]))
+    return sympy.Add(*(term * others for term in sums[0].args))
+
+
+def _is_whole(expr: sympy.Expr) -> bool:
+    """Whether each of its terms is a product without a fraction or a division."""
+    factors = (factor for term in sympy.Add.make_args(expr) for factor in sympy.Mul.make_args(term))
+    return all(one.is_Integer or not (one.is_Number or one.as_base_exp()[1].is_negative) for one in factors)
 
 
 def channels_last_of(dimensions: int) -> torch.memory_format:

@@ -48,6 +48,7 @@ from rooflinekit.tracing.symbols import (
     hashable_sizes,
     likely_sizes,
     place_of,
+    plain_quotients,
     remembered_arithmetic,
 )
 from rooflinekit.tracing.tensors import ONE_FORMAT, leaves_of, parts_of
@@ -235,6 +236,7 @@ def _traceable(step: Step, symbols: Symbols, recorder: Recorder) -> ExitStack:
         converting(),
         hashable_sizes(),
         remembered_arithmetic(),
+        plain_quotients(),
         gpu_view(recorder.assumed.elements, step.like),
     )
     with ExitStack() as stack:

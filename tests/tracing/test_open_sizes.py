@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+import sympy
 import torch
 from golden.networks import NETWORKS, Network
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
@@ -174,3 +177,37 @@ def test_what_function_transforms_ask_of_sizes_is_no_operator() -> None:
     graph = rk.trace(product_with_a_hessian, rk.Input("n", 3))
     assert not {"aten.size", "aten.stride"} & {op.kind for op in graph.ops}
     assert not graph.coverage.default_kinds  # torch learns sizes by adding tensors that are on no device
+
+
+_NAMES = sympy.symbols("n h w", positive=True, integer=True)
+_PADDED = [*_NAMES, sympy.Integer(7), *(size + sympy.Mod(-size, 7) for size in _NAMES)]
+_PRODUCTS = st.lists(st.sampled_from(_PADDED), min_size=1, max_size=4).map(lambda factors: sympy.Mul(*factors))
+
+
+@given(terms=st.lists(_PRODUCTS, min_size=1, max_size=4), factor=_PRODUCTS, sizes=st.tuples(*[st.integers(1, 30)] * 3))
+def test_a_factor_of_each_term_is_divided_out(
+    terms: list[sympy.Expr], factor: sympy.Expr, sizes: tuple[int, ...]
+) -> None:
+    quotient = sympy.Add(*(term * factor for term in terms)) / factor
+    numbers = dict(zip(_NAMES, sizes, strict=True))
+    with symbols.plain_quotients():
+        found = sympy.simplify(quotient)
+    assert found.subs(numbers) == sum(term.subs(numbers) for term in terms)
+
+
+def test_only_what_is_left_a_fraction_is_simplified(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, h, w = _NAMES
+    asked: list[sympy.Expr] = []
+
+    def simplify(expr: sympy.Expr) -> sympy.Expr:
+        asked.append(expr)
+        return expr
+
+    monkeypatch.setattr(sympy, "simplify", simplify)
+    padded = h + sympy.Mod(-h, 7)
+    with symbols.plain_quotients():
+        assert sympy.simplify(sympy.Add(n * padded * w, 7 * n * padded) / (n * padded)) == w + 7
+        assert not asked
+        for quotient in ((n * w + h) / n, (n + h) / 2, n**2 / h):
+            assert sympy.simplify(quotient) == quotient
+    assert asked == [(n * w + h) / n, (n + h) / 2, n**2 / h]
