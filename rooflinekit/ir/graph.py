@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
@@ -296,8 +296,9 @@ def map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]
 
     def tensor(spec: TensorSpec) -> TensorSpec:
         if spec not in tensors:
+            shape = tuple(map(at, spec.shape))
             stride = None if spec.stride is None else tuple(map(at, spec.stride))
-            tensors[spec] = replace(spec, shape=tuple(map(at, spec.shape)), stride=stride)
+            tensors[spec] = replace(spec, shape=shape, stride=None if _row_by_row(shape, stride) else stride)
         return tensors[spec]
 
     def value(attr: Any) -> Any:
@@ -335,6 +336,16 @@ def map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]
         dims=tuple(name for name in graph.dims if name not in given),
         sizes=MappingProxyType({**graph.sizes, **given}),
     )
+
+
+def _row_by_row(shape: Sequence[Size], stride: Sequence[Size] | None) -> bool:
+    """Whether these numbers are those of a contiguous tensor, which formulas may not show."""
+    step = 1
+    for size, apart in zip(reversed(shape), reversed(stride or ()), strict=False):
+        if not (isinstance(size, int) and isinstance(apart, int)) or (size != 1 and apart != step):
+            return False
+        step *= size
+    return True
 
 
 # Sizes that an open trace does not speak for.

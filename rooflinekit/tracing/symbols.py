@@ -52,6 +52,7 @@ _SYM_INT = str(Path(_TORCH) / "__init__.py")  # what a comparison of sizes in Py
 
 
 _REPLACED = "_replacements_version_counter"  # of a ShapeEnv
+_TO_THE_END = 2**63 - 1  # as an operator writes `x[a:]`
 
 
 class TooManyQuestionsError(Exception):
@@ -248,6 +249,18 @@ def _replaced(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return original(one)
 
     return expr
+
+
+def slices_to_the_end() -> AbstractContextManager[None]:
+    """Within it `x[:]` is x, as for numbers: torch does not know of a product of open sizes that it ends there."""
+    kind: Any = SymNode
+    original = kind.statically_known_true
+
+    def known(one: Any, file: str, line: int) -> Any:
+        asked = one.expr
+        return (isinstance(asked, sympy.Le) and asked.rhs == _TO_THE_END) or original(one, file, line)
+
+    return standing_in([(kind, "statically_known_true", known)])
 
 
 def plain_quotients() -> AbstractContextManager[None]:

@@ -347,8 +347,9 @@ def expanded_stride(x: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...]:
     for i in reversed(range(len(shape))):
         dim = x.dim() - len(shape) + i
         step = x.stride(dim) if dim >= 0 else shape[i + 1] * stride[0]
-        same = expression(x.shape[dim] if dim >= 0 else 1) == expression(shape[i])
-        stride.insert(0, step if same else 0)
+        own = x.shape[dim] if dim >= 0 else 1
+        many = (own.node.hint if isinstance(own, torch.SymInt) else own) != 1  # also where formulas do not show it
+        stride.insert(0, step if many or expression(own) == expression(shape[i]) else 0)
     return tuple(stride)
 
 

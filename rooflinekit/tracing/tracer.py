@@ -50,6 +50,7 @@ from rooflinekit.tracing.symbols import (
     place_of,
     plain_quotients,
     remembered_arithmetic,
+    slices_to_the_end,
 )
 from rooflinekit.tracing.tensors import ONE_FORMAT, leaves_of, parts_of
 
@@ -237,6 +238,7 @@ def _traceable(step: Step, symbols: Symbols, recorder: Recorder) -> ExitStack:
         hashable_sizes(),
         remembered_arithmetic(),
         plain_quotients(),
+        slices_to_the_end(),
         gpu_view(recorder.assumed.elements, step.like),
     )
     with ExitStack() as stack:

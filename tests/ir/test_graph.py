@@ -89,9 +89,10 @@ def test_a_graph_at_numbers_has_them_everywhere(graph):
 def test_strides_take_numbers_too(graph):
     batch = symbol("batch")
     transposed = tensor("t", 4, batch, stride=(1, 4))
-    column = tensor("c", 4, batch, stride=(batch, 1))
-    at = replace(graph, inputs=(transposed, column)).at(batch=3)
-    assert [x.stride for x in at.inputs] == [(1, 4), (3, 1)]
+    second = tensor("s", 4, batch, stride=(2 * batch, 2))
+    rows = tensor("r", 4, batch, stride=(batch, 1))  # row by row, which has no strides of its own
+    at = replace(graph, inputs=(transposed, second, rows)).at(batch=3)
+    assert [x.stride for x in at.inputs] == [(1, 4), (6, 2), None]
 
 
 def test_at_without_sizes_changes_nothing(graph):
