@@ -129,6 +129,8 @@ _DEVICE_OF = torch.ops.prim.device.default
 #: What asks for a tensor's sizes and layout, as function transforms do in Python.
 _DESCRIBING = frozenset(FunctionalTensor.metadata_fns)
 _SLICE = torch.ops.aten.slice.Tensor
+#: Makes a tensor of numbers in the code; of those themselves nothing is kept.
+_LITERAL = torch.ops.aten.lift_fresh.default
 
 
 def _without_memory(args: Sequence[Any]) -> bool:
@@ -309,6 +311,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = tuple(self._outputs(output, node, args))
         if not outputs:  # nothing returned: what it wrote to
             outputs = tuple(t for i in written for t in specs_in(attrs[arguments[i][0]]))
+        if function is _LITERAL:
+            tensors = []
         self._append(node, kind, tuple(tensors), outputs, attrs)
 
     def _append(self, node: fx.Node, kind: str, inputs: Specs, outputs: Specs, attrs: dict[str, Any]) -> None:

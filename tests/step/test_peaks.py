@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from alive import real_peak
+from alive import Alive, real_peak
 from torch import nn
 from torch.nn import functional
 
@@ -96,6 +96,22 @@ def test_a_peak_is_that_of_a_real_step(model: nn.Module, shape: tuple[int, ...])
     model.zero_grad()
     told = rk.predict(model, rk.Input(*shape), gpu=CPU, mode="training", loss=squares).memory.peak_bytes
     assert abs(told / real - 1) < 1e-3
+
+
+def test_numbers_in_the_code_live_as_long_as_they_are_used() -> None:
+    # Of 1024 numbers 4 KiB at a time: the input and the result, and what a literal and its product take.
+    numbers = [1.0] * 1024
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(10):
+            x = x * torch.tensor(numbers)
+        return x
+
+    x = torch.rand(1024)
+    with torch.no_grad(), Alive([x]) as alive:
+        scaled(x)
+    told = rk.predict(scaled, rk.Input(1024), gpu=CPU).memory.peak_bytes
+    assert told == alive.peak == 4 * 4096
 
 
 class _Cache:
