@@ -264,6 +264,10 @@ def transformed() -> dict[str, Callable[[Called, torch.Tensor], Any]]:
         "jacfwd": lambda m, x: torch.vmap(func.jacfwd(lambda r: plain(m, r)))(x),
         "hessian": lambda m, x: torch.vmap(func.hessian(lambda r: plain(m, r).sum()))(x),
         "jvp": lambda m, x: func.jvp(lambda r: plain(m, r), (x,), (torch.ones_like(x),))[1],
+        "product with a hessian": lambda m, x: func.jvp(
+            func.grad(lambda r: plain(m, r).sum()), (x,), (torch.ones_like(x),)
+        )[1],
+        "converted": lambda m, x: m.second.to(x.device, x.dtype)(m.first(x)),
         "vjp": lambda m, x: func.vjp(lambda r: plain(m, r), x)[1](torch.ones_like(x))[0],
         "gradient penalty": penalty,
         "checkpoint": lambda m, x: checkpoint(lambda r: plain(m, r), x, use_reentrant=False),
@@ -340,6 +344,12 @@ def by_hand() -> Iterator[Case]:
         "windows": lambda x: f.pad(x[None], (0, 0, 2, 2), mode="reflect").unfold(1, 5, 1).mean(-1),
         "losses": lambda x: f.triplet_margin_loss(x, x.flip(0), x.roll(1, 0)) + f.kl_div(x, x.softmax(-1)),
         "Kronecker": lambda x: torch.kron(x, torch.eye(2)),
+        "coordinates": lambda x: x + torch.linspace(0, x.shape[0] - 1, x.shape[0])[:, None],
+        "sampled by a grid": lambda x: f.grid_sample(
+            x[None, None], f.affine_grid(torch.eye(2, 3)[None], [1, 1, *x.shape], False), "bicubic", align_corners=False
+        ),
+        "padded windows": lambda x: f.pad(x, (0, 0, 0, -x.shape[0] % 4)).view(-1, 4, 8).softmax(1),
+        "experts of no tokens": lambda x: x[: x.shape[0] // 8].view(-1, 2, 4).mT @ x[: x.shape[0] // 8].view(-1, 2, 4),
     }
     for name, function in functions.items():
         yield Case("functions", name, lambda function=function: Odd(function), "n,8", sizes={"n": 6})

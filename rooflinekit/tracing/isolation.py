@@ -197,9 +197,10 @@ def converting() -> AbstractContextManager[None]:
 
     torch would swap the contents of two, which it does not where something refers to one weakly, as a trace does.
     """
-    original, owner = nn.Module._apply, threading.get_ident()
+    kind: Any = nn.Module
+    original, owner = kind._apply, threading.get_ident()
 
-    def applied(module: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+    def applied(module: Any, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         tensors = [*module._parameters.values(), *module._buffers.values()]
         if threading.get_ident() != owner or not any(isinstance(tensor, FakeTensor) for tensor in tensors):
             return original(module, function, recurse)
@@ -212,7 +213,7 @@ def converting() -> AbstractContextManager[None]:
                     held[name] = _converted(tensor, function)
         return module
 
-    return standing_in([(nn.Module, "_apply", applied)])
+    return standing_in([(kind, "_apply", applied)])
 
 
 def _converted(tensor: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

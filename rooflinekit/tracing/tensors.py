@@ -347,7 +347,7 @@ def expanded_stride(x: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...]:
     for i in reversed(range(len(shape))):
         dim = x.dim() - len(shape) + i
         step = x.stride(dim) if dim >= 0 else shape[i + 1] * stride[0]
-        own = x.shape[dim] if dim >= 0 else 1
+        own: Any = x.shape[dim] if dim >= 0 else 1
         many = (own.node.hint if isinstance(own, torch.SymInt) else own) != 1  # also where formulas do not show it
         stride.insert(0, step if many or expression(own) == expression(shape[i]) else 0)
     return tuple(stride)
@@ -356,7 +356,7 @@ def expanded_stride(x: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...]:
 _aten = torch.ops.aten
 
 #: Operators of torch's that take whole numbers alone for a size, as such that take an open one.
-OF_OPEN_SIZES = torch.library.Library("rooflinekit", "FRAGMENT")  # type: ignore[no-untyped-call]
+OF_OPEN_SIZES: Any = torch.library.Library("rooflinekit", "FRAGMENT")  # type: ignore[no-untyped-call]
 OF_OPEN_SIZES.define("linspace(Scalar start, Scalar end, SymInt steps, *, ScalarType dtype) -> Tensor")
 
 #: Names of the resampling operators, which exist with a `_backward` each.
