@@ -24,7 +24,7 @@ from rooflinekit.model.collectives import CollectiveTiming, Route
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.rows import SUM_THREADS
+from rooflinekit.model.rows import MOST_THREADS, SUM_THREADS
 from rooflinekit.model.stated import NUMBERS
 
 _SMALL_L1 = 24 * 1024.0  # bytes, where the specification is silent: the smallest of any GPU since 2014
@@ -186,7 +186,8 @@ def _threads(work: KernelBatch, machine: Machine) -> Floats:
 def rows_s(work: KernelBatch, machine: Machine) -> Floats:
     """Seconds that the SMs spend on rows: on their elements, and on starting, joining and ending each row's threads."""
     value, threads = machine.values, _threads(work, machine)
-    once = value["thread_cycles"] * threads * (threads > machine.warp)  # a warp needs no other to find its row's sum
+    # a warp needs no other to find its row's sum
+    once = value["thread_cycles"] * threads * (threads > machine.warp) * _joined(work, machine)
     busy = np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once)
     # a block alone waits for its row: it asks for its next elements when the last have come from DRAM
     far = 1 - np.divide(_found(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
@@ -194,6 +195,16 @@ def rows_s(work: KernelBatch, machine: Machine) -> Floats:
     waits = (work.rows > 0) & (threads > machine.warp)
     longer: Floats = np.maximum(busy, np.where(waits, loads * value["load_cycles"] * np.maximum(far, 0.0), 0.0))
     return longer / machine.clock
+
+
+def _joined(work: KernelBatch, machine: Machine) -> Floats | float:
+    """Of what a thread takes to start, to join and to end: on NVIDIA's GPUs blocks of 1024 threads add up by shuffles.
+
+    There `thread_cycles` is measured of older blocks, which add up through shared memory, one warp after another; on
+    AMD's of such blocks.
+    """
+    shuffled = machine.device.vendor == "NVIDIA"
+    return np.where(work.threads == MOST_THREADS, NUMBERS["join by shuffles"].value, 1.0) if shuffled else 1.0
 
 
 def accesses_s(work: KernelBatch, machine: Machine) -> Floats:

@@ -87,7 +87,7 @@ def softmax_rows(
         some = next((some for some in (32, 64, 128, 256) if wanted <= some), MOST_THREADS // 2)
         return replace(row, threads=some, passes=passes)
     if length * itemsize % _LOADED_BYTES == 0 and length * itemsize < _SHARED_BYTES:
-        return replace(row, threads=MOST_THREADS, worked=1 / SOFTMAX_PASSES)
+        return replace(row, threads=MOST_THREADS)
     return replace(row, threads=MOST_THREADS, passes=passes)
 
 

@@ -45,9 +45,9 @@ class Scaled(nn.Module):
         # no whole number of 16 bytes: the row is read three times
         (1025, 4, Rows(count=10, length=1025, passes=3, held_bytes=4100, threads=1024)),
         # else it lies in shared memory, of which a block gets 48 KiB: 12288 numbers are too many
-        (2048, 4, Rows(count=10, length=2048, held_bytes=8192, threads=1024, worked=1 / 3)),
+        (2048, 4, Rows(count=10, length=2048, held_bytes=8192, threads=1024)),
         (12288, 4, Rows(count=10, length=12288, passes=3, held_bytes=49152, threads=1024)),
-        (12288, 2, Rows(count=10, length=12288, held_bytes=24576, threads=1024, worked=1 / 3)),
+        (12288, 2, Rows(count=10, length=12288, held_bytes=24576, threads=1024)),
     ],
 )
 def test_softmax(length: int, itemsize: int, expected: Rows) -> None:
@@ -79,7 +79,7 @@ def test_normalization() -> None:
 def test_softmax_over_the_last_size_of_a_trace(op: object, dim: int) -> None:
     (kernel,) = kernels(lambda x: op(x, dim), rk.Input(3, 5, 2048))
     # 15 rows of 2048 numbers of 4 bytes
-    assert kernel.rows == Rows(count=15, length=2048, held_bytes=8192, threads=1024, worked=1 / 3)
+    assert kernel.rows == Rows(count=15, length=2048, held_bytes=8192, threads=1024)
 
 
 def test_softmax_over_another_size_has_no_rows() -> None:
