@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rooflinekit.present.figures.labels import Box, Ground, Numbers, Offer, crossings
 from rooflinekit.present.figures.records.caption import three_digits
 from rooflinekit.present.figures.records.figure import Figure, Point, Roof, RoofKind
-from rooflinekit.present.figures.style import DASHES, FAINT, INK, RAIL_GREY, Style, series_colours
+from rooflinekit.present.figures.style import DASHES, FAINT, INK, RAIL_GREY, Style, series_colours, whole_page
 
 _WIDE = 300.0  # points: more than a column
 _PREFIXES = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
@@ -32,6 +32,14 @@ class Frame(Ground):
         _prepare(ax, self.limits, style, figure)
         self._label_across()  # before the layout settles, which makes room for it
         self.settle()
+        self._keep_ticks_on_the_page()
+
+    def _keep_ticks_on_the_page(self) -> None:
+        """A tick at the right edge has no number where half of it would lie beyond the page."""
+        edge = whole_page(self.ax).bbox.x1
+        for label in self.ax.get_xticklabels():
+            if label.get_window_extent().x1 > edge:
+                label.set_visible(False)
 
     def _label_across(self) -> None:
         """What x is, in as many words as there is room for."""
