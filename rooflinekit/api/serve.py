@@ -279,6 +279,7 @@ def setup_of(
             own_sums=engine.sums == "one-shot", heads=engine.heads, graphs=engine.graph_sizes != (),
             release=engine.named, sampling=engine.sampling,
         )  # fmt: skip
+    engine = engine.on(times.machine.device)
     reading = None  # steps of the engines that only read prompts, where they have GPUs of another number
     if apart is not None and apart.prefill_tp not in (None, times.gpus):
         prefill_tp = index(apart.prefill_tp or 1)

@@ -6,11 +6,12 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.hardware.device import Device
 from rooflinekit.ir.arguments import checked, expect, expect_count
 from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
 from rooflinekit.serving.decoder import Decoder
@@ -130,20 +131,33 @@ class Engine:
     host_token_s: float = 0.0
     handed: bool = False
     release: str | None = None
+    told: tuple[str, ...] = field(default=(), repr=False)  # names of what `Engine.of` was told beside the release
 
     @classmethod
     def of(cls, release: str, **changes: Any) -> Engine:
         """An engine by name and version, such as "vllm:0.12", "sglang:0.5.8" or "tensorrt-llm:1.0".
 
-        It is set as its server is by default on a GPU of 70 GiB or more, but for the changes; without a version as the
-        newest known.
+        It is set as its server is by default, but for the changes: on a GPU of 70 GiB or more, until a walk puts it on
+        another (`on`). Without a version it is the newest known.
 
         Raises InputError for another engine or version, and as the class does.
 
         >>> Engine.of("sglang:0.5.8").policy, Engine.of("sglang:0.5.8", policy="mixed").policy
         ('prefill-first', 'mixed')
         """
-        return cls(**{**release_of(release).settings, **changes, "release": release})
+        return cls(**{**release_of(release).settings, **changes, "release": release, "told": tuple(changes)})
+
+    def on(self, device: Device) -> Engine:
+        """The engine as its server sets itself on this GPU, where neither `Engine.of` nor a later change says else."""
+        if self.release is None:
+            return self
+        release = release_of(self.release)
+        plain = Engine(**release.settings)
+        sized = {
+            name: value for name, value in release.sized(device).items()
+            if name not in self.told and getattr(self, name) == getattr(plain, name)
+        }  # fmt: skip
+        return replace(self, **sized)
 
     def __post_init__(self) -> None:
         if self.release is not None:
@@ -231,7 +245,7 @@ class Engine:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {one.name: getattr(self, one.name) for one in fields(self)} | {
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "told"} | {
             "graph_sizes": None if self.graph_sizes is None else list(self.graph_sizes),
             "speculation": self.speculation and self.speculation.to_dict(),
             "adapters": self.adapters and self.adapters.to_dict(),
@@ -305,6 +319,18 @@ class Release:
     def numbers(self) -> tuple[int, ...]:
         """The version, to compare with: 0.5.6.post2 is (0, 5, 6)."""
         return _numbers(self.version)
+
+    def sized(self, device: Device) -> Mapping[str, Any]:
+        """What its server sets by the GPU's memory (vllm/engine/arg_utils.py, `get_batch_defaults`, which asks for
+        "a100" in the name too; python/sglang/srt/server_args.py).
+        """
+        gib = device.dram.capacity / 2**30
+        if self.name == "sglang":
+            least = {160: 16384, 60: 8192, 35: 4096, 0: 2048}
+            return {"step_tokens": next(tokens for above, tokens in least.items() if gib >= above)}
+        small = gib < 70 or "a100" in device.title.lower()
+        v1 = self.name == "vllm" and self.numbers >= (0, 8)
+        return {"step_tokens": 2048, "sequences": 256} if v1 and small else {}
 
     def __str__(self) -> str:
         since = f"the defaults since {self.since}"

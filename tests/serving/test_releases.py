@@ -114,6 +114,30 @@ def test_what_no_option_does_has_no_command(engine: rk.Engine) -> None:
     assert line.startswith("no command starts it: ")
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpu", "expected"),
+    [
+        # vllm/engine/arg_utils.py: from 70 GiB on, A100 apart
+        (rk.Engine.of("vllm:0.12"), "nvidia-h100-sxm5-80gb", (8192, 1024)),
+        (rk.Engine.of("vllm:0.12"), "nvidia-a100-sxm4-80gb", (2048, 256)),
+        (rk.Engine.of("vllm"), "nvidia-l4", (2048, 256)),
+        (rk.Engine.of("vllm:0.12", step_tokens=8192), "nvidia-l4", (8192, 256)),
+        (replace(rk.Engine.of("vllm:0.12"), sequences=64), "nvidia-l4", (2048, 64)),
+        (rk.Engine.of("vllm:0.7"), "nvidia-l4", (8192, 256)),
+        (rk.Engine(), "nvidia-l4", (8192, None)),
+        # python/sglang/srt/server_args.py: 24, 45, 80 and 179 GiB
+        (rk.Engine.of("sglang"), "nvidia-rtx-4090", (2048, None)),
+        (rk.Engine.of("sglang"), "nvidia-l40s", (4096, None)),
+        (rk.Engine.of("sglang"), "nvidia-h100-sxm5-80gb", (8192, None)),
+        (rk.Engine.of("sglang"), "nvidia-b200-sxm-180gb", (16384, None)),
+        (rk.Engine.of("tensorrt-llm"), "nvidia-l4", (8192, 2048)),
+    ],
+)
+def test_an_engine_sets_itself_by_the_memory_of_its_gpu(engine: rk.Engine, gpu: str, expected: tuple[int, int]) -> None:
+    placed = engine.on(rk.load_device(gpu))
+    assert (placed.step_tokens, placed.sequences) == expected
+
+
 def test_an_answer_says_which_engine_was_meant() -> None:
     options: dict[str, Any] = {"batch": 2, "input": 64, "output": 4}
     decoder = rk.Decoder.from_config("llama-3.2-1b")
