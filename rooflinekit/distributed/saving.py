@@ -169,18 +169,14 @@ def checkpointed(
     paths = segments_of(graph) if chosen is True else [(path,) for path in known_modules(graph, chosen or ())]
     put = Insertions()
     priced, held, kept = list(graph.priced), dict(graph.held), dict(graph.saved)
-    named, met = () if callable(save) else save, set[str]()
+    met: set[str] = set()
     for path in paths:
         inside = _inside(graph, path)
         forward = [priced[i] for i in inside if priced[i].op.phase is Phase.FORWARD]
         backward = [i for i in inside if priced[i].op.phase is Phase.BACKWARD]
         if not forward or not backward:
             continue
-        saved = (
-            save(forward)
-            if callable(save)
-            else [p for p in forward if p.costs and set(names_of(p.op, path)) & set(named)]
-        )
+        saved = save(forward) if callable(save) else _named(forward, path, save)
         met |= {name for p in saved for name in names_of(p.op, path)}
         repeated = forward if whole else _needed(forward, saved, [priced[i] for i in backward])
         # ops before the last that is run again; what others have saved is never fetched, and goes last
@@ -195,12 +191,16 @@ def checkpointed(
         put.before[backward[0]] += [moved(p, again, suffix, Phase.BACKWARD) for p in repeated]
         for i in backward:
             priced[i] = moved(priced[i], again)
-    if missing := sorted(set(named) - met):
+    if missing := [] if callable(save) else sorted(set(save) - met):
         known = dict.fromkeys(
             kind_and_place(p.op, path)[1] for path in paths for p in repeated_of(graph, path) if p.costs
         )
         raise InputError(f"save: {', '.join(missing)}: expected ops of these blocks: {', '.join(known)}")
     return put.into(replace(graph, held=MappingProxyType(held), saved=MappingProxyType(kept)), priced)
+
+
+def _named(forward: Sequence[PricedOp], path: Sequence[str], names: Collection[str]) -> list[PricedOp]:
+    return [p for p in forward if p.costs and set(names_of(p.op, path)) & set(names)]
 
 
 def repeated_of(graph: Graph, path: tuple[str, ...]) -> list[PricedOp]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +22,7 @@ from rooflinekit.ir.inputs import Release
 from rooflinekit.tracing import autocast, sequences
 from rooflinekit.tracing.attention import attention, written_out, xformers_attention
 from rooflinekit.tracing.known import note_answer, note_one_hot
-from rooflinekit.tracing.surroundings import standing_in
+from rooflinekit.tracing.surroundings import in_this_thread, standing_in
 from rooflinekit.tracing.symbols import channels_last_of
 from rooflinekit.tracing.tensors import FAKE_DEVICE, RESAMPLING
 
@@ -97,24 +96,15 @@ def gpu_view(elements: Callable[[str, Any], Any], like: Release | None = None) -
         for name in ("_memory_efficient_attention", "_memory_efficient_attention_forward"):
             places.append((fmha, name))
             replaced[getattr(fmha, name)] = xformers_attention
-    stand_ins = [(place, name, _here(replaced, getattr(place, name))) for place, name in places]
+    found = [(place, name, getattr(place, name)) for place, name in places]
+    stand_ins = [
+        (place, name, in_this_thread(real, functools.partial(_called, replaced, real))) for place, name, real in found
+    ]
     with standing_in(stand_ins), autocast.cuda_autocast(), _GpuView(replaced):
         yield
 
 
 _Replaced = dict[Callable[..., Any], Callable[..., Any]]
-
-
-def _here(replaced: _Replaced, original: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands instead of a function, in this thread; itself in every other: they may run models meanwhile."""
-    owner = threading.get_ident()
-
-    def either(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != owner:
-            return original(*args, **kwargs)
-        return _called(replaced, original, *args, **kwargs)
-
-    return either
 
 
 class _GpuView(TorchFunctionMode):

@@ -12,7 +12,6 @@ import inspect
 import operator
 import random
 import sys
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -29,7 +28,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from rooflinekit.errors import TraceError, printable
 from rooflinekit.tracing.assumed import keep
 from rooflinekit.tracing.memory import fake_like
-from rooflinekit.tracing.surroundings import standing_in
+from rooflinekit.tracing.surroundings import in_this_thread, standing_in
 from rooflinekit.tracing.symbols import channels_last_of
 from rooflinekit.tracing.tensors import Made, is_sparse, note_weight
 
@@ -198,11 +197,11 @@ def converting() -> AbstractContextManager[None]:
     torch would swap the contents of two, which it does not where something refers to one weakly, as a trace does.
     """
     kind: Any = nn.Module
-    original, owner = kind._apply, threading.get_ident()
+    original = kind._apply
 
     def applied(module: Any, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         tensors = [*module._parameters.values(), *module._buffers.values()]
-        if threading.get_ident() != owner or not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
             return original(module, function, recurse)
         if recurse:
             for child in module.children():
@@ -213,7 +212,7 @@ def converting() -> AbstractContextManager[None]:
                     held[name] = _converted(tensor, function)
         return module
 
-    return standing_in([(kind, "_apply", applied)])
+    return standing_in([(kind, "_apply", in_this_thread(original, applied))])
 
 
 def _converted(tensor: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

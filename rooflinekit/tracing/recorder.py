@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,7 +24,7 @@ from rooflinekit.tracing.assumed import Assumed, masked_pairs
 from rooflinekit.tracing.attention import PACKING, Callers, SwitchedOn, packed_keys
 from rooflinekit.tracing.known import note, on_cpu
 from rooflinekit.tracing.memory import OpMemory
-from rooflinekit.tracing.surroundings import heed, standing_in
+from rooflinekit.tracing.surroundings import heed, in_this_thread, standing_in
 from rooflinekit.tracing.symbols import Symbols
 from rooflinekit.tracing.tensors import (
     DTYPES,
@@ -434,11 +433,9 @@ class ModuleCalls:
 
     def followed(self) -> AbstractContextManager[None]:
         """Within it, calls of modules are followed; in recomputation during backward too."""
-        original, owner = nn.Module.__call__, threading.get_ident()
+        original = nn.Module.__call__
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != owner:  # other threads may run models meanwhile
-                return original(module, *args, **kwargs)
             path = self._paths.get(id(module))
             if path is None:
                 output = original(module, *args, **kwargs)
@@ -458,7 +455,7 @@ class ModuleCalls:
                 self._open.pop()
                 self._returned((args, kwargs))
 
-        return standing_in([(nn.Module, "__call__", call)])
+        return standing_in([(nn.Module, "__call__", in_this_thread(original, call))])
 
     def module(self, phase: Phase) -> str:
         """The path for an operator that is dispatched now."""

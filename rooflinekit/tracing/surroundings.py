@@ -82,6 +82,16 @@ def standing_in(stand_ins: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
             setattr(place, name, original)
 
 
+def in_this_thread(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands instead of a function in this thread; itself in every other: they may run models meanwhile."""
+    owner = threading.get_ident()
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return (other if threading.get_ident() == owner else original)(*args, **kwargs)
+
+    return either
+
+
 overrides: Any = torch.overrides
 
 #: Functions of torch that models replace: put back where they are others afterwards.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -25,7 +24,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from rooflinekit.errors import InputError
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.sizes import LARGEST, Condition, ForcedSize, Size, simplest, symbol
-from rooflinekit.tracing.surroundings import standing_in
+from rooflinekit.tracing.surroundings import in_this_thread, standing_in
 from rooflinekit.tracing.tensors import FAKE_DEVICE
 
 Ladder: TypeAlias = Iterator[dict[str, int]]
@@ -268,15 +267,15 @@ def plain_quotients() -> AbstractContextManager[None]:
 
     It asks sympy to simplify the quotient: of a padded image cut into windows that takes seconds a division.
     """
-    original, owner = sympy.simplify, threading.get_ident()
+    original = sympy.simplify
 
     def simplify(expr: Any, *args: Any, **kwargs: Any) -> Any:
-        if args or kwargs or threading.get_ident() != owner:
+        if args or kwargs:
             return original(expr, *args, **kwargs)
         whole = next(filter(_is_whole, (expr, _distributed(expr))), None)
         return original(expr) if whole is None else whole
 
-    return standing_in([(sympy, "simplify", simplify)])
+    return standing_in([(sympy, "simplify", in_this_thread(original, simplify))])
 
 
 def _distributed(expr: sympy.Expr) -> sympy.Expr:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rooflinekit.distributed.accounts import TrainingStep
 from rooflinekit.distributed.described import LayoutSearch
 from rooflinekit.distributed.fitting import Fitting
@@ -24,7 +22,7 @@ def print_step(step: Step, *, memory: bool = False) -> None:
     else:
         model = step.decoder.name if isinstance(step, TrainingStep) else step.graph_name
         columns: dict[str, Cell] = {"model": lambda _: model, "cluster": ("cluster.name", ""), "GPUs": ("gpus", "")}
-        print_table(table_of(columns | _columns([step]), [step], words=(0, 1)), lambda: flat([step.to_dict()]))
+        print_table(table_of(columns | _columns(step), [step], words=(0, 1)), lambda: flat([step.to_dict()]))
 
 
 def print_layouts(found: LayoutSearch) -> None:
@@ -33,7 +31,7 @@ def print_layouts(found: LayoutSearch) -> None:
         print(found)
     else:
         columns: dict[str, Cell] = {"layout": ("layout", ""), "recompute": ("recipe.recompute", "")}
-        rows = table_of(columns | _columns(found.front), found.front, words=(0, 1))
+        rows = table_of(columns | _columns(found.best), found.front, words=(0, 1))
         print_table(rows, lambda: flat(step.to_dict() for step in found.front))
 
 
@@ -49,9 +47,9 @@ def print_fitting(found: Fitting, heading: str) -> None:
     print_table(table_of(columns, found.table.to_dict("records")), lambda: found.table)
 
 
-def _columns(steps: Sequence[Step]) -> dict[str, Cell]:
+def _columns(first: Step) -> dict[str, Cell]:
     counted: dict[str, Cell] = {"samples/s": ("throughput", ".4g")}
-    if isinstance(steps[0], TrainingStep):
+    if isinstance(first, TrainingStep):
         counted = {"tokens/s": ("tokens_per_s", ",.0f")}
     return {
         "step": ("total_s", "s"), "90 % interval": lambda step: " to ".join(said(s, "s") for s in step.interval()),
