@@ -38,6 +38,7 @@ from rooflinekit.ir.op import Op
 from rooflinekit.model.kernel import Kernel
 
 _REFERENCES = ("torch", "huggingface")
+_VECTORS = "2025-08-06"  # PyTorch 2.8 came out: rows of before are taken for 2.7
 _PHASES = {"forward": ("forward",), "no-grad-forward": ("forward",), "backward": ("backward",),
            "full": ("forward", "backward")}  # fmt: skip
 Settings = dict[str, Any]
@@ -221,21 +222,21 @@ class Timed(nn.Module):
 
 
 @cache
-def _graph(name: str, settings: str) -> rk.Graph:
+def _graph(name: str, settings: str, like: str) -> rk.Graph:
     with torch.device("meta"):
         layer, inputs, dtype = _CASES[name](json.loads(settings))
     options = {"dtype": dtype.removeprefix("torch.")} if dtype else {}
     with torch.device("meta"):
         timed = Timed(layer, _WITH_GRADIENT.get(name, 1))
-    return rk.trace(timed, *inputs, mode="training", loss=lambda loss: loss, name=name, **options)
+    return rk.trace(timed, *inputs, mode="training", loss=lambda loss: loss, name=name, like=like, **options)
 
 
-def predicted(name: str, mode: str, settings: str, gpu: str) -> tuple[float, str]:
+def predicted(name: str, mode: str, settings: str, gpu: str, like: str) -> tuple[float, str]:
     """Seconds in these phases, and which side they are of.
 
     Of the module's kernels, or of the CPU that issues them, less what flushing the L2 takes.
     """
-    p = rk.predict(_graph(name, settings), gpu, host="generic-server")
+    p = rk.predict(_graph(name, settings, like), gpu, host="generic-server")
     phases = _PHASES[mode]
     kernels = [timing for timing in p.timings if _is_timed(timing.kernel, phases)]
     spans = [span for span in p.timeline.cpu if isinstance(span.what, Op) and _is_timed(span.what, phases)]
@@ -273,7 +274,8 @@ def judged(file: Path) -> pd.DataFrame:
             why[f"no specification of {row['gpu_name']}"] += 1
             continue
         try:
-            seconds, side = predicted(row["kernel_name"], row["kernel_operation_mode"], settings_of(row), gpu)
+            like = "2.7" if row["timestamp"] < _VECTORS else "2.9"
+            seconds, side = predicted(row["kernel_name"], row["kernel_operation_mode"], settings_of(row), gpu, like)
         except (KeyError, RooflinekitError) as error:
             why[f"{row['kernel_name']}: {type(error).__name__} {error}".splitlines()[0]] += 1
             continue

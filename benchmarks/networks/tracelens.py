@@ -77,7 +77,7 @@ def graph_of(name: str, dims: str, types: str, concrete: str) -> rk.Graph:
         words = {word: value for value, word in zip(values, named, strict=True) if word and value is not None}
         return function(*plain, **words)
 
-    return rk.trace(called, *inputs, name=name)
+    return rk.trace(called, *inputs, name=name, like="2.7")  # has indexSelectLargeIndex, gone in 2.8
 
 
 def judged(file: Path) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from operator import itemgetter
 
 from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
 from rooflinekit.cost.rules.reduction import LAYER_NORM, LAYER_NORM_GRADIENT, RMS_NORM, RMS_NORM_GRADIENT
+from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.points import Number, integer, larger
 from rooflinekit.model.algorithms import ceiled
@@ -25,6 +26,9 @@ _WALKING = (Family.ELEMENTWISE, Family.MOVEMENT)
 #: A softmax's gradient takes that of its result times the result, by an elementwise kernel before it
 #: (softmax_backward_cuda_out of aten/src/ATen/native/cuda/SoftMax.cu).
 SOFTMAX_GRADIENT = "aten._softmax_backward_data"
+_PICKING = ("aten.index_select", "aten.embedding")
+#: A quotient and a remainder name row and column, each as long as two places (46 cycles); then one of each operand.
+_PLACES_OF_A_PICK = 6
 #: How many of their inputs kernels of rows want contiguous.
 _BY_ROWS = {
     **dict.fromkeys((*SOFTMAXES, *SOFTMAX_GRADIENTS, LAYER_NORM, RMS_NORM), 1),
@@ -52,15 +56,18 @@ def sector_bytes(op: Op, family: Family) -> Number:
     return sum(_beyond(tensor, result) for tensor in op.inputs if _broadcasts(tensor, result))
 
 
-def indexed_accesses(op: Op, family: Family) -> Number:
-    """Elements that an elementwise kernel loads and stores one by one.
+def indexed_accesses(op: Op, family: Family, like: Release | None = None) -> Number:
+    """Places of elements that a kernel works out, one by one, for what it loads and stores.
 
     Where operands do not all lie alike, as a broadcast one, each thread works out where every element lies
-    (unrolled_elementwise_kernel with an OffsetCalculator). A single number is no operand.
+    (unrolled_elementwise_kernel with an OffsetCalculator). A single number is no operand. Rows that an index names were
+    copied by elements up to PyTorch 2.7 (indexSelectLargeIndex of aten/src/ATen/native/cuda/Indexing.cu).
     """
     if family not in _WALKING or not op.outputs:
         return 0
     result = op.outputs[0]
+    if op.kind in _PICKING and not (like or PRESENT).gathers_vectors:
+        return integer(result.numel) * _PLACES_OF_A_PICK
     if all((one.shape, one.stride) == (result.shape, result.stride) for one in op.inputs):
         return 0
     operands = [one for one in op.inputs if integer(one.numel) > 1 and _broadcasts(one, result)]
