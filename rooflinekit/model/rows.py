@@ -134,6 +134,11 @@ def rows_of(op: Op, cost: Cost, like: Release | None = None) -> Rows:
         length = math.prod(map(integer, op.attrs["normalized_shape"]))
         count = integer(y.numel) // max(length, 1)
         return norm_rows(count, length, y.dtype.itemsize, backward=op.kind not in (LAYER_NORM, RMS_NORM))
+    if op.kind == GROUP_NORM:  # a group's statistics; a warp has a short one (RowwiseMoments of group_norm_kernel.cu)
+        count = integer(op.outputs[1].numel)
+        length = integer(y.numel) // max(count, 1)
+        threads = SUM_THREADS if length >= SUM_THREADS else 0
+        return Rows(count=count, length=length, threads=threads, worked=float(normalized(y.dtype.itemsize)))
     return NO_ROWS
 
 
