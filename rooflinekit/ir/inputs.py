@@ -185,6 +185,7 @@ class Release(_Parts):
     reorders_loops = _since(2, 10)  # inductor turns loops over so that more kernels fuse (before, it can, switched off)
     compiles_dilated_pooling = _since(2, 8)  # inductor makes a maximum over a dilated window; before, the library
     gathers_vectors = _since(2, 8)  # rows named by an index are copied 16 bytes at a time; before, by elements
+    shares_targets = _since(2, 8)  # a loss of targets has threads by their number; before, one warp takes them all
     keeps_pool_offsets = _since(2, 4)  # inductor keeps where a maximum lay as a byte, its place in the window
     scatters_pool_gradients = _since(2, 12)  # inductor adds a maximum's gradient up where it lay
     keeps_half_biases = _since(2, 12)  # inductor leaves a bias of 16 bits with its product

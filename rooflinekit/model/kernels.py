@@ -172,7 +172,7 @@ def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release
         reread_bytes=reread_bytes(op, cost),
         repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
         column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
-        blocks=blocks_of(op, cost),
+        blocks=blocks_of(op, cost, like),
         indexed=0 if cost.label else indexed_accesses(op, family, like),  # of the kernel that goes through the operands
         accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
         raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,

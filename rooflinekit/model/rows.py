@@ -219,8 +219,19 @@ SUM_THREADS = 512
 _SUMMED_BYTES = 8  # at once, by a thread of cuDNN's kernels; PyTorch's own take one number
 
 
-def blocks_of(op: Op, cost: Cost) -> Blocks:
-    """The blocks of a channel or group each; none for other kernels, and where channels lie next to each other."""
+#: How many loads a thread waits for, one after the other, for a target: of the target, and of what it names.
+_OF_A_TARGET = {"aten.nll_loss_forward": 2, "aten.nll_loss_backward": 1}
+_WARP = 32
+
+
+def blocks_of(op: Op, cost: Cost, like: Release | None = None) -> Blocks:
+    """The blocks of a channel or group each; none for other kernels, and where channels lie next to each other.
+
+    Up to PyTorch 2.7 a single warp takes all targets of a loss that is summed up: its binaries launch
+    nll_loss_forward_reduce_cuda_kernel_2d, and the gradient's, with one block of 32 threads.
+    """
+    if op.kind in _OF_A_TARGET and op.attrs["reduction"] and not (like or PRESENT).shares_targets:
+        return Blocks(count=1, loads=-(-integer(op.attrs["target"].numel) // _WARP) * _OF_A_TARGET[op.kind])
     if not op.inputs or len(op.inputs[0].shape) < 3 or not _over_all(op, cost):
         return NO_BLOCKS
     x = op.inputs[0]

@@ -160,6 +160,20 @@ def test_channels_groups_columns_and_windows() -> None:
     assert found["aten.avg_pool2d"].accesses == 32 * 3844 * (9 + 4)
 
 
+def test_one_warp_takes_all_targets_up_to_2_7() -> None:
+    x, target = rk.Input(1000, 10), rk.Input(1000, dtype="int64")
+
+    def loss(like: str, reduction: str = "mean") -> dict[str, Blocks]:
+        scaled = Scaled(lambda x: functional.nll_loss(x[0], x[1], reduction=reduction).sum())
+        scaled.forward = lambda x, t: scaled.op((x * scaled.factor, t))  # type: ignore[method-assign]
+        found = kernels(scaled, x, target, mode="training", like=like)
+        return {kernel.kind.removeprefix("aten.nll_loss_"): kernel.blocks for kernel in found if "nll" in kernel.kind}
+
+    # 1000 targets by 32 threads are 32 rounds: the target and what it names, the target alone for its gradient
+    assert loss("2.7") == {"forward": Blocks(count=1, loads=64), "backward": Blocks(count=1, loads=32)}
+    assert {*loss("2.8").values()} == {*loss("2.7", "none").values()} == {NO_BLOCKS}
+
+
 def test_channels_next_to_each_other_are_summed_by_many_blocks() -> None:
     x = TensorSpec(name="x", shape=(4, 8, 64, 64), dtype=DType.FLOAT32)
     op = Op(name="norm", kind="aten.native_batch_norm", inputs=(x,), outputs=(x,), attrs={"training": True})
