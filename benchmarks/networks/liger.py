@@ -46,7 +46,7 @@ Settings = dict[str, Any]
 Case = tuple[nn.Module, tuple[rk.Input, ...], str]
 _WITH_GRADIENT = {"rope": 2}  # of the first inputs; one elsewhere
 _FORWARD_ALONE = ("embedding", "kl_div")
-_FLUSHED = 256e6  # bytes that `do_bench` writes before each call, while the CPU issues it
+_FLUSHED = 256_000_000  # bytes that `do_bench` writes before each call, while the CPU issues it
 
 
 class RmsNorm(nn.Module):
@@ -203,31 +203,47 @@ _CASES: dict[str, Callable[[Settings], Case]] = {
 }
 
 
+class Flush(torch.autograd.Function):
+    """Writes over the L2, as the timer does between calls."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        torch.zeros(_FLUSHED, dtype=torch.uint8, device=x.device)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        torch.zeros(_FLUSHED, dtype=torch.uint8, device=gradient.device)
+        return gradient
+
+
 class Timed(nn.Module):
     """The module, and a loss whose gradient comes to it as a tensor: neither is the module's own."""
 
-    def __init__(self, layer: nn.Module, wanting: int) -> None:
+    def __init__(self, layer: nn.Module, wanting: int, *, apart: bool) -> None:
         super().__init__()
-        self.layer, self.wanting = layer, wanting
+        self.layer, self.wanting, self.apart = layer, wanting, apart
         self.before = nn.Parameter(torch.ones(()))
 
     def forward(self, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         """The sum of all that it returns, each weighed."""
         given = [x, *others]
         for i in range(self.wanting):
-            given[i] = given[i] * self.before if given[i].is_floating_point() else given[i]
+            given[i] = Flush.apply(given[i] * self.before) if given[i].is_floating_point() else given[i]
         found = self.layer(*given)
         outputs = found if isinstance(found, tuple) else (found,)
+        if self.apart:  # the gradient is called alone
+            outputs = tuple(map(Flush.apply, outputs))
         return torch.stack([(y.float().pow(2)).sum() for y in outputs]).sum()
 
 
 @cache
-def _graph(name: str, settings: str, like: str) -> rk.Graph:
+def _graph(name: str, settings: str, like: str, apart: bool) -> rk.Graph:
     with torch.device("meta"):
         layer, inputs, dtype = _CASES[name](json.loads(settings))
     options = {"dtype": dtype.removeprefix("torch.")} if dtype else {}
     with torch.device("meta"):
-        timed = Timed(layer, _WITH_GRADIENT.get(name, 1))
+        timed = Timed(layer, _WITH_GRADIENT.get(name, 1), apart=apart)
     return rk.trace(timed, *inputs, mode="training", loss=lambda loss: loss, name=name, like=like, **options)
 
 
@@ -236,7 +252,7 @@ def predicted(name: str, mode: str, settings: str, gpu: str, like: str) -> tuple
 
     Of the module's kernels, or of the CPU that issues them, less what flushing the L2 takes.
     """
-    p = rk.predict(_graph(name, settings, like), gpu, host="generic-server")
+    p = rk.predict(_graph(name, settings, like, mode == "backward"), gpu, host="generic-server")
     phases = _PHASES[mode]
     kernels = [timing for timing in p.timings if _is_timed(timing.kernel, phases)]
     spans = [span for span in p.timeline.cpu if isinstance(span.what, Op) and _is_timed(span.what, phases)]
