@@ -59,6 +59,11 @@ NUMBERS: Mapping[str, Constant] = {
         "standard attention in fp16, 2,048 and 4,096 keys, without its products (FlashAttention's and SageAttention's "
         "figures): A100 0.36 and 0.33, RTX 3090 0.6, H100 0",
     ),
+    "shared softmax": Constant(
+        0.2, 0.25, "cycle", "of an SM for a score, where attention's softmax passes shared memory (memory-efficient)",
+        "on A100 and H100 0.15 to 0.25 (figures of SageAttention and FlashAttention), some 26 instructions; RTX 3090 "
+        "and 4090, left out, are told 5 % off by it, 9 to 11 without",
+    ),
     "average place": Constant(
         4, 0.5, "load", "what a thread of an average pooling takes to find its window, in single loads",
         "1×8 numbers take H100, L40S and RTX A6000 3 to 4 cycles of an SM (KernelBench): 64-bit numbers are divided",

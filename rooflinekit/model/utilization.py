@@ -6,9 +6,12 @@ What is cut into tiles is in `tiling`; fused attention, a thread a result, and w
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflinekit.model.kernel_batch import Floats, Products
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import combined
+from rooflinekit.model.stated import NUMBERS
 from rooflinekit.model.tiling import Fill, Rates, tiled
 
 # Fused attention: two products with a softmax between them, whose scores never leave the SM.
@@ -23,7 +26,11 @@ _DIVISION = 46.0
 _POLYNOMIALS = 0.25  # of exponentials, by kernels for tensor memory (FlashAttention 4: 10 to 25 %)
 _KEYS = 64  # keys in one of its steps
 _GRAIN = 16  # queries that the tensor core takes at once
-_WIDE = 128  # size of heads above which kernels come in steps of 64 in place of 32 (FlashAttention 2 and 3)
+#: Size of heads above which kernels come in steps of 64 in place of 32 (FlashAttention 2 and 3), and above which the
+#: memory-efficient kernel's output passes memory.
+_WIDE = 128
+_STAGED_FROM = 8  # CUDA's compute capability
+_BESIDE_ROWS = 3 * 1024  # bytes of a block's shared memory beside: numbers of each row, and what CUDA reserves
 
 
 def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
@@ -61,9 +68,10 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
 
     What a softmax and loads of operands add to products takes instructions, of which an SM issues as many whatever its
     tensor core does: `attention_share` of the rate is left where that does `warp_mma_flop` a clock or more, a larger
-    one where it does less. Sums in tensor memory leave `tensor_memory_attention`.
+    one where it does less. Sums in tensor memory leave `tensor_memory_attention`. A softmax through shared memory takes
+    cycles of its own a score, which other blocks on the SM hide.
     """
-    value = machine.values
+    value, size = machine.values, np.minimum(p.k, p.n)
     by_warps = value["warp_mma_flop"] * machine.sm_count * machine.clock
     single = rates.on_tensor_core & p.told(lambda one: one.warp_level)
     peak = np.where(single, np.minimum(rates.peak, by_warps), rates.peak)
@@ -71,8 +79,22 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     share = share * p.told(lambda one: one.share(value, True))
     share = share * p.told(lambda one: value["tensor_memory_attention" if one.tensor_memory else "attention_share"])
     lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * np.maximum(1 / share - 1, 0.0)
-    found: Floats = peak / (1 + lost)
+    # the seconds of a FLOP beside its product's, of that
+    score_s = NUMBERS["shared softmax"].value / machine.clock / machine.sm_count / _of_forward(p, machine)
+    beside = lost + np.where(shared := p.told(lambda one: one.block_rows > 0), peak * score_s / (4 * size), 0.0)
+    hidden = shared & ~_alone(p, size, machine)
+    found: Floats = peak / np.where(hidden, combined(np.ones_like(beside), beside, value["overlap"]), 1 + beside)
     return found
+
+
+def _alone(p: Products, size: Floats, machine: Machine) -> NDArray[np.bool_]:
+    """Whether nothing hides a block's softmax: its output passes memory, or a second block has no room on the SM.
+
+    From Ampere on a block keeps all its queries and keys (mem_eff_attention/kernel_forward.h, SharedStorage).
+    """
+    room = machine.device.shared_memory_per_sm if machine.device.cuda_generation >= _STAGED_FROM else None
+    block = HALF_BYTES * p.told(lambda one: one.block_rows) * size + _BESIDE_ROWS
+    return (size > _WIDE) | (2 * block > (room or np.inf))
 
 
 def _of_forward(p: Products, machine: Machine) -> Floats:
