@@ -237,9 +237,9 @@ def _first_of(op: Op, device: Device, capability: tuple[int, int], like: Release
         "efficient": _against_efficient(op, capability),
         "math": iter(()),
     }
-    order = ("cudnn", "flash", "efficient", "math") if first else ("flash", "efficient", "math", "cudnn")
+    standing = ("cudnn", "flash", "efficient", "math") if first else ("flash", "efficient", "math", "cudnn")
     why: list[str] = []
-    for name in order:
+    for name in op.attrs.get("order", standing):
         if name in allowed:
             reasons = [one for one, _ in excluded[name]]
             if not reasons:
@@ -285,6 +285,7 @@ Obstacle = tuple[str, str]
 _MASKED: Obstacle = "a mask", "drop the mask or use flex_attention"
 _DROPS: Obstacle = "dropout", "train without"
 _OFF: Obstacle = "the program", "leave it switched on"
+_ORDERED: Obstacle = "the order of sdpa_kernel(..., set_priority=True)", "name it first"
 _SWITCHED = ("flash", "cudnn", "efficient", "math")  # by torch.nn.attention.sdpa_kernel: an op's `backends` are on
 
 
@@ -481,6 +482,7 @@ def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[st
             found["cudnn"] = [("a call of flash attention by name", "call scaled_dot_product_attention")]
     elif ran != CUDNN and PRESENT.prefers_cudnn(capability[0]):
         found["cudnn"] = [*_against_cudnn(op, capability), *_switched_off("cudnn", op)]
+        found["cudnn"] += [_ORDERED] * ("order" in op.attrs)
         if not release.prefers_cudnn(capability[0]):
             by_hand = ", this one in sdpa_kernel(SDPBackend.CUDNN_ATTENTION)" * (release >= (2, 5))
             found["cudnn"].append((f"PyTorch {release}", f"{LATER} runs it by itself{by_hand}"))

@@ -102,8 +102,9 @@ class SwitchedOn(_Calls):
     """
 
     def attrs(self, kind: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-        """`backends` of an op: those that are on, nothing where all are; `prefers`: "ck" where that is asked for;
-        `trained`: that heads so wide have a gradient, which not every GPU has the shared memory for.
+        """`backends` of an op: those that are on, nothing where all are; `order`: theirs, where the program sets it;
+        `prefers`: "ck" where that is asked for; `trained`: that heads so wide have a gradient, which not every GPU has
+        the shared memory for.
         """
         if kind.endswith("_backward"):
             return next((self._known[one.name] for one in inputs if one.name in self._known), {})
@@ -117,12 +118,25 @@ class SwitchedOn(_Calls):
         found: dict[str, Any] = {}
         if not all(switches.values()):
             found["backends"] = tuple(name for name, on in switches.items() if on)
+        if order := _order_asked():
+            found["order"] = order
         if _prefers_ck():
             found["prefers"] = "ck"
         if self._now and inputs[0].shape[-1] > _NARROW:
             found["trained"] = True
         self._known |= dict.fromkeys((one.name for one in outputs), found)
         return found
+
+
+_NAMES = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}  # by torch.nn.attention.SDPBackend
+_STANDING = ("flash", "efficient", "math", "cudnn")  # PyTorch's own order, and that which it sets for a GPU it runs on
+_SET = ("cudnn", "flash", "efficient", "math")
+
+
+def _order_asked() -> tuple[str, ...]:
+    """The order in which `sdpa_kernel(..., set_priority=True)` has them tried; () for PyTorch's own."""
+    found = tuple(_NAMES[one] for one in torch._C._get_sdp_priority_order() if one in _NAMES)
+    return () if found == _STANDING or (found == _SET and torch.cuda.is_initialized()) else found
 
 
 def _deterministic() -> bool:

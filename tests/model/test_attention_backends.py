@@ -6,6 +6,7 @@ The cases are read from aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -355,14 +356,16 @@ def test_a_graph_is_run_by_what_each_gpu_has() -> None:
         ([SDPBackend.EFFICIENT_ATTENTION], None, ["memory-efficient"]),
         ([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION], None, ["cuDNN's attention"]),
         ([SDPBackend.MATH], None, []),
+        ((SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION), None, ["FlashAttention 2"]),  # by priority
+        ((SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION), None, ["memory-efficient"]),
     ],
 )
 def test_what_a_program_switches_off_does_not_run(
-    on: list[SDPBackend] | None, variable: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
+    on: Sequence[SDPBackend] | None, variable: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Attends(nn.Module):
         def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            with nullcontext() if on is None else sdpa_kernel(on):
+            with nullcontext() if on is None else sdpa_kernel(list(on), set_priority=isinstance(on, tuple)):
                 return nn.functional.scaled_dot_product_attention(q, k, v * torch.ones((), requires_grad=True))
 
     if variable:
