@@ -36,9 +36,10 @@ _BESIDE_ROWS = 3 * 1024  # bytes of a block's shared memory beside: numbers of e
 def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     """One of the two products: a block takes up to 128 queries over the keys, 64 at a time.
 
-    Blocks of one length come in waves. Under a causal mask their lengths differ: the SMs share them evenly, but none
-    ends before the block that sees all keys. Where all queries fit into one block (decoding), an SM fetches all keys,
-    or they are split among the SMs, whose parts another kernel joins. Power is no limit here: see `at_power_limit_s`.
+    Blocks of one length come in waves. Under a causal mask their lengths differ, so that SMs end at times that are
+    spread over their last block, and none before the block that sees all keys. Where all queries fit into one block
+    (decoding), an SM fetches all keys, or they are split among the SMs, whose parts another kernel joins. Power is no
+    limit here: see `at_power_limit_s`.
     """
     first = p.k <= p.n  # scores [s, t] from [s, d]; the other is [s, e] from [s, t]
     keys, size = np.where(first, p.n, p.k), np.where(first, p.k, p.n)
@@ -54,7 +55,9 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     average = seen * longest
     blocks = p.batch * np.ceil(p.m / queries) / machine.sm_count
     shared = blocks * (start + average)
-    waves = np.where(p.executed < 1, np.maximum(shared, start + longest), np.ceil(blocks) * (start + longest))
+    # under a window none is longer than twice the average
+    uneven = np.maximum(shared + (start + np.minimum(1.0, 2 * seen) * longest) / 2, start + longest)
+    waves = np.where(p.executed < 1, uneven, np.ceil(blocks) * (start + longest))
     alone = blocks * start + np.where(p.executed < 1, np.maximum(blocks * average, longest), np.ceil(blocks) * longest)
     few = np.minimum(alone, shared + machine.start_s / 2)  # half of the kernel that joins the parts
     free_s = np.where(p.m <= _QUERIES, few, waves)

@@ -509,8 +509,47 @@ def test_causal_blocks_fetch_the_keys_that_they_see(device: Device) -> None:
         ).compute_s[0]
         for seen in (1.0, 0.5)
     ]
-    # of 32 blocks of 128 queries each sees half a block of its keys in vain: 1/2 + 1/64
-    assert seconds[1] / seconds[0] == pytest.approx(0.5 + 1 / 64, rel=1e-3)
+    # of 32 blocks of 128 queries each sees half a block of its keys in vain: 1/2 + 1/64; and of the 256 that an SM of
+    # 50 has, it waits for half of a longest one
+    assert seconds[1] / seconds[0] == pytest.approx(0.5 + 1 / 64 + 0.5 / 256, rel=1e-3)
+
+
+def test_causal_blocks_end_spread_over_their_last_where_they_are_of_unequal_length(device: Device) -> None:
+    # 16 blocks of queries for each of 25 heads are 8 for each of 50 SMs; without a mask they are 8 waves
+    def waves(seen: float) -> float:
+        shape = {"batch": 25, "m": 2048, "n": [2**20, 128], "k": [128, 2**20]}
+        products = Products.of([0, 0], **shape, executed=seen, algorithm=FLASH_3)
+        work, machine = KernelBatch.of(1, math=Math.FP16, products=products), Machine.of(device, constants())
+        whole = products.flop.sum() / products.executed[0] / 8 / 100e12  # of a block, at 1600 FLOP a clock
+        return float(time_work(work, machine).compute_s[0] / whole)
+
+    assert waves(1.0) == pytest.approx(8)
+    assert waves(0.5) == pytest.approx(4 + 1 / 2, rel=1e-3)
+    assert waves(1 / 8) == pytest.approx(1 + 1 / 8, rel=1e-3)  # under a window, of twice the average at most
+
+
+@pytest.mark.parametrize(
+    ("width", "room", "times"),
+    [
+        (128, 102 << 10, 1.0),  # two blocks of 2 · 192 · 128 bytes and 3 KiB: one multiplies beside the other's softmax
+        (128, 100 << 10, 1.625),  # 1/1600 + 0.2 / (4 · 128) of a clock for a FLOP
+        (64, 100 << 10, 1.25),  # by the softmax alone: 0.2 / (4 · 64)
+        (256, 228 << 10, 1.3125),  # the output passes memory
+    ],
+)
+def test_a_second_block_hides_a_softmax_through_shared_memory(
+    device: Device, width: int, room: int, times: float
+) -> None:
+    ampere = device.replace(vendor="NVIDIA", compute_capability="8.0", shared_memory_per_sm=room)
+    shape = {"batch": 50, "m": 1280, "n": [4096, width], "k": [width, 4096]}
+    seconds = {
+        one: time_work(
+            KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)),
+            Machine.of(ampere, constants()),
+        ).compute_s[0]
+        for one in (EFFICIENT, FLASH_3)
+    }  # fmt: skip
+    assert seconds[EFFICIENT] / seconds[FLASH_3] == pytest.approx(times, rel=1e-3)
 
 
 def test_exponentials_go_by_units_and_polynomials(device: Device) -> None:
