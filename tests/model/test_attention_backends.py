@@ -514,20 +514,6 @@ def test_causal_blocks_fetch_the_keys_that_they_see(device: Device) -> None:
     assert seconds[1] / seconds[0] == pytest.approx(0.5 + 1 / 64 + 0.5 / 256, rel=1e-3)
 
 
-def test_causal_blocks_end_spread_over_their_last_where_they_are_of_unequal_length(device: Device) -> None:
-    # 16 blocks of queries for each of 25 heads are 8 for each of 50 SMs; without a mask they are 8 waves
-    def waves(seen: float) -> float:
-        shape = {"batch": 25, "m": 2048, "n": [2**20, 128], "k": [128, 2**20]}
-        products = Products.of([0, 0], **shape, executed=seen, algorithm=FLASH_3)
-        work, machine = KernelBatch.of(1, math=Math.FP16, products=products), Machine.of(device, constants())
-        whole = products.flop.sum() / products.executed[0] / 8 / 100e12  # of a block, at 1600 FLOP a clock
-        return float(time_work(work, machine).compute_s[0] / whole)
-
-    assert waves(1.0) == pytest.approx(8)
-    assert waves(0.5) == pytest.approx(4 + 1 / 2, rel=1e-3)
-    assert waves(1 / 8) == pytest.approx(1 + 1 / 8, rel=1e-3)  # under a window, of twice the average at most
-
-
 @pytest.mark.parametrize(
     ("width", "room", "times"),
     [

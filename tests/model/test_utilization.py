@@ -344,11 +344,13 @@ def test_attention_pads_queries_to_16_and_keys_to_64(machine: Machine) -> None:
     assert found.compute_s[0] == pytest.approx(2 * BLOCK * 80 / 128)
 
 
-def test_causal_attention_shares_blocks_evenly(machine: Machine) -> None:
+def test_causal_attention_ends_spread_over_the_last_block(machine: Machine) -> None:
     # 1024 queries see 1024·1025/2 of 1024² keys, 512.5 on average, and 64 more: the diagonal block of 128 is computed
-    # whole. 50 heads · 8 blocks are 8 an SM: 8 · 576.5/1024 of the longest block, where without a mask it is 8.
-    found = attention(machine, batch=50, queries=1024, keys=1024, width=64, executed=1025 / 2048)
-    assert found.compute_s[0] == pytest.approx(2 * 8 * BLOCK * 576.5 / 1024)
+    # whole. 50 heads · 8 blocks are 8 an SM: 8 · 576.5/1024 of the longest block and half a block more, where without a
+    # mask it is 8. Under a window that leaves 1/16 the longest block has twice the average.
+    for seen, expected in ((1025 / 2048, 8 * 576.5 / 1024 + 1 / 2), (1 / 16, 8 / 8 + 1 / 8)):
+        found = attention(machine, batch=50, queries=1024, keys=1024, width=64, executed=seen)
+        assert found.compute_s[0] == pytest.approx(2 * BLOCK * expected)
     whole = attention(machine, batch=50, queries=1024, keys=1024, width=64)
     assert whole.compute_s[0] == pytest.approx(2 * 8 * BLOCK)
 
