@@ -90,7 +90,7 @@ class Algorithm:
     holds_clock: bool = False  # whether a board at its power limit runs it at the clock that it has for products
     converts: bool = True  # whether CUDA cores without the format unpack and round around each multiply-add
     tuned: bool = True  # whether the library has a tuned kernel for its sizes
-    block_rows: int = 0  # of queries and keys in shared memory, of attention whose softmax passes it; 0 for none
+    shared_softmax: bool = False  # whether attention's softmax passes shared memory
     tensor_memory: bool = False  # whether attention's sums are in tensor memory, and some exponentials polynomials
     computes_again: bool = False  # whether it takes that sum in a kernel of its own, which computes the scores again
     warp_level: bool = False  # whether it multiplies by instructions of single warps

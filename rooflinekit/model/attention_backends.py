@@ -28,9 +28,8 @@ CUDNN = replace(ATTENTION, name="cuDNN's attention", sums_in_memory=True, rate=B
 #: The same on Blackwell's data centre GPUs, which take products beside a softmax.
 CUDNN_BLACKWELL = replace(CUDNN, tensor_memory=True, rate=ByUnit.both(""))
 FLASH_4 = replace(CUDNN_BLACKWELL, name="FlashAttention 4")
-#: Its blocks take 64 queries and 64 or 128 keys (mem_eff_attention/kernels/cutlassF.h, sm80).
 EFFICIENT = replace(
-    ATTENTION, name="memory-efficient", warp_level=True, rate=ByUnit.both("efficient_attention"), block_rows=64 + 128
+    ATTENTION, name="memory-efficient", warp_level=True, rate=ByUnit.both("efficient_attention"), shared_softmax=True
 )
 #: Of heads above 128 its gradient sums those of keys and values in memory (mem_eff_attention/kernel_backward.h).
 EFFICIENT_WIDE = replace(EFFICIENT, rate=ByUnit.both("efficient_wide_gradient"))

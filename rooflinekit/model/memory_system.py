@@ -189,6 +189,9 @@ def rows_s(work: KernelBatch, machine: Machine) -> Floats:
     value, threads = machine.values, _threads(work, machine)
     # a warp needs no other to find its row's sum
     once = value["thread_cycles"] * threads * (threads > machine.warp) * _joined(work, machine)
+    # threads of an SM that no whole block fills do nothing meanwhile
+    whole = threads * np.maximum(machine.threads_per_sm // threads, 1.0)
+    once = once * np.maximum(machine.threads_per_sm / whole, 1.0)
     busy = np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once)
     # a block alone waits for its row: it asks for its next elements when the last have come from DRAM
     far = 1 - np.divide(_found(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)

@@ -79,7 +79,8 @@ def softmax_rows(
     Since then it has 1024, and keeps rows of whole 16 bytes in shared memory, as far as they fit.
     """
     passes, read = (GRADIENT_PASSES, 2) if backward else (SOFTMAX_PASSES, 1)
-    row = Rows(count=count, length=length, held_bytes=read * itemsize * length, worked=passes / SOFTMAX_PASSES)
+    row = Rows(count=count, length=length, held_bytes=read * itemsize * length)
+    row = replace(row, worked=passes / SOFTMAX_PASSES * float(normalized(itemsize)))
     if length <= WARP_ROW:
         return row
     if backward or not (like or PRESENT).holds_softmax_rows:
@@ -116,7 +117,7 @@ def norm_rows(count: int, length: int, itemsize: int, *, backward: bool = False)
 
 
 def normalized(itemsize: Any) -> Any:
-    """Of the time that a normalization takes on an element in fp32: a part goes by bytes, a part by numbers."""
+    """Of the time that a row takes on an element in fp32: a part goes by bytes, a part by numbers."""
     return _BY_NUMBERS + (1 - _BY_NUMBERS) * np.minimum(itemsize, _FP32_BYTES) / _FP32_BYTES
 
 

@@ -51,13 +51,13 @@ NUMBERS: Mapping[str, Constant] = {
         "an MI100 sustains 40 of its 46 TFLOP/s in fp32 where it has 185 in fp16 (MIOpen's tuning data)",
     ),
     "norm by numbers": Constant(
-        0.5, 0.3, "1", "of a normalization's time on an element, what goes with the number and not with its bytes",
+        0.5, 0.3, "1", "of a row's time on an element, what goes with the number and not with its bytes",
         "vidur's layer norms in fp16 on A100 and A40 take three quarters of what fp32 takes on an element",
     ),
     "join by shuffles": Constant(
-        0.37, 0.5, "1", "of `thread_cycles`, what a softmax's blocks of 1024 threads take of which warps shuffle",
+        0.37, 0.3, "1", "of `thread_cycles`, what a softmax's blocks of 1024 threads take of which warps shuffle",
         "standard attention in fp16, 2,048 and 4,096 keys, without its products (FlashAttention's and SageAttention's "
-        "figures): A100 0.36 and 0.33, RTX 3090 0.6, H100 0",
+        "figures): A100 0.35 to 0.45, RTX 3090 and 4090 0.4 to 0.5, H100 0",
     ),
     "shared softmax": Constant(
         0.2, 0.25, "cycle", "of an SM for a score, where attention's softmax passes shared memory (memory-efficient)",

@@ -30,7 +30,7 @@ _GRAIN = 16  # queries that the tensor core takes at once
 #: memory-efficient kernel's output passes memory.
 _WIDE = 128
 _STAGED_FROM = 8  # CUDA's compute capability
-_BESIDE_ROWS = 3 * 1024  # bytes of a block's shared memory beside: numbers of each row, and what CUDA reserves
+_STAGED_BYTES = HALF_BYTES * (64 + 128) * _WIDE + 3 * 1024  # with numbers of each row, and what CUDA reserves
 
 
 def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
@@ -74,7 +74,7 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     one where it does less. Sums in tensor memory leave `tensor_memory_attention`. A softmax through shared memory takes
     cycles of its own a score, which other blocks on the SM hide.
     """
-    value, size = machine.values, np.minimum(p.k, p.n)
+    value = machine.values
     by_warps = value["warp_mma_flop"] * machine.sm_count * machine.clock
     single = rates.on_tensor_core & p.told(lambda one: one.warp_level)
     peak = np.where(single, np.minimum(rates.peak, by_warps), rates.peak)
@@ -83,21 +83,22 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     share = share * p.told(lambda one: value["tensor_memory_attention" if one.tensor_memory else "attention_share"])
     lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * np.maximum(1 / share - 1, 0.0)
     # the seconds of a FLOP beside its product's, of that
+    shared, width = p.told(lambda one: one.shared_softmax), np.minimum(p.k, p.n)
     score_s = NUMBERS["shared softmax"].value / machine.clock / machine.sm_count / _of_forward(p, machine)
-    beside = lost + np.where(shared := p.told(lambda one: one.block_rows > 0), peak * score_s / (4 * size), 0.0)
-    hidden = shared & ~_alone(p, size, machine)
+    beside = lost + np.where(shared, peak * score_s / (4 * _compiled(width)), 0.0)
+    hidden = shared & ~_alone(width, machine)
     found: Floats = peak / np.where(hidden, combined(np.ones_like(beside), beside, value["overlap"]), 1 + beside)
     return found
 
 
-def _alone(p: Products, size: Floats, machine: Machine) -> NDArray[np.bool_]:
-    """Whether nothing hides a block's softmax: its output passes memory, or a second block has no room on the SM.
+def _alone(width: Floats, machine: Machine) -> NDArray[np.bool_]:
+    """Whether nothing hides the softmax of a memory-efficient block with heads of so many numbers.
 
-    From Ampere on a block keeps all its queries and keys (mem_eff_attention/kernel_forward.h, SharedStorage).
+    Above 128 the output passes memory. Above 64 a block of Ampere and later keeps 64 queries and 128 keys, of 128
+    numbers each, with which it leaves no room for a second one on some SMs (mem_eff_attention/kernel_forward.h).
     """
     room = machine.device.shared_memory_per_sm if machine.device.cuda_generation >= _STAGED_FROM else None
-    block = HALF_BYTES * p.told(lambda one: one.block_rows) * size + _BESIDE_ROWS
-    return (size > _WIDE) | (2 * block > (room or np.inf))
+    return (width > _WIDE) | ((width > _WIDE // 2) & ((room or np.inf) < 2 * _STAGED_BYTES))
 
 
 def _of_forward(p: Products, machine: Machine) -> Floats:
