@@ -197,7 +197,8 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
     if op.kind == _PAGED:
         return _of_engine(op, device, capability)
     if op.kind.startswith(_BY_NAME) and capability is not None:
-        if not op.kind.startswith(_FLASH_KINDS):
+        torch_chooses = op.kind.startswith("aten.")  # for xFormers, and for causal masks by torch.nn.attention.bias
+        if not op.kind.startswith(_FLASH_KINDS) or (torch_chooses and capability[0] < _FLASH_FROM):
             return EFFICIENT
         third = op.attrs.get("package") == "xformers" and capability[0] == _HOPPER and not op.attrs.get("dropout_p")
         return FLASH_3 if third else FLASH  # of its own FlashAttention 3 xFormers calls where it can

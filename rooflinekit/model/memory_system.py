@@ -189,9 +189,6 @@ def rows_s(work: KernelBatch, machine: Machine) -> Floats:
     value, threads = machine.values, _threads(work, machine)
     # a warp needs no other to find its row's sum
     once = value["thread_cycles"] * threads * (threads > machine.warp) * _joined(work, machine)
-    # threads of an SM that no whole block fills do nothing meanwhile
-    whole = threads * np.maximum(machine.threads_per_sm // threads, 1.0)
-    once = once * np.maximum(machine.threads_per_sm / whole, 1.0)
     busy = np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once)
     # a block alone waits for its row: it asks for its next elements when the last have come from DRAM
     far = 1 - np.divide(_found(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
@@ -205,10 +202,12 @@ def _joined(work: KernelBatch, machine: Machine) -> Floats | float:
     """Of what a thread takes to start, to join and to end: on NVIDIA's GPUs blocks of 1024 threads add up by shuffles.
 
     There `thread_cycles` is measured of older blocks, which add up through shared memory, one warp after another; on
-    AMD's of such blocks.
+    AMD's of such blocks. Threads of an SM that no whole block fills do nothing meanwhile: a third of 1536.
     """
-    shuffled = machine.device.vendor == "NVIDIA"
-    return np.where(work.threads == MOST_THREADS, NUMBERS["join by shuffles"].value, 1.0) if shuffled else 1.0
+    if machine.device.vendor != "NVIDIA":
+        return 1.0
+    idle = max(1.0, machine.threads_per_sm / MOST_THREADS / max(1, machine.threads_per_sm // MOST_THREADS))
+    return np.where(work.threads == MOST_THREADS, NUMBERS["join by shuffles"].value * idle, 1.0)
 
 
 def accesses_s(work: KernelBatch, machine: Machine) -> Floats:

@@ -37,7 +37,7 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     """One of the two products: a block takes up to 128 queries over the keys, 64 at a time.
 
     Blocks of one length come in waves. Under a causal mask their lengths differ, so that SMs end at times that are
-    spread over their last block, and none before the block that sees all keys. Where all queries fit into one block
+    spread over their last block, and none before the longest. Where all queries fit into one block
     (decoding), an SM fetches all keys, or they are split among the SMs, whose parts another kernel joins. Power is no
     limit here: see `at_power_limit_s`.
     """
@@ -55,8 +55,8 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     average = seen * longest
     blocks = p.batch * np.ceil(p.m / queries) / machine.sm_count
     shared = blocks * (start + average)
-    # under a window none is longer than twice the average
-    uneven = np.maximum(shared + (start + np.minimum(1.0, 2 * seen) * longest) / 2, start + longest)
+    last = start + np.minimum(1.0, 2 * seen) * longest  # under a window none is longer than twice the average
+    uneven = np.maximum(shared + last / 2, last)
     waves = np.where(p.executed < 1, uneven, np.ceil(blocks) * (start + longest))
     alone = blocks * start + np.where(p.executed < 1, np.maximum(blocks * average, longest), np.ceil(blocks) * longest)
     few = np.minimum(alone, shared + machine.start_s / 2)  # half of the kernel that joins the parts

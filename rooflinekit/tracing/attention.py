@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.utils._mode_utils import no_dispatch
 
 from rooflinekit.ir.op import TensorSpec
 from rooflinekit.tracing import autocast
@@ -38,6 +40,8 @@ def attention(
     """
     if query.is_nested:
         return NotImplemented
+    if isinstance(attn_mask, CausalBias):
+        return _by_bias(query, key, value, attn_mask, dropout_p, scale, enable_gqa)
     query, key, value, attn_mask = autocast.lowered(query, key, value, attn_mask)
     backends: Any = torch.backends.cuda  # as torch.nn.attention.sdpa_kernel left them
     half = query.dtype in (torch.float16, torch.bfloat16)
@@ -59,6 +63,34 @@ def attention(
         efficient = backends.mem_efficient_sdp_enabled()
         run = aten._scaled_dot_product_efficient_attention if efficient else aten._scaled_dot_product_cudnn_attention
         return run(query, key, value, mask, training, dropout_p, is_causal, scale=scale)[0]
+
+
+def _by_bias(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: Any, dropout_p: float, scale: float | None,
+    enable_gqa: bool,
+) -> Any:  # fmt: skip
+    """As torch.nn.attention.bias does: of two causal masks flash attention takes by name what ends at the lower right.
+
+    For other formats and widths that one is written out.
+    """
+    lengths = bias.seq_len_q, bias.seq_len_kv
+    if lengths[0] == lengths[1] or bias.variant is CausalVariant.UPPER_LEFT:
+        return attention(query, key, value, None, dropout_p, True, scale, enable_gqa)
+    lowered = autocast.lowered(query, key, value)
+    widths = {expression(one.shape[3]) for one in lowered}
+    if len(widths) > 1 or lowered[0].dtype is torch.float32 or not torch.backends.cuda.flash_sdp_enabled():
+        mask = torch.ones(lengths, dtype=torch.bool, device=query.device).tril(lengths[1] - lengths[0])
+        return attention(query, key, value, mask, dropout_p, False, scale, enable_gqa)
+    behind = (one.transpose(1, 2) for one in lowered)
+    with autocast.switched_off():
+        run: Any = torch.ops.aten._flash_attention_forward
+        return run(*behind, None, None, *lengths, dropout_p, True, False, scale=scale)[0].transpose(1, 2)
+
+
+def plain_bias(kind: type, *_: Any) -> torch.Tensor:
+    """A causal mask of torch.nn.attention.bias, which holds lengths alone, without the fake tensors of a trace."""
+    with no_dispatch():
+        return torch.Tensor.__new__(kind)
 
 
 #: As PyTorch says it.

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.nn.attention import flex_attention
+from torch.nn.attention import bias, flex_attention
 from torch.overrides import TorchFunctionMode
 
 from rooflinekit.ir.inputs import Release
 from rooflinekit.tracing import autocast, sequences
-from rooflinekit.tracing.attention import attention, written_out, xformers_attention
+from rooflinekit.tracing.attention import attention, plain_bias, written_out, xformers_attention
 from rooflinekit.tracing.known import note_answer, note_one_hot
 from rooflinekit.tracing.surroundings import in_this_thread, standing_in
 from rooflinekit.tracing.symbols import channels_last_of
@@ -100,6 +100,7 @@ def gpu_view(elements: Callable[[str, Any], Any], like: Release | None = None) -
     stand_ins = [
         (place, name, in_this_thread(real, functools.partial(_called, replaced, real))) for place, name, real in found
     ]
+    stand_ins.append((bias.CausalBias, "__new__", in_this_thread(torch.Tensor.__new__, plain_bias)))
     with standing_in(stand_ins), autocast.cuda_autocast(), _GpuView(replaced):
         yield
 

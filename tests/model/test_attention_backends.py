@@ -16,6 +16,7 @@ import torch
 from round_numbers import constants
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import rooflinekit as rk
 from rooflinekit.cost.table import price_all
@@ -374,6 +375,26 @@ def test_what_a_program_switches_off_does_not_run(
     kernels = [timing.kernel for timing in rk.predict(graph, H100).timings]
     # the gradient, which autograd asks for outside the context, runs by the same
     assert [kernel.algorithm.name for kernel in kernels if kernel.algorithm.shape == "queries"] == 2 * names
+
+
+@pytest.mark.parametrize(
+    ("bias", "dtype", "names"),
+    [
+        (causal_upper_left, "bfloat16", ["cuDNN's attention", "memory-efficient"]),
+        (causal_lower_right, "bfloat16", ["FlashAttention 2", "FlashAttention 2"]),  # by the operator's name
+        (causal_lower_right, "float32", ["memory-efficient", "memory-efficient"]),  # under a mask that is written out
+    ],
+)
+def test_causal_masks_of_a_chunk_run_as_pytorch_dispatches_them(bias: object, dtype: str, names: list[str]) -> None:
+    # 128 queries of one head at the end, or at the beginning, of 512 keys
+    def attends(q: object, k: object, v: object) -> object:
+        return nn.functional.scaled_dot_product_attention(q, k, v, bias(128, 512))  # type: ignore[arg-type,operator]
+
+    graph = rk.trace(attends, *(rk.Input(1, 1, length, 64, dtype=dtype) for length in (128, 512, 512)))
+    assert [rk.predict(graph, gpu).timings[-1].kernel.algorithm.name for gpu in (H100, A100)] == names
+    if dtype == "bfloat16":
+        pairs = 128 * 129 // 2 + (128 * 384 if bias is causal_lower_right else 0)
+        assert graph.matrix_flop == 2 * 2 * 64 * pairs
 
 
 @pytest.mark.parametrize(("warn_only", "name"), [(False, "FlashAttention 2"), (True, "cuDNN's attention")])
