@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn import functional
@@ -77,8 +77,8 @@ def _by_bias(
     if lengths[0] == lengths[1] or bias.variant is CausalVariant.UPPER_LEFT:
         return attention(query, key, value, None, dropout_p, True, scale, enable_gqa)
     lowered = autocast.lowered(query, key, value)
-    widths = {expression(one.shape[3]) for one in lowered}
-    if len(widths) > 1 or lowered[0].dtype is torch.float32 or not torch.backends.cuda.flash_sdp_enabled():
+    widths, backends = {expression(one.shape[3]) for one in lowered}, cast("Any", torch.backends.cuda)
+    if len(widths) > 1 or lowered[0].dtype is torch.float32 or not backends.flash_sdp_enabled():
         mask = torch.ones(lengths, dtype=torch.bool, device=query.device).tril(lengths[1] - lengths[0])
         return attention(query, key, value, mask, dropout_p, False, scale, enable_gqa)
     behind = (one.transpose(1, 2) for one in lowered)
@@ -168,7 +168,8 @@ _SET = ("cudnn", "flash", "efficient", "math")
 def _order_asked() -> tuple[str, ...]:
     """The order in which `sdpa_kernel(..., set_priority=True)` has them tried; () for PyTorch's own."""
     found = tuple(_NAMES[one] for one in torch._C._get_sdp_priority_order() if one in _NAMES)
-    return () if found == _STANDING or (found == _SET and torch.cuda.is_initialized()) else found
+    cuda: Any = torch.cuda
+    return () if found == _STANDING or (found == _SET and cuda.is_initialized()) else found
 
 
 def _deterministic() -> bool:
