@@ -97,7 +97,7 @@ class _Recomputing:
 
     AOTAutograd keeps for the backward phase what is least in all (torch/_functorch/partitioners.py,
     min_cut_rematerialization_partition). Of that: pointwise results that no library reads in the backward phase, and
-    that follow by pointwise work from what is kept anyway or is small.
+    that follow by pointwise work from what is kept anyway, is small, or has fewer bytes, as what was cast to fp32 has.
     """
 
     numel: dict[str, int]
@@ -106,6 +106,7 @@ class _Recomputing:
     readers: dict[str, list[Step]] = field(default_factory=lambda: defaultdict(list))  # in the backward phase
     chains: dict[str, int] = field(default_factory=dict)  # by the forward phase's values
     made: dict[str, TensorSpec] = field(default_factory=dict)
+    instead: set[str] = field(default_factory=set)  # values kept in place of what is computed from them
 
     def steps(self, steps: list[Step]) -> list[Step]:
         """The steps, with those that are run again before their first reader."""
@@ -131,13 +132,22 @@ class _Recomputing:
             return 0
         if any(_gathers(value, user) for user in self.readers.get(value, ())):
             return 0
-        if not all(self.chains.get(read) or self._is_at_hand(read, value) for read, _ in maker.reads):
+        ((_, made),) = maker.writes
+        missing = {
+            read: self.numel[read] * access.spec.dtype.itemsize
+            for read, access in maker.reads
+            if not self.chains.get(read) and not self._is_at_hand(read, value)
+        }
+        if 2 * sum(missing.values()) > self.numel[value] * made.dtype.itemsize:
             return 0
+        if value in self.readers:
+            self.instead |= missing.keys()
         length = 1 + max((self.chains.get(read, 0) for read, _ in maker.reads), default=0)
         return length if length <= _LONGEST else 0
 
     def _is_at_hand(self, read: str, value: str) -> bool:
-        return read in self.there or read in self.readers or _SMALL * self.numel[read] <= self.numel[value]
+        there = read in self.there or read in self.readers or read in self.instead
+        return there or _SMALL * self.numel[read] <= self.numel[value]
 
     def _taken(self, value: str, access: Access, reader: Step, found: list[Step]) -> tuple[str, Access]:
         if not self.chains.get(value):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import IN_PLACE, Family, Op, Phase, Role, TensorSpec, memories
+from rooflinekit.ir.op import EAGER, IN_PLACE, Family, Op, Phase, Role, TensorSpec, memories
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, bound_of, integer, larger, values_of
 from rooflinekit.model.convolution import is_convolution
 from rooflinekit.model.kernel import Issue, Kernel
@@ -42,6 +42,7 @@ USABLE_SHARE = 24217 / 24576
 STEPS = 2
 
 _EAGER = Execution()
+_NCCL = "NCCL's buffers"
 _MOST_BYTES = 2**62  # that columns hold
 _UNKNOWN = -1
 
@@ -78,6 +79,11 @@ class MemoryUse:
     def context_bytes(self) -> int:
         """Of the process, what no segment holds."""
         return sum(self.beside.values())
+
+    @property
+    def nccl_bytes(self) -> int:
+        """Of them, NCCL's buffers."""
+        return self.beside.get(_NCCL, 0)
 
     @property
     def room(self) -> float:
@@ -192,7 +198,7 @@ def account_of(spec: TensorSpec) -> str:
 def beside_segments(device: Device, *, convolves: bool = False, nccl_bytes: int = 0) -> Mapping[str, int]:
     """Bytes that a process takes beside the allocator's segments, by what they are for; none on a CPU."""
     cudnn = CUDNN_BYTES if convolves and device.vendor == "NVIDIA" else 0
-    found = {"CUDA's context": CONTEXT_BYTES, "cuDNN's kernels": cudnn, "NCCL's buffers": nccl_bytes}
+    found = {"CUDA's context": CONTEXT_BYTES, "cuDNN's kernels": cudnn, _NCCL: nccl_bytes}
     return {name: size for name, size in found.items() if size and device.kind == "gpu"}
 
 
@@ -408,7 +414,11 @@ def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], hel
 
 
 def _reused(ops: Sequence[Op], staying: Set[str]) -> dict[str, str]:
-    """Memory that a compiled kernel writes over what it is the last to read, with the one that lay there first."""
+    """Memory that a compiled kernel writes over what it is the last to read, with the one that lay there first.
+
+    What is made outside of compiled graphs is an input of theirs, over which none writes.
+    """
+    staying = staying | memories(spec for op in ops if EAGER in op.attrs for spec in op.outputs)
     used = [(i, spec.memory) for i, op in enumerate(ops) for spec in (*op.inputs, *op.outputs)]
     first, last = {memory: i for i, memory in reversed(used)}, {memory: i for i, memory in used}
     found: dict[str, str] = {}

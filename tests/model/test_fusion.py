@@ -279,6 +279,21 @@ def test_the_backward_phase_computes_again_what_costs_no_memory() -> None:
     assert backward[1:] == (2 * 4096 + 7 * 32, 4096 + 2 * 32)
 
 
+def test_what_was_cast_to_fp32_is_kept_before_the_cast() -> None:
+    """Two rows of 64 numbers of 16 bits, 256 bytes: the product, which AOTAutograd's partition keeps, too."""
+
+    class Norm(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            wide = x.float()
+            return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+    linear = nn.Linear(64, 64, bias=False, dtype=torch.bfloat16)
+    model = nn.Sequential(linear, Norm(), nn.Linear(64, 64, bias=False, dtype=torch.bfloat16))
+    found = traffic(traced(model, rk.Input(2, 64, dtype="bfloat16"), mode="training", loss=lambda y: y.sum()))
+    assert ("to_copy_pow_mean", 256, 2 * 4) in found  # writes a number a row, and not the rows in fp32
+    assert ("to_copy_mul_sum_pow_div_add", 256 + 256 + 2 * 4, 256) in found  # the product, and the gradient
+
+
 def test_what_chance_made_is_kept_for_the_backward_phase() -> None:
     """Dropout of 32·64 numbers: 8192 bytes of them and a mask of 2048, with those of the norm and two numbers a row."""
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.5), nn.LayerNorm(64), nn.Linear(64, 16))
