@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_SURE = 0.95  # probability of fitting beside which a faster choice in doubt is set
 _AS_FAST = 1.02  # times the fastest: no reason to change more
 
 #: Into how many parts a batch may be cut; the fewest that fit are taken.
@@ -163,12 +164,23 @@ class Fitting(FirstLine):
         if self.best is None or self.fastest is None:
             return "nothing fits"
         if self.best is self.fastest:
-            return f"fastest that fits: {self.best.name}"
+            return f"fastest that fits: {self.best.name}{self._doubt}"
         chosen, least = (format_quantity(t.prediction.total_s, "s") for t in (self.best, self.fastest))
         return (
             f"chosen: {self.best.name}: {chosen} is within {as_percent(_AS_FAST - 1)} of the fastest that fits "
-            f"({self.fastest.name}: {least}), and it changes less"
+            f"({self.fastest.name}: {least}), and it changes less{self._doubt}"
         )
+
+    @property
+    def _doubt(self) -> str:
+        """How likely it is that the choice fits; where that is in doubt, also the fastest way that surely does."""
+        if not (doubt := self.prediction.memory_verdict().doubt.removeprefix(", ")):
+            return ""
+        sure = [one for one in self._ranked if one.prediction.memory_verdict().probability >= _SURE]
+        if not sure or sure[0] is self.best:
+            return f" ({doubt})"
+        time = format_quantity(sure[0].prediction.total_s, "s")
+        return f" ({doubt}; the fastest at {as_percent(_SURE)} or more is {sure[0].name}: {time})"
 
     def _repr_html_(self) -> str:
         head = ["combination", "time", "peak memory", "fits", *(f"largest {name}" for name in self.trials[0].largest)]

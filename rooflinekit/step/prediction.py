@@ -295,8 +295,9 @@ class Prediction(Draws):
         Raises as `predict_graph` does.
         """
         return predict_graph(
-            graph or self.graph, machine or self.machine, host or self.host, execution or self.execution
-        )
+            graph or self.graph, machine or self.machine, host or self.host, execution or self.execution,
+            self.memory.nccl_bytes,
+        )  # fmt: skip
 
     def compare(self, **variants: Any) -> pd.DataFrame:
         """The same step in other ways: a row each, with its speed-up and what it removes.

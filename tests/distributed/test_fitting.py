@@ -43,6 +43,14 @@ def test_every_trial_has_the_verdict_of_its_step(tight: object) -> None:
         assert trial.prediction.fits == (found.probability >= 0.5)
 
 
+def test_a_choice_in_doubt_stands_beside_the_fastest_sure_one(tight: object) -> None:
+    chance = tight.prediction.memory_verdict().probability
+    sure = next(row for row in tight.table.itertuples() if row.probability >= 0.95)
+    assert chance < 0.95
+    said = f" ({chance:.0%} that it fits; the fastest at 95 % or more is {sure.combination}: "
+    assert said in str(tight).splitlines()[0]
+
+
 def test_every_row_is_a_prediction(tight: object, blocks: rk.Graph) -> None:
     names = [trial.name for trial in tight.trials]
     assert len(set(names)) == len(names)

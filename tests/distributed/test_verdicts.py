@@ -101,3 +101,5 @@ def test_groups_that_send_by_gloo_or_by_copies_have_no_buffers_of_nccl(blocks: r
     for strategy in (rk.DDP(backend="gloo"), rk.DDP()):
         p = rk.parallel(blocks, cluster="dgx-h100", gpus=2, batch=64, strategy=strategy)
         assert p.fullest.memory.beside.get("NCCL's buffers", 0) == (0 if strategy.backend == "gloo" else BUFFERS)
+        alone = p.fullest.prediction
+        assert alone.again(machine=alone.machine).memory == alone.memory
