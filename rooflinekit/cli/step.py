@@ -39,7 +39,9 @@ def predict(
     plot: Annotated[Path | None, "also write a roofline figure: .pdf, .svg or .png"] = None,
     trace: Annotated[Path | None, "--trace FILE.json", "also write the step's time line, to open in Perfetto"] = None,
     snapshot: Annotated[
-        Path | None, "--snapshot FILE.pickle", "also write the allocator's blocks, to open at pytorch.org/memory_viz"
+        Path | None,
+        "--snapshot FILE.pickle",
+        "also write the blocks of the allocator, set as by default, to open at pytorch.org/memory_viz",
     ] = None,
     measured_memory: Annotated[
         Path | None,
