@@ -426,6 +426,8 @@ def memory(
 ) -> Axes:
     """Draws the bytes alive over one step by what they hold, the peak with its op, and the device's capacity.
 
+    The key also tells what the allocator's segments hold at most: what is more than the peak is fragments.
+
     Bytes are those of PyTorch's blocks, as `prediction.memory.peak_bytes` counts them. Of a step on several devices it
     shows the fullest one. ax, width, venue: as of `roofline`. Raises InputError for others.
     """
@@ -438,7 +440,10 @@ def memory(
         taken, needed = (format_quantity(size, "byte") for size in (use.capacity, use.context_bytes))
         told = f"capacity {taken}, CUDA takes {needed}{'' if use.fits else ': does not fit'}"
         colour = VERMILLION if _room(step)[1] else "none"
-        page.settle([*areas, Line2D([], [], color=colour, linewidth=1.0, linestyle="--", label=told)])
+        segments = f"segments hold up to {format_quantity(use.reserved_bytes, 'byte')}"
+        drawn = Line2D([], [], color=colour, linewidth=1.0, linestyle="--", label=told)
+        lines = (Line2D([], [], color="none", label=segments), drawn)
+        page.settle([*areas, *lines[use.reserved_bytes == use.peak_bytes :]])
         if course:
             _peak(page.ax, step, max(course, key=lambda moment: moment.total_bytes), page.style)
     return page.ax

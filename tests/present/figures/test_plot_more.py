@@ -20,6 +20,7 @@ from rooflinekit.present.figures.style import style_of
 from rooflinekit.present.figures.timeline import merged
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.units import format_quantity
 
 A100, L4, T4 = "nvidia-a100-sxm4-80gb", "nvidia-l4", "nvidia-t4"
 
@@ -96,12 +97,15 @@ def test_memory_of_a_chain_by_hand() -> None:
 
 
 def test_memory_marks_peak_and_capacity() -> None:
-    ax = plot.memory(net(mode="training"))
+    p = net(mode="training")
+    ax = plot.memory(p)
     (peak,) = [text.get_text() for text in ax.texts]
     assert peak.startswith("peak ")
     legend = ax.get_legend()
     assert legend is not None
-    assert "capacity 85.9 GB, CUDA takes 524 MB" in [text.get_text() for text in legend.get_texts()]
+    *_, segments, capacity = [text.get_text() for text in legend.get_texts()]
+    assert segments == f"segments hold up to {format_quantity(p.memory.reserved_bytes, 'byte')}"
+    assert capacity == "capacity 85.9 GB, CUDA takes 524 MB"
     assert overlaps(ax) == []
     full = plot.memory(rk.predict(torch.nn.ReLU(), rk.Input(2**35), gpu=A100))
     legend = full.get_legend()
