@@ -51,6 +51,7 @@ _SYM_INT = str(Path(_TORCH) / "__init__.py")  # what a comparison of sizes in Py
 
 
 _REPLACED = "_replacements_version_counter"  # of a ShapeEnv
+_REMAINDERS = (torch_functions.Mod, torch_functions.PythonMod)
 _TO_THE_END = 2**63 - 1  # as an operator writes `x[a:]`
 
 
@@ -173,13 +174,15 @@ def hashable_sizes() -> AbstractContextManager[None]:
 _ARITHMETIC = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
 
 
-def remembered_arithmetic() -> AbstractContextManager[None]:
+@contextmanager
+def remembered_arithmetic() -> Iterator[None]:
     """Within it the same arithmetic of open sizes is done once: sympy takes 30 µs, and each tensor asks ten times."""
     kind: Any = SymNode
     made: dict[str, Any] = {f"_{name}": _remembered(f"_{name}", getattr(kind, f"_{name}")) for name in _ARITHMETIC}
     made |= {"wrap_int": _remembered_number(kind.wrap_int), "maybe_as_int": _remembered_value(kind.maybe_as_int)}
     made["expr"] = property(_replaced(kind.expr.fget))
-    return standing_in((kind, name, method) for name, method in made.items())
+    with standing_in((kind, name, method) for name, method in made.items()):
+        yield
 
 
 def _worked_out(node: Any) -> dict[object, Any] | None:
@@ -276,6 +279,43 @@ def plain_quotients() -> AbstractContextManager[None]:
         return original(expr) if whole is None else whole
 
     return standing_in([(sympy, "simplify", in_this_thread(original, simplify))])
+
+
+def plain_multiples() -> AbstractContextManager[None]:
+    """Within it a size that is brought to a multiple of a number is written as that number times a quotient.
+
+    Models write `n + (4 - n % 4) % 4`. torch keeps it so: what is cut into windows, padded and cut again becomes a
+    formula of thousands of terms.
+    """
+    kind: Any = SymNode
+    return standing_in((kind, name, _brought(getattr(kind, name))) for name in ("_add", "_sub"))
+
+
+def _brought(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def operator(one: Any, other: Any) -> Any:
+        made = original(one, other)
+        if _worked_out(one) is not None and isinstance(made, SymNode):
+            made._expr = _multiple(made._expr)
+        return made
+
+    return operator
+
+
+def _multiple(expr: sympy.Expr) -> sympy.Expr:
+    """A sum as a multiple of m where it is `x + -x % m`, up to one, or `x - x % m`, down to one."""
+    for term in expr.args if expr.is_Add else ():
+        sign, rest = term.as_coeff_Mul()
+        if abs(sign) == 1 and isinstance(rest, _REMAINDERS) and rest.args[1].is_Integer:
+            inside, by = rest.args
+            others = expr - term
+            if by > 0 and torch_functions.PythonMod(_modulo(inside + sign * others, by), by) == 0:
+                return by * torch_functions.FloorDiv(others + (by - 1 if sign > 0 else 0), by)
+    return expr
+
+
+def _modulo(expr: sympy.Expr, by: sympy.Integer) -> sympy.Expr:
+    """Something that leaves the same remainder, without remainders of its own."""
+    return expr.replace(lambda part: isinstance(part, _REMAINDERS) and part.args[1] % by == 0, lambda part: part.args[0])
 
 
 def _distributed(expr: sympy.Expr) -> sympy.Expr:
