@@ -252,6 +252,8 @@ _HOOKS = frozenset(name for name in vars(nn.Module()) if name.endswith("_hooks")
 def undone(target: Callable[..., Any], roots: dict[str, nn.Module]) -> Iterator[None]:
     """Within it the model may keep what it likes: afterwards its lists, dicts, sets, objects and caches are as before.
 
+    `len(x)` of a tensor in its code is the open size that `x.shape[0]` is: Python's own makes a number of it.
+
     target: what is called; roots: the modules that it reaches. Of Python's globals those that their code names are
     looked after. Tensors themselves cannot change in a trace, but for their `grad`.
     """
@@ -264,16 +266,26 @@ def undone(target: Callable[..., Any], roots: dict[str, nn.Module]) -> Iterator[
     for _, module in modules_below(roots):
         notes.class_of(module)
         notes.walk(module)
+    for names in notes.measuring.values():
+        names["len"] = _length
     try:
         yield
     finally:
+        for names in notes.measuring.values():
+            del names["len"]
         notes.put_back()
+
+
+def _length(value: Any) -> Any:
+    plain = getattr(type(value), "__len__", None) is torch.Tensor.__len__ and value.dim()
+    return value.shape[0] if plain and isinstance(value.shape[0], torch.SymInt) else len(value)
 
 
 class _Notes:
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}  # identity → the object, so that its identity stays its own
         self._undo: list[Callable[[], None]] = []
+        self.measuring: dict[int, dict[str, Any]] = {}  # identity → globals of functions that call Python's `len`
 
     def put_back(self) -> None:
         """Everything as it was. What cannot be put back keeps nothing else from it; then the first error is raised."""
@@ -425,6 +437,8 @@ class _Notes:
 
     def _function(self, function: FunctionType) -> Iterable[Any]:
         names, namespace = _names(function.__code__), function.__globals__
+        if "len" in names and "len" not in namespace:
+            self.measuring[id(namespace)] = namespace
 
         def write(before: list[Any]) -> None:
             for name, value in zip(names, before, strict=True):

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy import functions as torch_functions
-from torch.utils._sympy.value_ranges import ValueRanges
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.inputs import Input
@@ -313,9 +313,29 @@ def _multiple(expr: sympy.Expr) -> sympy.Expr:
     return expr
 
 
+def _always(question: sympy.Basic) -> bool:
+    """Whether an inequality holds at all sizes, since `x // m` is `(x - x % m) / m`."""
+    if not isinstance(question, sympy.Le | sympy.Lt | sympy.Ge | sympy.Gt):
+        return False
+    before, difference = None, question.lhs - question.rhs
+    while difference != before:
+        before, difference = difference, sympy.expand(_with_remainders(difference))
+    found = bound_sympy(difference)  # of all sizes, not those that this very question leaves
+    return all(question.func(bound, 0) == True for bound in (found.lower, found.upper))  # noqa: E712  # sympy's
+
+
+def _with_remainders(expr: sympy.Expr) -> sympy.Expr:
+    """`x // m` as `(x - x % m) / m`."""
+    return expr.replace(
+        lambda part: isinstance(part, torch_functions.FloorDiv) and part.args[1].is_Integer,
+        lambda part: (part.args[0] - torch_functions.PythonMod(*part.args)) / part.args[1],
+    )
+
+
 def _modulo(expr: sympy.Expr, by: sympy.Integer) -> sympy.Expr:
     """Something that leaves the same remainder, without remainders of its own."""
-    return expr.replace(lambda part: isinstance(part, _REMAINDERS) and part.args[1] % by == 0, lambda part: part.args[0])
+    multiples = lambda part: isinstance(part, _REMAINDERS) and part.args[1] % by == 0  # noqa: E731
+    return expr.replace(multiples, lambda part: part.args[0])
 
 
 def _distributed(expr: sympy.Expr) -> sympy.Expr:
@@ -443,7 +463,8 @@ class Symbols:
             # An operator's own inequalities choose among CPU libraries and memory formats; its equalities are shape
             # checks, and those hold for every device.
             choice = guard.expr in environment.of_ops and not isinstance(holds, sympy.Eq)
-            if holds.free_symbols and not choice and not self._special(guard.expr, holds):
+            choice = choice or self._special(guard.expr, holds) or _always(guard.expr)
+            if holds.free_symbols and not choice:
                 where = environment.asked.get(guard.expr, UNKNOWN)
                 found.setdefault(holds, Condition(holds=holds, where=where))
         return tuple(found.values())

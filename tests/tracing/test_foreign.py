@@ -125,7 +125,7 @@ def test_sizes_that_cannot_stay_open_are_traced_at_ones_that_the_model_accepts()
     class Halving(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             small = functional.avg_pool2d(x, 32)
-            return functional.interpolate(small, scale_factor=32.0) * torch.ones(len(x), 1, 1, 1) + x
+            return functional.interpolate(small, scale_factor=32.0) * torch.ones(int(x.shape[0]), 1, 1, 1) + x
 
     graph = rk.trace(Halving(), rk.Input("n", 3, "h", "w"))
     assert [(forced.name, forced.where[:15]) for forced in graph.forced] == [("n", "test_foreign.py")]
