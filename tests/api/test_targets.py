@@ -137,7 +137,6 @@ def test_a_kept_trace_can_be_traced_again(run: Run, folder: Path, monkeypatch: p
     assert "autocast in float16" in [one["what"] for one in first["suggestions"]]
 
 
-@pytest.mark.slow
 def test_the_second_command_loads_neither_torch_nor_what_formulas_and_tables_need(folder: Path) -> None:
     call = (
         "import sys; from rooflinekit.cli.app import main; sys.argv = ['rooflinekit', 'predict', 'net.py:Net', '-i',"

@@ -7,16 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.ir.points import Number
 from rooflinekit.model.algorithms import result_sizes
 from rooflinekit.model.families import PACKED
+
+if TYPE_CHECKING:  # every prediction reads names of ops here, and pandas takes a sixth of a second
+    import pandas as pd
 
 #: How a case's number format is stored.
 STORED = {
@@ -347,6 +349,8 @@ def _check_words(column: pd.Series, name: str, known: tuple[str, ...]) -> None:
 
 
 def _check_sizes(op: str, rows: pd.DataFrame, about: MeasuredOp) -> None:
+    import pandas as pd
+
     for name in about.needed:
         if name not in rows:
             raise InputError(f"the table has no column {name!r}: {op} has the sizes {', '.join(about.needed)}")
