@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -362,7 +363,12 @@ class PointMemory:
 def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, execution: Execution) -> Blocks:
     """What the step asks for, see `memory_of`."""
     ops = [issue.op for issue in issues]
-    standing = _standing(graph)
+    known = graph.memo.get(("lives", execution.fused))
+    if known is None or not (len(known[0]) == len(ops) and all(map(operator.is_, known[0], ops))):
+        there = _standing(graph)
+        known = ops, there, _lives(graph, ops, there, {} if execution.fused else _held(graph, ops))
+        graph.memo["lives", execution.fused] = known  # the same on every device whose kernels are of these ops
+    _, standing, lives = known
     on_gpu = device.kind == "gpu"
     # Backward has a thread of its own, and a thread's handle of cuBLAS a workspace of its own.
     phases = {i.op.phase for i in issues if i.family is Family.MATMUL}
@@ -370,7 +376,7 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, execution: 
     return Blocks(
         standing=tuple(standing.values()),
         fixed=[*(integer(spec.bytes) for spec in standing.values()), product],
-        lives=_lives(graph, ops, standing, {} if execution.fused else _held(graph, ops)),
+        lives=lives,
         temporary=[workspace_of(issue, device, fused=execution.fused) for issue in issues],
         spared=[_is_spared(issue, device) for issue in issues],
         convolves=any(map(is_convolution, ops)),

@@ -128,6 +128,7 @@ _DEVICE_OF = torch.ops.prim.device.default
 #: What asks for a tensor's sizes and layout, as function transforms do in Python.
 _DESCRIBING = frozenset(FunctionalTensor.metadata_fns)
 _SLICE = torch.ops.aten.slice.Tensor
+_PAD = torch.ops.aten.constant_pad_nd.default
 #: Makes a tensor of numbers in the code; of those themselves nothing is kept.
 _LITERAL = torch.ops.aten.lift_fresh.default
 
@@ -262,6 +263,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             output = self._decided(function, args, kwargs)
             if output is None:
                 output = function(*args, **kwargs) if sparse else self._memory.call(function, args, kwargs, attrs)
+        if function is _PAD:
+            self._symbols.pads(attrs["pad"])
         note(function, args, output)
         self.assumed.values.follow(function, args, kwargs, output)
         named = self.assumed.named(function, args)

@@ -73,6 +73,7 @@ class RecordingShapeEnv(ShapeEnv):
         self.named = set[sympy.Symbol]()  # torch's symbols of the user's sizes
         # of `remembered_arithmetic`; None where this torch does not count what it has replaced in expressions
         self.worked_out: dict[object, SymNode] | None = {} if hasattr(self, _REPLACED) else None
+        self.parts: list[sympy.Basic] = []  # of each slice, that it does not end where the whole does
         self.asked: dict[sympy.Basic, str] = {}  # question → "model.py:12"
         self.inside_op = False
         self.of_ops: set[sympy.Basic] = set()  # asked by an operator's own shape code
@@ -254,13 +255,20 @@ def _replaced(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def slices_to_the_end() -> AbstractContextManager[None]:
-    """Within it `x[:]` is x, as for numbers: torch does not know of a product of open sizes that it ends there."""
+    """Within it `x[:, :]` is x, as for numbers: torch does not know of a product of open sizes that it ends there.
+
+    Where it may end there, as `x[:, :n]` does at one n, the trace speaks for the others.
+    """
     kind: Any = SymNode
     original = kind.statically_known_true
 
     def known(one: Any, file: str, line: int) -> Any:
         asked = one.expr
-        return (isinstance(asked, sympy.Le) and asked.rhs == _TO_THE_END) or original(one, file, line)
+        if (isinstance(asked, sympy.Le) and asked.rhs == _TO_THE_END) or original(one, file, line):
+            return True
+        if isinstance(asked, sympy.Le) and isinstance(one.shape_env, RecordingShapeEnv):
+            one.shape_env.parts.append(sympy.Ne(asked.lhs, asked.rhs))
+        return False
 
     return standing_in([(kind, "statically_known_true", known)])
 
@@ -381,6 +389,7 @@ class Symbols:
         self.fake.cache_enabled = fixed
         self._to_user: dict[sympy.Symbol, sympy.Symbol] = {}
         self._known: dict[sympy.Basic, Size] = {}
+        self._padded: list[sympy.Basic] = []
         self._ours = {symbol(name) for name in self.names}
 
     @contextmanager
@@ -469,6 +478,10 @@ class Symbols:
                 found.setdefault(holds, Condition(holds=holds, where=where))
         return tuple(found.values())
 
+    def pads(self, sides: Iterable[Size]) -> None:
+        """Notes that an operator adds something at one side or another; where it does not, it is a copy alone."""
+        self._padded.append(sympy.Or(*(sympy.Gt(side, 0) for side in sides)))
+
     def apart(self) -> tuple[sympy.Basic, ...]:
         """Relations that hold but at sizes of which operators make something else: each open size is not 1, first."""
         forced = {size.name for size in self.forced()}
@@ -477,6 +490,8 @@ class Symbols:
             holds = self._translated(guard.expr)
             if holds.free_symbols and self._special(guard.expr, holds):
                 found.append(holds)
+        parts = *self._padded, *map(self._translated, self._environment.parts)
+        found += (less for less in parts if less.free_symbols and less.free_symbols <= self._ours)
         return tuple(dict.fromkeys(found))
 
     def _special(self, question: sympy.Basic, holds: sympy.Basic) -> bool:

@@ -48,8 +48,22 @@ class Windowed(nn.Linear):
         return y[: y.shape[0] - y.shape[0] % 3]
 
 
+class Positions(nn.Module):
+    """As many learned positions as there are tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(1, 64, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table[:, : x.shape[1]]
+
+
 OWN = {
-    "whole windows": Network(build=lambda: Windowed(8, 8), inputs=(rk.Input("n", 8),), sizes={"n": 14}),
+    "windows": Network(build=lambda: Windowed(8, 8), inputs=(rk.Input("n", 8),), sizes={"n": 14}),
+    "whole windows": Network(build=lambda: Windowed(8, 8), inputs=(rk.Input("n", 8),), sizes={"n": 24}),
+    "positions": Network(build=Positions, inputs=(rk.Input("n", "s", 8),), sizes={"n": 2, "s": 32}),
+    "all positions": Network(build=Positions, inputs=(rk.Input("n", "s", 8),), sizes={"n": 2, "s": 64}),
     "indexed": Network(build=Indexed, inputs=(rk.Input("n", 8),), sizes={"n": 6}),
     "sliced": Network(build=lambda: Sliced(8, 8), inputs=(rk.Input("n", 8),), sizes={"n": 3}),
     "one channel": Network(build=lambda: nn.Conv1d(8, 1, 1), inputs=(rk.Input("n", 8, "t"),), sizes={"n": 3, "t": 10}),

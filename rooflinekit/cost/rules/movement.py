@@ -122,27 +122,11 @@ def unfold_backward(op: Op) -> list[Cost]:
     return zeros_then("sum", op, (grad,), touched, flop=grad.numel)
 
 
-_TO_THE_END = 2**63 - 1  # as an operator writes `x[a:]`
-
-
 @rule("aten.slice_backward", "aten.select_backward", "aten.diagonal_backward", timed_as=Family.MOVEMENT)
 def view_backward(op: Op) -> list[Cost]:
-    """A tensor of zeros, then a copy of the gradient into its place.
-
-    Nothing for a slice that takes all: eager mode skips it, and only a trace with open sizes cannot see that.
-    """
+    """A tensor of zeros, then a copy of the gradient into its place, of all of it too."""
     (grad,) = op.inputs
-    if grad.shape == op.outputs[0].shape or _takes_all(op):
-        return []
     return zeros_then("copy", op, (grad,), dense_bytes(grad))
-
-
-def _takes_all(op: Op) -> bool:
-    """Whether a slice begins and ends where its input does, however its gradient's size is written."""
-    if "start" not in op.attrs:
-        return False
-    size, start, end = op.outputs[0].shape[op.attrs["dim"]], op.attrs["start"], op.attrs["end"]
-    return start in (None, 0, -size) and end in (None, size, _TO_THE_END) and op.attrs["step"] == 1
 
 
 @rule("aten.diag_embed", "aten.block_diag", timed_as=Family.MOVEMENT)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from sympy import floor
 from torch import nn
 from torch.nn import functional
 
@@ -41,18 +40,11 @@ def test_filling_writes_and_does_not_read_its_pattern(tensor, cost, kind):
     assert (c.flop, c.read_bytes, c.write_bytes) == (0, 0, 40)
 
 
-def test_the_gradient_of_a_slice_is_zeros_and_a_copy(tensor, costs):
-    zeros, copy = costs("slice_backward", [tensor(2, 5)], [tensor(8, 5)])
+@pytest.mark.parametrize("rows", [2, 8])  # x[:8] of eight is a slice too; x[:8, :] is x itself, and no operator
+def test_the_gradient_of_a_slice_is_zeros_and_a_copy(tensor, costs, rows):
+    zeros, copy = costs("slice_backward", [tensor(rows, 5)], [tensor(8, 5)])
     assert (zeros.read_bytes, zeros.write_bytes, zeros.label) == (0, 160, "zeros")  # 4 · 8·5
-    assert (copy.read_bytes, copy.write_bytes, copy.label) == (40, 40, "copy")  # 4 · 2·5 each way
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, 2**63 - 1), (None, None), (-symbol("n"), 2**63 - 1), (0, symbol("n"))])
-def test_the_gradient_of_a_slice_that_takes_all_is_nothing(tensor, costs, start, end):
-    n = symbol("n")
-    grad = tensor(floor(n / 2) + floor((n + 1) / 2))  # n, as no rule sees
-    attrs = {"dim": 0, "start": start, "end": end, "step": 1}
-    assert costs("slice_backward", [grad], [tensor(n)], **attrs) == ()
+    assert (copy.read_bytes, copy.write_bytes, copy.label) == (20 * rows, 20 * rows, "copy")  # 4 · rows·5 each way
 
 
 def test_the_gradient_of_a_slice_from_the_second_on_is_zeros_and_a_copy(tensor, costs):
