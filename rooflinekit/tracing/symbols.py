@@ -323,11 +323,13 @@ def _multiple(expr: sympy.Expr) -> sympy.Expr:
 
 def _always(question: sympy.Basic) -> bool:
     """Whether an inequality holds at all sizes, since `x // m` is `(x - x % m) / m`."""
-    if not isinstance(question, sympy.Le | sympy.Lt | sympy.Ge | sympy.Gt):
+    if not (isinstance(question, sympy.Le | sympy.Lt | sympy.Ge | sympy.Gt) and question.has(torch_functions.FloorDiv)):
         return False
     before, difference = None, question.lhs - question.rhs
     while difference != before:
         before, difference = difference, sympy.expand(_with_remainders(difference))
+    if difference.has(torch_functions.FloorDiv):  # by a size
+        return False
     found = bound_sympy(difference)  # of all sizes, not those that this very question leaves
     return all(question.func(bound, 0) == True for bound in (found.lower, found.upper))  # noqa: E712  # sympy's
 
