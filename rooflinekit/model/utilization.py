@@ -72,7 +72,7 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     What a softmax and loads of operands add to products takes instructions, of which an SM issues as many whatever its
     tensor core does: `attention_share` of the rate is left where that does `warp_mma_flop` a clock or more, a larger
     one where it does less. Sums in tensor memory leave `tensor_memory_attention`. A softmax through shared memory takes
-    cycles of its own a score, which other blocks on the SM hide.
+    cycles of its own a score, which other blocks on the SM hide where tensor cores multiply.
     """
     value = machine.values
     by_warps = value["warp_mma_flop"] * machine.sm_count * machine.clock
@@ -86,7 +86,7 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     shared, width = p.told(lambda one: one.shared_softmax), np.minimum(p.k, p.n)
     score_s = NUMBERS["shared softmax"].value / machine.clock / machine.sm_count / _of_forward(p, machine)
     beside = lost + np.where(shared, peak * score_s / (4 * _compiled(width)), 0.0)
-    hidden = shared & ~_alone(width, machine)
+    hidden = shared & rates.on_tensor_core & ~_alone(width, machine)
     found: Floats = peak / np.where(hidden, combined(np.ones_like(beside), beside, value["overlap"]), 1 + beside)
     return found
 
