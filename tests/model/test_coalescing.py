@@ -9,6 +9,7 @@ import rooflinekit as rk
 from rooflinekit.model.coalescing import SECTOR_BYTES, sector_bytes
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import MADE_CONTIGUOUS, TIMES_RESULT, issues_of
+from rooflinekit.model.memory_system import levels
 
 A100, CPU = rk.load_device("nvidia-a100-sxm4-80gb"), rk.load_device("intel-core-i7-12700h")
 
@@ -123,6 +124,9 @@ def test_places_take_the_threads_as_long_as_they_say() -> None:
     assert others[1] < 0.01 * places_s
     # a norm: more than either, less than both
     assert max(places_s, others[0] * 2 / 3) < own[0] < places_s + others[0]
+    p = rk.predict(graph, A100)
+    ((dram, _),) = levels([p.timings[0].kernel], [own[0]], p.machine)
+    assert dram == pytest.approx((2 * 64 + 1) * 2**18 * 2, rel=1e-3)  # no place passes the memory
 
 
 def test_what_fills_a_result_before_has_no_operands() -> None:
