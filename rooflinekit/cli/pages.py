@@ -6,9 +6,10 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, cast, get_args
 
 import rooflinekit as rk
 from rooflinekit.cli.command import progress_line, say, typed
@@ -46,6 +47,7 @@ def plot(
     normalized: Annotated[bool, "roofline: show shares of each roof"] = False,
     launch: Annotated[bool, "roofline: show what launching kernels costs"] = False,
     caption: Annotated[bool, "roofline: also print a caption"] = False,
+    by: Annotated[str | None, "memory: what activations are shown by, kind (default) or module"] = None,
     cluster: Annotated[
         list[str] | None,
         "--cluster NAME|FILE.yaml",
@@ -62,6 +64,11 @@ def plot(
     Example: rooflinekit plot timm:resnet50 --batch 32 --gpu nvidia-l4 --out figure.pdf
     """
     check_word("--what", what, _WHATS)
+    check_word("--by", by, ("kind", "module"))
+    if by and (what != "memory" or cluster):
+        raise InputError(
+            f"--by belongs to --what memory of one GPU; got --what {what}{' and --cluster' * bool(cluster)}"
+        )
     marks: dict[str, Any] = {
         "--with": others, "--trace": trace, "--by-level": by_level, "--normalized": normalized, "--launch": launch,
     }  # fmt: skip
@@ -90,7 +97,8 @@ def plot(
         drawn = rk.plot.roofline(figure, launch=launch, **sizes)
     else:
         draws: dict[str, Callable[..., Any]] = {
-            "timeline": rk.plot.timeline, "memory": rk.plot.memory, "waterfall": rk.plot.waterfall,
+            "timeline": rk.plot.timeline, "memory": partial(rk.plot.memory, by=cast("Any", by or "kind")),
+            "waterfall": rk.plot.waterfall,
         }  # fmt: skip
         steps: list[Any] = _several(workload, target, asked) if asked else workload.predict(target)[0]
         drawn = draws[what](steps[0] if len(steps) == 1 else steps, **sizes)

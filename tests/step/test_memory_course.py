@@ -40,3 +40,19 @@ def test_by_hand(machine: Machine, host: Host) -> None:
     assert next(alive["activations"] for alive in held) == mib
     assert all(alive["weights"] == alive["gradients"] == alive["optimizer state"] == 0 for alive in held)
     assert max(sum(alive.values()) for alive in held) == p.memory.peak_bytes
+
+
+def test_activations_by_module_are_those_of_the_account(machine: Machine, host: Host) -> None:
+    # The stem makes 1 MiB, each of eight blocks 1 MiB and a gradient of it: their middles are 0.5, 2, 4, … 16 of 17,
+    # and quarters end at 4.25, 8.5 and 12.75.
+    blocks = nn.Sequential(*(nn.Sigmoid() for _ in range(8)))
+    model = nn.ModuleDict({"stem": nn.Linear(512, 512), "blocks": blocks})
+    model.forward = lambda x: model["blocks"](model["stem"](x))  # type: ignore[method-assign]
+    graph = rk.trace(model.to("meta"), rk.Input(512, 512), mode="training")
+    p = predict_graph(graph, machine, host, rk.Execution())
+    whole, parts = memory_course(p), memory_course(p, by_module=True)
+    assert [moment.total_bytes for moment in parts] == [moment.total_bytes for moment in whole]
+    fullest = max(parts, key=lambda moment: moment.total_bytes).bytes_of
+    names = [name for name in fullest if name not in ACCOUNTS]
+    assert names == ["stem … blocks.1", "blocks.2 … 3", "blocks.4 … 5", "blocks.6 … 7", "outside of modules"]
+    assert [fullest[name] // 2**20 for name in names[:3]] == [2, 2, 2]  # a sigmoid keeps its result, not its input

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from rooflinekit.distributed.prediction import ParallelPrediction, Share
 from rooflinekit.distributed.queues import KernelSpan, Message
+from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
 from rooflinekit.present.figures.labels import Ruler
@@ -421,19 +423,23 @@ def memory(
     prediction: Prediction | ParallelPrediction,
     ax: Axes | None = None,
     *,
+    by: Literal["kind", "module"] = "kind",
     width: Width = "column",
     venue: Venue | None = None,
 ) -> Axes:
     """Draws the bytes alive over one step by what they hold, the peak with its op, and the device's capacity.
 
-    The key also tells what the allocator's segments hold at most: what is more than the peak is fragments.
+    by: "module" parts the activations by the modules whose ops make them, for a step on one device. The key also tells
+    what the allocator's segments hold at most: what is more than the peak is fragments.
 
     Bytes are those of PyTorch's blocks, as `prediction.memory.peak_bytes` counts them. Of a step on several devices it
     shows the fullest one. ax, width, venue: as of `roofline`. Raises InputError for others.
     """
     step = prediction.fullest if isinstance(prediction, ParallelPrediction) else prediction
-    course = step.course if isinstance(step, Share) else memory_course(step)
-    with sheet(ax, width, venue, high=0.85) as page:
+    if by == "module" and isinstance(step, Share):
+        raise InputError("by='module': modules are drawn of a step on one device; got one on several")
+    course = step.course if isinstance(step, Share) else memory_course(step, by_module=by == "module")
+    with sheet(ax, width, venue, high=0.85 if by == "kind" else 1.1) as page:
         areas = _areas(page.ax, course, step.total_s)
         _memory_frame(page.ax, step, page.style)
         use = step.memory
@@ -460,7 +466,7 @@ def _areas(ax: Axes, course: Sequence[Moment], end_s: float) -> list[Artist]:
     times = np.array([*(min(moment.start_s, end_s) for moment in moments), end_s])
     found: list[Artist] = []
     below = np.zeros(len(times))
-    for account, colour in _ACCOUNTS.items():
+    for account, colour in _colours(moments[0].bytes_of if moments else ()).items():
         held = [moment.bytes_of[account] for moment in moments]
         if any(held):
             above = below + np.array([*held, held[-1]])
@@ -474,6 +480,13 @@ def _areas(ax: Axes, course: Sequence[Moment], end_s: float) -> list[Artist]:
             )  # fmt: skip
             below = above
     return found
+
+
+def _colours(accounts: Iterable[str]) -> dict[str, Any]:
+    """Of each account; parts of the activations in tints, the first the lightest."""
+    parts = [account for account in accounts if account not in _ACCOUNTS]
+    tints = LinearSegmentedColormap.from_list("activations", ("#dff1fb", SKY, "#1f6f9f"))(np.linspace(0, 1, len(parts)))
+    return {account: _ACCOUNTS.get(account) or tuple(tints[parts.index(account)]) for account in accounts}
 
 
 def _memory_frame(ax: Axes, p: Prediction | Share, style: Style) -> None:
