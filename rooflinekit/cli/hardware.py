@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer, Json, made, say, typed
+from rooflinekit.cli.command import Answer, Tables, made, say, typed
 from rooflinekit.cli.guide import Command, group
 from rooflinekit.cli.options import HOSTS, NONE_OR_MORE, Draft, Force
 from rooflinekit.errors import InputError, SpecError, printable
@@ -21,7 +21,6 @@ from rooflinekit.files import write_text
 from rooflinekit.present import text
 
 if TYPE_CHECKING:
-    from rooflinekit.hardware.catalog import Row
     from rooflinekit.hardware.detection import Found
 
 
@@ -43,10 +42,8 @@ def devices(
     attention: Annotated[
         Path | None, "--attention FILE", "for one device: draw the TFLOP/s of its attention kernels into this file"
     ] = None,
-    markdown: Annotated[bool, "print a Markdown table"] = False,
     allow_draft: Draft = False,
-    as_json: Json = False,
-) -> Answer | None:
+) -> Tables | None:
     """List the known devices, or describe one.
 
     Peaks are those without sparsity.
@@ -54,8 +51,6 @@ def devices(
     """
     from rooflinekit.hardware import catalog, checks
 
-    if markdown and as_json:
-        raise InputError("--markdown and --json: choose one")
     filters = {"vendor": vendor, "architecture": architecture, "memory_min": memory_min, "kind": kind}
 
     def document(device: rk.Device) -> dict[str, Any]:
@@ -63,14 +58,14 @@ def devices(
         return {**_document(device), "table": catalog.record(catalog.make_row(device, number_format))}
 
     if name is not None:
-        _refuse_beside_name(name, filters, sort != "name" or reverse or markdown)
+        _refuse_beside_name(name, filters, sort != "name" or reverse)
         device = rk.load_device(name, allow_draft=allow_draft)
         if attention is not None:
             rk.plot.save(rk.plot.attention(device)[0], attention, command=typed())
             say(f"figure written to {attention}")
             return None
         row, results = catalog.make_row(device, number_format), checks.run(device)
-        return Answer(
+        return Tables(
             "device",
             lambda: {"device": document(device), "checks": [asdict(one) for one in results]},
             lambda: text.devices.print_device(row, results),
@@ -78,32 +73,25 @@ def devices(
     if attention is not None:
         raise InputError("--attention draws the kernels of one device: name it, such as rooflinekit devices h100-sxm")
     rows = catalog.list_rows(math=number_format, sort=sort, reverse=reverse, **filters)
-    return Answer(
-        "devices", lambda: {"devices": [document(row.device) for row in rows]}, lambda: _show_table(rows, markdown)
+    return Tables(
+        "devices",
+        lambda: {"devices": [document(row.device) for row in rows]},
+        lambda: text.device_table.print_devices(rows),
     )
 
 
 def _refuse_beside_name(name: str, filters: dict[str, str | None], ordered: bool) -> None:
     given = [word for word, value in filters.items() if value is not None]
     if given or ordered:
-        word = f"--{given[0].replace('_', '-')}" if given else "--sort, --reverse or --markdown"
+        word = f"--{given[0].replace('_', '-')}" if given else "--sort or --reverse"
         raise InputError(f"{word} belongs to the table of all devices; it was given beside the one device {name!r}")
-
-
-def _show_table(rows: Sequence[Row], markdown: bool) -> None:
-    if markdown:
-        print("\n".join(text.device_table.markdown_lines(rows)))
-    elif rows:
-        text.device_table.print_devices(rows)
-    else:
-        print("no device passes all filters")
 
 
 def hosts(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME|FILE.yaml]", help="one host, to see its times and sources", **HOSTS)
     ] = None,
-) -> Answer:
+) -> Tables:
     """List the known hosts, or describe one.
 
     A host is the CPU that issues work to a GPU; --host names it.
@@ -112,7 +100,7 @@ def hosts(
     from rooflinekit.hardware.specs import host_names
 
     found = [rk.load_host(one) for one in (host_names() if name is None else (name,))]
-    return Answer(
+    return Tables(
         "hosts",
         lambda: {"hosts": [_document(one, empty=True) for one in found]},
         lambda: text.devices.print_hosts(found) if name is None else text.devices.print_host(found[0]),
@@ -123,7 +111,7 @@ def clusters(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME|FILE.yaml]", help="one cluster, to see its links and sources")
     ] = None,
-) -> Answer:
+) -> Tables:
     """List the known clusters, or describe one.
 
     A cluster is devices and the links between them. Bandwidths are those of one direction.
@@ -131,13 +119,13 @@ def clusters(
     """
     if name is None:
         found = rk.clusters()
-        return Answer(
+        return Tables(
             "clusters",
             lambda: {"clusters": [_document(one) for one in found]},
             lambda: text.devices.print_clusters(found),
         )
     one = rk.load_cluster(name)
-    return Answer("cluster", lambda: {"cluster": _document(one)}, lambda: text.devices.print_cluster(one))
+    return Tables("cluster", lambda: {"cluster": _document(one)}, lambda: text.devices.print_cluster(one))
 
 
 def check(

@@ -19,7 +19,7 @@ import typer
 
 import rooflinekit as rk
 from rooflinekit.cli import documents
-from rooflinekit.cli.command import Answer, made, progress_line
+from rooflinekit.cli.command import Answer, Tables, made, progress_line
 from rooflinekit.cli.guide import Command, group
 from rooflinekit.cli.options import GPUS, ONE_OR_MORE, Draft, Force, Rank, Target
 from rooflinekit.cli.parse import seconds_of
@@ -50,7 +50,7 @@ def measure(
     out: Annotated[Path | None, "--out -o", "also write prediction and measurement as JSON"] = None,
     force: Force = False,
     host_only: Annotated[bool, "time only the CPU, and write a specification for --host; needs no model"] = False,
-) -> Answer:
+) -> Answer | Tables:
     """Time a model on this machine, and compare it with the prediction.
 
     The model gets random weights and random inputs. --gpu names the specification of the hardware, by default the one
@@ -110,7 +110,7 @@ def measure(
         )
     if out is not None:
         result.save(out, force=force)
-    return Answer(
+    return Tables(
         "measure",
         lambda: documents.measured(result, out),
         lambda: text.profiles.print_validation(result),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import rooflinekit as rk
-from rooflinekit.cli.command import Answer, Options, Tables, fields, progress_line
+from rooflinekit.cli.command import Options, Tables, fields, progress_line
 from rooflinekit.cli.options import (
     CLUSTERS,
     LISTED,
@@ -316,7 +316,7 @@ def collective(
     constants: Annotated[
         Path | None, "--constants FILE.links.yaml", "constants of your links, which `rooflinekit calibrate` wrote"
     ] = None,
-) -> Answer:
+) -> Tables:
     """Predict how long one collective takes on a cluster.
 
     It also names the algorithm.
@@ -324,9 +324,8 @@ def collective(
     """
     size_bytes = quantity_of("--bytes", size, "byte")
     timing = rk.collective_time(operation, size_bytes, cluster, gpus, algorithm=algorithm, constants=constants)
-    return Answer(
-        "collective", lambda: _timing_document(timing, cluster), lambda: text.devices.print_timing(timing, cluster)
-    )
+    document = _timing_document(timing, cluster)
+    return Tables("collective", lambda: document, lambda: text.devices.print_timing(timing, document))
 
 
 def _timing_document(timing: CollectiveTiming, cluster: str) -> dict[str, Any]:

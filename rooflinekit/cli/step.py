@@ -203,7 +203,7 @@ def explain(
     ] = None,
     plot: Annotated[Path | None, "also write a waterfall figure: .pdf, .svg or .png"] = None,
     details: Annotated[bool, "also show the evidence: datasheets, waits, algorithms, kernels"] = False,
-) -> Answer:
+) -> Tables:
     """Explain why one of two steps is faster, by term and by kernel.
 
     The steps differ in the network, the GPU or the way of running. Two targets are compared on each --gpu. One target
@@ -220,7 +220,7 @@ def explain(
             text.choices.print_explanation(one, details=details)
 
     written = [] if plot is None else [f"figure written to {plot}"]
-    return Answer("explain", lambda: {"explanations": [one.to_dict() for one in found]}, told, lines=written)
+    return Tables("explain", lambda: {"explanations": [one.to_dict() for one in found]}, told, lines=written)
 
 
 explain.registered["cls"] = _Sized  # type: ignore[attr-defined]
@@ -332,7 +332,7 @@ def profile(
         "the record_function that marks a step; by default ProfilerStep#, else the longest or a repeated one",
     ] = None,
     rank: Rank = None,
-) -> Answer:
+) -> Tables:
     """Read a trace of torch.profiler, and compare it with a prediction.
 
     It names the regime of the measured step. Where a TARGET is given, measured ops stand beside predicted ones. --gpu
@@ -352,11 +352,11 @@ def profile(
         found = read_profile(trace, rank=rank, mark=mark, progress=advance)
     if target is None:
         device = next(iter(devices), None)
-        return Answer(
+        return Tables(
             "profile", lambda: {"profile": found.to_dict()}, lambda: text.profiles.print_profile(found, device)
         )
     if not workload.gpus and not found.device:
         raise InputError("--gpu is missing: the trace does not say which device it was, such as --gpu nvidia-l4")
     ((prediction,),) = (workload if workload.gpus else workload.on(found.device)).predict(target)
     beside = found.beside(prediction)
-    return Answer("profile", beside.to_dict, lambda: text.profiles.print_profile_comparison(beside))
+    return Tables("profile", beside.to_dict, lambda: text.profiles.print_profile_comparison(beside))

@@ -19,6 +19,8 @@ PARALLEL = ("parallel", *CALL[:3], "--batch", "4", "--cluster", "dgx-a100", "--g
 TRAIN = ("train", "llama-3.1-8b", "--cluster", "dgx-h100", "--batch", "16", "--seq", "2048")
 SERVE = ("serve", "llama-3.1-8b", "--gpu", "l40s", "--gpu", "t4", "--batch", "1,4", "-i", "64", "--output", "8")
 RATES = (*SERVE[:4], "--rate", "1,2/s", "--requests", "20", "-i", "64", "--output", "8")
+EXPLAIN = ("explain", *CALL[:3], "--batch", "4", *CALL[3:])
+COLLECTIVE = ("collective", "all-reduce", "--cluster", "dgx-h100", "--bytes", "1 MB")
 LEVELS = (*SERVE[:4], "--slo", "ttft=1s", "--load", "9/s", "--requests", "20", "-i", "64", "--output", "8")
 FIT = ("fit-into", *CALL[:5], "--batch", "4", "--optimizer", "Adam")
 COST = ("cost", *CALL, "--batch", "4", "--price", "l4=0.8", "--price", "t4=0.4", "--autocast", "bf16")
@@ -57,6 +59,9 @@ RECORDS = [
     (ADVISE, "suggestions", {"what": "what"}, "saved_s", "saved_s"),
     (PARALLEL, None, {"cluster": "cluster"}, "total_s", "total_s"),
     (TRAIN, "step", {"layout": "layout"}, "tokens_per_s", "tokens_per_s"),
+    (("hosts",), "hosts", {"name": "name"}, "backward_factor", "backward_factor"),
+    (("clusters",), "clusters", {"name": "name"}, "nodes", "nodes"),
+    (COLLECTIVE, None, {"algorithm": "algorithm"}, "total_s", "total_s"),
     (FIT, "tried", {"combination": "combination"}, "total_s", "total_s"),
     (SERVE, "servings", {"gpu": "gpu", "batch": "batch"}, "ttft_s", "ttft_s"),
     (RATES, "served", {"rate": "rate"}, "requests_per_s", "requests_per_s"),
@@ -93,6 +98,14 @@ def test_what_is_asked_for_beside_the_answer_is_in_the_csv(run: Run) -> None:
     for row, told in zip(rows_of(run(*asked, "--csv").out), document, strict=True):
         assert int(row["largest_batch"]) == told["largest_batch"]
         assert sum(float(row[f"{term}_s"]) for term in told["terms"]) == pytest.approx(float(row["total_s"]))
+
+
+def test_an_explanation_as_csv_has_a_line_a_step(run: Run) -> None:
+    (told,) = json.loads(run(*EXPLAIN, "--json").out)["explanations"]
+    rows = rows_of(run(*EXPLAIN, "--csv").out)
+    assert [row["step"] for row in rows] == told["labels"]
+    for row, side in zip(rows, ("a", "b"), strict=True):
+        assert {term: float(row[f"{term}_s"]) for term in told[side]["terms"]} == pytest.approx(told[side]["terms"])
 
 
 def test_what_cannot_be_served_is_a_line_with_its_reason(run: Run) -> None:

@@ -50,6 +50,15 @@ def test_json_is_only_json(run, trace, net) -> None:
     assert [op["name"] for op in both["ops"]] == ["addmm", "relu_", "mul", "between ops"]
 
 
+def test_csv_has_the_kernels_or_beside_a_prediction_the_ops(run, trace, net) -> None:
+    alone = run("profile", trace, "--csv").out.splitlines()
+    assert alone[0] == "name,count,total_s,each_s,share"
+    assert [line.split(",")[0] for line in alone[1:3]] == ["gemm", "relu"]
+    both = run("profile", trace, net, "-i", "32,64", "--csv").out.splitlines()
+    assert both[0] == "name,kind,module,count,measured_s,predicted_s,difference_s"
+    assert [line.split(",")[0] for line in both[1:]] == ["addmm", "relu_", "mul", "between ops"]
+
+
 def test_hostile_names_are_text(run, tmp_path) -> None:
     name = "[red]k[/red]\x1b[31m</script>"
     trace = write(document(*launched(name, 1, 2, 3, 1), step(1, 0, 5)), tmp_path / "trace.json")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.present.text.form import FORM
+from rooflinekit.present.text.predictions import frame_of
 from rooflinekit.present.text.tables import Cell, flat, print_table, say, table, table_of, whole
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import table_rows, title
@@ -153,7 +155,13 @@ def print_explanation(explanation: Explanation, *, details: bool = False) -> Non
     say(*(f"{title(p)}, {p.machine.name}" for p in (explanation.a, explanation.b)))
     say(*sentences(explanation))
     rows = ((label, *values) for label, values in table_rows((explanation.a, explanation.b)))
-    print_table(table(("", *explanation.labels), rows))
+
+    def numbers() -> pd.DataFrame:
+        frame = frame_of((explanation.a, explanation.b), terms=True)
+        frame.insert(0, "step", explanation.labels)
+        return frame
+
+    print_table(table(("", *explanation.labels), rows), numbers)
     if details:
         say(*explanation.details)
         a, b = explanation.labels
@@ -162,6 +170,7 @@ def print_explanation(explanation: Explanation, *, details: bool = False) -> Non
             "difference": lambda driver: signed(driver.delta_s),
         }  # fmt: skip
         shown = [driver for driver in explanation.drivers if driver.delta_s]
-        print_table(table_of(columns, shown[:_DRIVERS]))
-        if len(shown) > _DRIVERS:
-            say(f"{len(shown) - _DRIVERS} more differ by less")
+        kept = len(shown) if whole() else _DRIVERS
+        print_table(table_of(columns, shown[:kept]), lambda: flat(map(asdict, shown)))
+        if len(shown) > kept:
+            say(f"{len(shown) - kept} more differ by less")

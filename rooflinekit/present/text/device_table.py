@@ -1,16 +1,17 @@
-"""Devices side by side, as lines of text or of Markdown. No rich: it alone takes as long as reading every device."""
+"""Devices side by side, as lines of text, CSV or Markdown. No rich: it takes as long as reading every device."""
 
 from __future__ import annotations
 
+import csv
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rooflinekit.hardware.catalog import Row
+from rooflinekit.hardware.catalog import Row, record
 from rooflinekit.hardware.device import FORMATS
 from rooflinekit.ir.notebook import aligned
-from rooflinekit.present.text.form import beyond_a_pipe, markdown
+from rooflinekit.present.text.form import FORM, beyond_a_pipe, markdown
 from rooflinekit.units import number
 
 
@@ -53,8 +54,17 @@ def markdown_lines(rows: Sequence[Row]) -> list[str]:
 
 def print_devices(rows: Sequence[Row]) -> None:
     """The table on standard output, as wide as the terminal, also behind a pipe, or as it needs where that is none."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else beyond_a_pipe()
-    print("\n".join(device_lines(rows, width)))
+    if FORM.get() == "csv":
+        out = csv.writer(sys.stdout, lineterminator="\n")
+        records = [record(row) for row in rows]
+        out.writerows([[*records[0]], *(one.values() for one in records)] if records else [])
+    elif FORM.get() == "markdown":
+        print("\n".join(markdown_lines(rows)))
+    elif rows:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else beyond_a_pipe()
+        print("\n".join(device_lines(rows, width)))
+    else:
+        print("no device passes all filters")
 
 
 def _columns(math: str) -> list[_Column]:

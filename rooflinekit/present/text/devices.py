@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rooflinekit.hardware.catalog import Row
 from rooflinekit.hardware.checks import Check
@@ -10,12 +11,17 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.collectives import CollectiveTiming
-from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of
+from rooflinekit.present.text import device_table
+from rooflinekit.present.text.form import FORM
+from rooflinekit.present.text.tables import Cell, flat, print_table, say, table, table_of
 from rooflinekit.units import format_quantity, said
 
 
 def print_device(row: Row, checks: Sequence[Check]) -> None:
-    """One device: numbers, physics checks, sources."""
+    """One device: numbers, physics checks, sources; its line of the table, where tables alone are asked for."""
+    if FORM.get() != "text":
+        device_table.print_devices([row])
+        return
     device = row.device
     _say(f"{device.name}: {device.title} ({device.vendor}, {device.architecture})")
     if device.draft:
@@ -62,11 +68,14 @@ def print_hosts(hosts: Sequence[Host]) -> None:
         "pinned": ("copy_bandwidth_pinned", "byte/s"),
         "what it is": lambda host: " ".join(host.description.split()),
     }  # fmt: skip
-    print_table(table_of(columns, hosts))
+    print_table(table_of(columns, hosts), lambda: flat(map(vars, hosts)))
 
 
 def print_host(host: Host) -> None:
     """One host: its times, its memory, sources."""
+    if FORM.get() != "text":
+        print_hosts([host])
+        return
     lines = [f"{host.name}: {host.description}"]
     lines += [f"issuing an op, {family}: {format_quantity(host.dispatch[family], 's')}" for family in host.dispatch]
     lines += [f"{meaning}: {format_quantity(getattr(host, name), 's')}" for name, meaning in _TIMES.items()]
@@ -98,11 +107,26 @@ def print_clusters(clusters: Sequence[Cluster]) -> None:
         "cluster": ("name", ""), "nodes": ("nodes", ""), "devices of a node": _devices,
         "inside, one direction": _inside, "between nodes, one direction": _between,
     }  # fmt: skip
-    print_table(table_of(columns, clusters))
+    print_table(table_of(columns, clusters), lambda: flat(map(_numbers, clusters)))
+
+
+def _numbers(cluster: Cluster) -> Mapping[str, object]:
+    rates = {
+        "nvlink": cluster.nvlink and cluster.nvlink.one_way,
+        "pcie": cluster.pcie and cluster.pcie.bandwidth_per_direction,
+        "network": cluster.network and cluster.network.one_way,
+    }  # fmt: skip
+    return {
+        "name": cluster.name, "nodes": cluster.nodes, "devices": _devices(cluster), "host": cluster.host,
+        **{f"{link}_bytes_per_s": rate for link, rate in rates.items()},
+    }  # fmt: skip
 
 
 def print_cluster(cluster: Cluster) -> None:
     """One cluster: devices, links, sources."""
+    if FORM.get() != "text":
+        print_clusters([cluster])
+        return
     lines = [
         f"{cluster.name}: {cluster.display_name or cluster.name}",
         f"nodes: {cluster.nodes}, each {_devices(cluster)}, host {cluster.host}",
@@ -123,23 +147,23 @@ def print_cluster(cluster: Cluster) -> None:
     _say(*lines)
 
 
-def print_timing(timing: CollectiveTiming, cluster: str) -> None:
-    """One collective: time, interval, algorithm, what it is made of."""
+def print_timing(timing: CollectiveTiming, document: Mapping[str, Any]) -> None:
+    """One collective: time, interval, algorithm, what it is made of. document: the same in base units."""
     low, high = (format_quantity(value, "s") for value in timing.interval())
     size = format_quantity(timing.size_bytes, "byte")
-    say(f"{timing.collective} of {size} on {timing.ranks} of {cluster}")
+    say(f"{timing.collective} of {size} on {timing.ranks} of {document['cluster']}")
     if timing.ranks == 1:
         say("0 s: one device has nothing to send")
-        return
-    total = format_quantity(timing.total_s, "s")
-    links = " and ".join(f"{link.name} at {format_quantity(link.bandwidth, 'byte/s')}" for link in timing.route.links)
-    say(
-        f"{total}, 90 % between {low} and {high}; {timing.algorithm} over {links}",
-        f"bus bandwidth {format_quantity(timing.bus_bandwidth, 'byte/s')}, "
-        f"size over time {format_quantity(timing.algorithm_bandwidth, 'byte/s')}",
-    )
+    else:
+        total, links = format_quantity(timing.total_s, "s"), timing.route.links
+        over = " and ".join(f"{link.name} at {format_quantity(link.bandwidth, 'byte/s')}" for link in links)
+        say(
+            f"{total}, 90 % between {low} and {high}; {timing.algorithm} over {over}",
+            f"bus bandwidth {format_quantity(timing.bus_bandwidth, 'byte/s')}, "
+            f"size over time {format_quantity(timing.algorithm_bandwidth, 'byte/s')}",
+        )
     rows = ((name, said(getattr(timing, field), "s"), meaning) for field, name, meaning in _TERMS)
-    print_table(table(("", "time", "of what"), rows))
+    print_table(table(("", "time", "of what"), rows), lambda: flat([document]))
 
 
 def _devices(cluster: Cluster) -> str:

@@ -38,7 +38,7 @@ def print_predictions(
     first = predictions[0]
     on = "" if predictions[1:] else f", {first.machine.name}"
     say(title(first) + on, *(note for p in predictions if (note := p.memory.note(p.machine.name))))
-    print_table(_beside(predictions, largest, terms=terms), partial(_frame, predictions, largest, terms=terms))
+    print_table(_beside(predictions, largest, terms=terms), partial(frame_of, predictions, largest, terms=terms))
     if terms or first.coverage.default_kinds or first.coverage.assumptions:
         say(f"counts: {first.coverage}")
     for p in predictions if terms or allocator is not None else ():
@@ -53,7 +53,8 @@ def print_predictions(
     say(*_notes(predictions, terms=terms), before="note: ")
 
 
-def _frame(predictions: Sequence[Prediction], largest: Sequence[int], *, terms: bool) -> pd.DataFrame:
+def frame_of(predictions: Sequence[Prediction], largest: Sequence[int] = (), *, terms: bool) -> pd.DataFrame:
+    """A line a prediction, in base units. terms: with a column for each term of the time."""
     from rooflinekit.study.compare.gpus import gpu_frame  # with much that one prediction has no use for
 
     frame = gpu_frame(predictions)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
-from rooflinekit.present.text.tables import Cell, print_first, print_table, say, table
+from rooflinekit.present.text.tables import Cell, flat, print_first, print_table, say, table, whole
 from rooflinekit.study.profile.matching import Validation
 from rooflinekit.study.profile.memory import MemoryComparison
 from rooflinekit.study.profile.profile import REPEATED, SMALL_S, Profile, ProfileComparison, device_note
@@ -38,17 +39,19 @@ def print_profile(profile: Profile, device: Device | None = None) -> None:
         ]
         rows += [("gaps", f"{profile.gaps:.4g}", ""), ("kernels, copies, fills", f"{profile.launched:.4g}", "")]
         rows.append(("  half of them take less than", said(profile.median_s, "s"), ""))
-        print_table(table(("", "a step", "share"), rows))
+        if not whole():
+            print_table(table(("", "a step", "share"), rows))
         columns: dict[str, Cell] = {
             "kernel": lambda row: _name(row["name"]), "count": ("count", ".0f"), "a step": ("total_s", "s"),
             "each": ("each_s", "s"), "share": ("share", ".1%"),
         }  # fmt: skip
-        print_first(columns, profile.by_kernel().rename_axis("name"), _ROWS, " kernels")
+        frame, what = profile.by_kernel().rename_axis("name"), " kernels"
     else:
         columns = {
             "kind of call": lambda row: _name(row["name"]), "calls": ("count", ".0f"), "itself": ("total_s", "s"),
         }  # fmt: skip
-        print_first(columns, profile.by_call().rename_axis("name"), _ROWS, " kinds")
+        frame, what = profile.by_call().rename_axis("name"), " kinds"
+    print_first(columns, frame, _ROWS, what, numbers=frame.reset_index)
     if profile.devices > 1:
         say(f"note: {profile.devices} GPUs have kernels in the trace; the busiest is shown")
     if device is not None and (note := device_note(profile, device)):
@@ -76,7 +79,10 @@ def _regime(profile: Profile) -> str:
 
 
 def print_profile_comparison(found: ProfileComparison) -> None:
-    """The profile, then times, kinds of ops and ops beside the prediction's."""
+    """The profile, then times, kinds of ops and ops beside the prediction's; for programs the ops alone."""
+    if whole():
+        _print_compared(found.by_op(), "op")
+        return
     profile, p = found.profile, found.prediction
     print_profile(profile, p.machine.device)
     low, high = p.interval(0.9)
@@ -91,12 +97,13 @@ def print_profile_comparison(found: ProfileComparison) -> None:
     print_table(table((f"{p.graph_name} on {p.machine.name}", "measured", "predicted"), rows))
     say(f"predicted / measured − 1: {found.error:+.1%} of the step, {found.gpu_error:+.1%} of the ops")
     _print_compared(found.by_kind(), "kind of op", _KINDS)
-    _print_compared(found.by_op(), "op", _ROWS)
+    _print_compared(found.by_op(), "op")
     say(*p.notes, before="note: ")
 
 
-def _print_compared(frame: pd.DataFrame, what: str, most: int) -> None:
+def _print_compared(frame: pd.DataFrame, what: str, most: int = _ROWS) -> None:
     """Measured beside predicted: kinds of ops with their difference, or ops with their module; the rest is one line."""
+    most = len(frame) if whole() else most
     modules = ["module"] if "module" in frame else []
     times = ["measured_s", "predicted_s", *([] if modules else ["difference_s"])]
     rows = [
@@ -107,7 +114,7 @@ def _print_compared(frame: pd.DataFrame, what: str, most: int) -> None:
         totals = (said(rest[time].sum(), "s") for time in times)
         rows.append((f"{len(rest)} more", *([""] * len(modules)), str(int(rest["count"].sum())), *totals))
     heads = (what, *modules, "calls", *(time.removesuffix("_s") for time in times))
-    print_table(table(heads, rows, words=range(1 + len(modules))))
+    print_table(table(heads, rows, words=range(1 + len(modules))), frame.reset_index)
 
 
 def print_memory_comparison(found: MemoryComparison) -> None:
@@ -137,7 +144,10 @@ _KINDS = 12  # of the table by kind; the rest is one line
 
 
 def print_validation(found: Validation) -> None:
-    """The answer first: is the prediction right?"""
+    """The answer first: is the prediction right? For programs the ops, or the step where they were not measured."""
+    if whole() and found.ops:
+        _print_compared(found.by_op(), "op")
+        return
     sizes = ", ".join(f"{name} {value}" for name, value in found.sizes.items())
     threads = f", {found.threads} thread{'s' if found.threads > 1 else ''}" if found.threads else ""
     say(
@@ -152,7 +162,8 @@ def print_validation(found: Validation) -> None:
         ("samples, outliers", f"{len(found.seconds)}, {summary.outliers}", ""),
         ("regime", "", predicted.regime),
     ]  # fmt: skip
-    print_table(table(("", "measured", "predicted"), rows))
+    step = {"device": found.device, "measured_s": summary.median, **asdict(predicted)}
+    print_table(table(("", "measured", "predicted"), rows), lambda: flat([step]))
     place = "inside" if found.inside else "above" if found.measured_s > predicted.high_s else "below"
     say(f"predicted / measured − 1: {found.error:+.1%}; the measured time is {place} the interval")
     if summary.noisy:
