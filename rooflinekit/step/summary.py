@@ -33,7 +33,8 @@ def summary(
 
     Columns: output (sizes of the last forward result); parameters; flop; bytes (traffic); activation_bytes (what its
     forward ops write); and of predictions share (of the step on the first GPU) and, by the GPU's name, the seconds in
-    which it works for the module, waits for the CPU included.
+    which it works for the module, waits for the CPU included. The root's are those of the whole step, with what the CPU
+    does before the first kernel and after the last, which belongs to no module.
 
     Raises SizeError while a size is open, InputError for a depth below 1 and for predictions of several workloads.
 
@@ -72,9 +73,10 @@ def _predictions(workload: Any) -> Sequence[Prediction]:
 
 
 def _seconds(prediction: Prediction) -> Mapping[str, float]:
-    """The time of each module with all below it."""
+    """The time of each module with all below it; the root's is the step's."""
     spent = prediction.by_module()["total_s"].items()
-    return keyed.sums((path, float(seconds)) for module, seconds in spent for path in paths_to(str(module)))
+    seconds = keyed.sums((path, float(each)) for module, each in spent for path in paths_to(str(module)))
+    return {**seconds, "": prediction.total_s}
 
 
 def _folded(table: pd.DataFrame) -> pd.DataFrame:
@@ -124,7 +126,6 @@ class SummaryText:
     heading: str  # the network, its step and sizes
     heads: tuple[str, ...]  # over the cells of each row
     rows: tuple[ModuleRow, ...]  # the network's own first
-    notes: tuple[str, ...]
 
 
 def summary_text(graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame) -> SummaryText:
@@ -134,7 +135,6 @@ def summary_text(graph: Graph, predictions: Sequence[Prediction], found: pd.Data
         heading=title(predictions[0]) if predictions else heading(graph, graph.sizes, ()),
         heads=("output", "parameters", "FLOP", "traffic", "activations", *(["share"] if gpus else []), *gpus),
         rows=tuple(_rows(graph, gpus, found)),
-        notes=tuple(_notes(predictions, found)),
     )
 
 
@@ -146,13 +146,3 @@ def _rows(graph: Graph, gpus: Sequence[str], found: pd.DataFrame) -> Iterator[Mo
         cells += [f"{row['share']:.1%}"] if gpus else []
         cells += [format_quantity(row[gpu], "s") for gpu in gpus]
         yield ModuleRow(level=len(parts), name=parts[-1] if parts else graph.name, cells=tuple(cells))
-
-
-def _notes(predictions: Sequence[Prediction], found: pd.DataFrame) -> Iterator[str]:
-    for p in predictions:
-        left = p.total_s - (own := found[p.machine.name].iloc[0])
-        if left > 0.005 * own:
-            yield (
-                f"{p.machine.name}: {format_quantity(left, 's')} of the step belong to no module: what the CPU does "
-                "before the first kernel and after the last"
-            )

@@ -104,6 +104,21 @@ class Assumed:
             return False
         return self.values.alike(*args)
 
+    def check_rows(self, table: torch.Tensor, indices: torch.Tensor) -> None:
+        """Raises IndexError, as a GPU does, for indices that are known to lie beyond the rows of a table.
+
+        Where sizes are open, the trace is valid only for those whose indices do not.
+        """
+        end = known_of(indices).end
+        if (known := self.values.of(indices)) is not None and known.numel():
+            with unset_fake_temporarily():
+                end = int(known.max()) + 1
+        if end is not None and end > table.shape[0]:
+            raise IndexError(
+                f"index {end - 1} of a table with {table.shape[0]} rows, such as learned positions for so many: "
+                "give shorter inputs or a longer table"
+            )
+
     def unknown_size(self, shape: Sequence[Any]) -> TraceError:
         """The error for sizes that hang on a number that nobody knows."""
         where = caller()

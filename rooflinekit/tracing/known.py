@@ -51,6 +51,7 @@ class Known:
     choice: int | None = None  # among how many places its elements, indices, name one
     share: Share | None = None  # which part of a mask is true
     elements: tuple[Any, ...] | None = None  # of a small tensor, in nested tuples
+    end: Any = None  # of indices that count up by one: the number behind the last
     trues: Any = None  # of how many elements this number counts the true ones
     asks: str = ""  # whether such a number was compared with "all" that there are, or tells whether there are "any"
 
@@ -121,6 +122,10 @@ def known_number(tensor: torch.Tensor | None) -> Any:
 
 
 _aten = torch.ops.aten
+_WHOLE = {  # keep every element, wherever it then stands
+    *(_aten._to_copy.default, _aten.clone.default, _aten.detach.default, _aten.alias.default, _aten.expand.default),
+    *(_aten.unsqueeze.default, _aten.view.default, _aten._unsafe_view.default, _aten.permute.default, _aten.t.default),
+}
 _Follow = Callable[[Sequence[Any], Any], None]
 _FOLLOWING: dict[Any, _Follow] = {
     _aten.topk.default: lambda args, output: _among(args[0], args[2] if len(args) > 2 else -1, output[1]),
@@ -135,6 +140,8 @@ def note(function: Any, args: Sequence[Any], output: Any) -> None:
     follow = _FOLLOWING.get(function)
     if follow is not None:
         follow(args, output)
+        if function in _WHOLE:
+            _tell(output, end=known_of(args[0]).end)
 
 
 def _after(*functions: Any) -> Callable[[_Follow], _Follow]:
@@ -207,6 +214,19 @@ def _viewed(args: Sequence[Any], output: Any) -> None:
         dims = [(expression(size), expression(far)) for size, far in zip(output.shape, output.stride(), strict=True)]
         share = replace(share, dim=dims.index(place) if place in dims else None)
     _tell(output, choice=known.choice, share=share)
+
+
+@_after(_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
+def _counting(args: Sequence[Any], output: Any) -> None:
+    if args[2:] in ((), (1,)) and not output.is_floating_point():
+        _tell(output, end=args[min(len(args), 2) - 1])
+
+
+@_after(_aten.add.Tensor)
+def _moved(args: Sequence[Any], output: Any) -> None:
+    end, by = known_of(args[0]).end, args[1]
+    if end is not None and isinstance(by, int | torch.SymInt):
+        _tell(output, end=end + by)
 
 
 @_after(_aten.view.default, _aten._unsafe_view.default, _aten.squeeze.dim, _aten.squeeze.default)

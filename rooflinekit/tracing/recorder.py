@@ -129,6 +129,7 @@ _DEVICE_OF = torch.ops.prim.device.default
 _DESCRIBING = frozenset(FunctionalTensor.metadata_fns)
 _SLICE = torch.ops.aten.slice.Tensor
 _PAD = torch.ops.aten.constant_pad_nd.default
+_EMBEDDING = torch.ops.aten.embedding.default
 #: Makes a tensor of numbers in the code; of those themselves nothing is kept.
 _LITERAL = torch.ops.aten.lift_fresh.default
 
@@ -255,6 +256,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         }
         if function in PRODUCTS:
             check_formats(kind, given.values())
+        elif function is _EMBEDDING:
+            self.assumed.check_rows(*args[:2])
         tensors: list[TensorSpec] = []
         attrs = {name: self._value(value, tensors) for name, value in given.items()}
         sparse = self._sparse and any(map(is_sparse, args))

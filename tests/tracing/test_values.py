@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.errors import InputError, TraceError
+from rooflinekit.errors import InputError, SizeError, TraceError
 
 X = rk.Input("n", 8)
 GIVEN = torch.tensor([3, 1, 2])
@@ -89,6 +89,35 @@ def test_chance_mostly_comes_out_one_way() -> None:
 def test_a_loss_of_many_numbers_is_told_what_to_do() -> None:
     with pytest.raises(InputError, match=r"the loss must return one number; got \(4, 8\): take its mean"):
         rk.trace(nn.Linear(8, 8), rk.Input(4, 8), mode="training", loss=torch.square)
+
+
+class Positions(nn.Module):
+    """Positions 2, 3, 4 … looked up in a table of 18, written as models write them."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.table = how, nn.Embedding(18, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "arange":
+            places = torch.arange(0, x.shape[1]).unsqueeze(0).expand(x.shape[0], -1)
+        else:
+            places = torch.cumsum(torch.ones(x.shape[:2], dtype=torch.long), 1) - 1
+        return self.table(places + 2)
+
+
+@pytest.mark.parametrize("how", ["arange", "cumsum"])
+def test_positions_beyond_their_table_are_refused(how: str) -> None:
+    assert rk.trace(Positions(how), rk.Input(3, 16)).ops
+    with pytest.raises(TraceError, match=r"in module 'table' .*IndexError: index 18 of a table with 18 rows"):
+        rk.trace(Positions(how), rk.Input(3, 17))
+
+
+def test_a_table_of_positions_bounds_an_open_length() -> None:
+    graph = rk.trace(Positions("arange"), rk.Input("batch", "seq"))
+    assert graph.at(batch=3, seq=16).ops
+    with pytest.raises(SizeError, match=r"valid only for seq \+ 2 <= 18 "):
+        graph.at(batch=3, seq=17)
 
 
 class Decodes(nn.Module):

@@ -158,4 +158,3 @@ def print_summary(told: SummaryText, found: pd.DataFrame) -> None:
     say(told.heading)
     rows = ((f"{'  ' * row.level}{row.name}", *row.cells) for row in told.rows)
     print_table(table(("module", *told.heads), rows), found.reset_index)
-    say(*told.notes, before="note: ")
