@@ -191,20 +191,29 @@ class Limits(Options):
         return Bounds(price=prices.pricing() if prices.asked else None, max_cost=self.max_cost, max_watts=self.watts)
 
 
-_MONEY = re.compile(r"\s*(\$?)\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Z]{3}|\$)?\s*(?:/\s*(?:h|hr|hour|kWh))?\s*")
-# What may stand about the number: "$0.80/h" and "0.80 USD/hour" are 0.80.
-_DOLLARS_OF_AN_HOUR = re.compile(r"^\s*\$|\s*(USD|\$)?\s*(/\s*(h|hr|hour))?\s*$", re.I)
+# "$0.80/h", "0.80 USD / hour" and, where dollars are meant anyhow, "0.80" are one amount.
+_MONEY = re.compile(r"\s*(\$?)\s*(\d*\.?\d+(?:[eE][+-]?\d{1,2})?)\s*([A-Za-z]{3}|\$)?\s*(?:/\s*(?:h|hr|hour|kWh))?\s*")
+
+
+def money_of(option: str, text: str) -> tuple[float, str]:
+    """An amount and its currency. Raises InputError for one without.
+
+    >>> money_of("--kwh-price", "0.25 EUR"), money_of("--price-per-hour", "$2.99/h")
+    ((0.25, 'EUR'), (2.99, 'USD'))
+    """
+    found = _MONEY.fullmatch(text)
+    currency = found and (found[3] or found[1])
+    if found is None or not currency:
+        raise InputError(f"{option} {text!r}: expected an amount and its currency, such as '0.80 USD'")
+    return float(found[2]), currency.replace("$", "USD").upper()
 
 
 def _priced(text: str) -> tuple[str, float]:
     name, _, dollars = text.partition("=")
-    try:
-        hour = float(_DOLLARS_OF_AN_HOUR.sub("", dollars))
-    except ValueError:
-        hour = 0.0
-    if not (name and 0 < hour < float("inf")):
+    found = _MONEY.fullmatch(dollars)
+    if not name or found is None or (found[3] or "usd").lower() not in ("$", "usd") or not float(found[2]):
         raise InputError(f"--price {text!r}: expected a GPU and the dollars of an hour, such as h100=2.99")
-    return name.strip(), hour
+    return name.strip(), float(found[2])
 
 
 def table_of(prices: Sequence[str]) -> PriceTable:
@@ -230,16 +239,3 @@ def say_notes(pricing: rk.Pricing, devices: Sequence[rk.Device]) -> None:
             raise InputError(f"--price {name}=…: this GPU is not among those compared: {listed}")
     for note in pricing.notes(devices):
         tell(note)
-
-
-def money_of(option: str, text: str) -> tuple[float, str]:
-    """An amount and its currency. Raises InputError for one without.
-
-    >>> money_of("--kwh-price", "0.25 EUR"), money_of("--price-per-hour", "$2.99/h")
-    ((0.25, 'EUR'), (2.99, 'USD'))
-    """
-    found = _MONEY.fullmatch(text)
-    currency = found and (found[3] or found[1])
-    if found is None or not currency:
-        raise InputError(f"{option} {text!r}: expected an amount and its currency, such as '0.80 USD'")
-    return float(found[2]), currency.replace("$", "USD")

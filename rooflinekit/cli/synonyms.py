@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from importlib import import_module
 
 from rooflinekit.errors import nearest
 
 #: Words without their hyphens | what to write: the first answer whose options the command has. Where a number was typed
 #: it takes the place of the one in braces.
 _LINES = """
-training train backward backprop fwd-bwd forward-backward grad with-grad | --mode training
+training train backward bwd backprop fwd-bwd forward-backward grad with-grad | --mode training
     | leave it out: every --recipe is a training step | rooflinekit predict … --mode training, or rooflinekit train …
 inference infer eval evaluate no-grad test | --mode inference | leave it out: an --engine only serves
     | rooflinekit predict … --mode inference
-forward forward-only | --mode inference, or --mode forward for training mode without gradients
+forward fwd forward-only | --mode inference, or --mode forward for training mode without gradients
 amp mixed-precision use-amp mixed | --autocast bf16, or --autocast fp16
     | leave it out: every --recipe computes in bf16 | --weights bf16
 bf16 bfloat16 | --autocast bf16 (weights stay fp32), or --dtype bfloat16 | --weights bf16
@@ -25,7 +26,8 @@ fp32 float32 float full-precision | --no-tf32; without --dtype the model keeps i
     | leave it out: every --recipe computes in bf16 | --weights, with bf16, fp8, int8 or int4
 fp64 double float64 | --dtype float64 | leave it out: every --recipe computes in bf16
     | --weights, with bf16, fp8, int8 or int4
-fp8 int8 int4 fp4 quantize quantization quantized load-in-8bit load-in-4bit | --weights, with fp8, int8, int4 or fp4
+fp8 int8 int4 fp4 quantize quantization quantized load-in-8bit load-in-4bit awq gptq
+    | --weights, with fp8, int8, int4 or fp4
     | --fp8, the only format below 16 bits
     | rooflinekit serve … --weights for language models; others run in 16 bits or more
 precision torch-dtype param-dtype compute-dtype model-dtype data-type dtype | --dtype bfloat16, or --autocast bf16
@@ -39,16 +41,16 @@ reduce-overhead | --execution reduce-overhead
 max-autotune autotune | --execution max-autotune
 backend compile-mode | --execution, with eager, compiled, cuda-graph or reduce-overhead
 nhwc channels-last memory-format | --channels-last
-device gpu-name gpu-type hardware hw accelerator cuda card d | --gpu nvidia-l4 | --cluster dgx-h100
-cpu cpus host | --host, for the CPU beside the GPU; --gpu takes CPUs too | --kind cpu
+device gpu-name gpu-type hardware hw accelerator cuda rocm card d | --gpu nvidia-l4 | --cluster dgx-h100
+cpu cpus host hosts | --host, for the CPU beside the GPU; --gpu takes CPUs too | --kind cpu
     | --host-work, for when the CPU plans steps
-batch batch-size batchsize bs b bsz n mini-batch global-batch-size gbs train-batch-size
+batch batch-size batchsize bs b bsz n mini-batch global-batch-size gbs train-batch-size images
     | --batch {32} | --input batch,3,224,224 --size batch={32}
 micro-batch-size mbs per-device-train-batch-size | --micro-batch {4} | --accumulate {4}, parts of --batch
     | --batch {32}
 seq seq-len seqlen sequence-length seq-length max-length context-length context ctx max-seq-len max-model-len
     | --seq {512} | --input batch,seq:int64 --size seq={512} | --input {512}, the tokens of a prompt
-shape input-shape input-size inputs img-size image-size resolution s | --input batch,3,224,224, with --size batch=32
+shape input-shape input-size inputs img img-size image-size resolution s | --input batch,3,224,224, with --size batch=32
     | --input 1024, the tokens of a prompt | --seq 4096
 optim opt optimizer adam adamw sgd | --optimizer AdamW, with --mode training
     | leave it out: every --recipe trains with Adam
@@ -69,13 +71,17 @@ output out o save export output-file outfile file save-path output-path output-d
     | --plot FILE.pdf, --trace FILE.json, or --json > FILE
     | --plot FILE.pdf, or --json > FILE | --figure FILE.pdf, or --json > FILE | --json > FILE
 quiet q short terse brief | --brief | --json
+json-lines jsonl json-out json-output | --json
+vs versus against baseline compare-to | --gpu l4 --gpu h100
+ridge intensity arithmetic-intensity ai | rooflinekit crossover …
+co2 emissions | --carbon 0.4, kg for each kWh | rooflinekit cost … --carbon 0.4
 md markdown-table markdown | --markdown | --json
-csv to-csv tsv table | --csv | --markdown, or --json | --json; rooflinekit sweep … --out writes CSV
+csv to-csv csv-out tsv table | --csv | --json; rooflinekit sweep … --out writes CSV
 summary torchinfo tree modules | rooflinekit summary …
 parquet | --out FILE.parquet | --csv | --json; rooflinekit sweep … --out writes parquet
 v verbose vv debug log-level detail details breakdown layers per-layer by-module | --by module | --details | --json
 by-op ops kernels per-op per-kernel | --by kernel
-plot figure chart roofline png pdf svg | --plot FILE.pdf | --out FILE.pdf | --figure FILE.pdf
+plot figure chart roofline roof png pdf svg | --plot FILE.pdf | --out FILE.pdf | --figure FILE.pdf
     | rooflinekit plot … --out FILE.pdf
 width height dpi figsize title theme style | rooflinekit plot … --width page --out FILE.pdf
 format fmt output-format | --csv, --markdown or --json | --json
@@ -91,10 +97,10 @@ expandable-segments max-split-size-mb pytorch-cuda-alloc-conf pytorch-alloc-conf
     | --allocator expandable_segments:True | rooflinekit predict … --allocator expandable_segments:True
 memory-viz memory-snapshot | --snapshot FILE.pickle | rooflinekit predict … --snapshot FILE.pickle
 memory vram ram max-batch max-batch-size | --largest-batch | --memory-min '40 GB'
-flops flop macs params parameters | rooflinekit summary …
+flops flop gflops tflops macs params parameters | rooflinekit summary …
 sdpa attention flash-attention flash-attn use-flash-attention attn-implementation | --attention flash
     | --recipe, each of which has its own | --engine, each of which has its own
-torch-version pytorch version | --like 1.12, the release of PyTorch to predict
+torch-version torch pytorch version | --like 1.12, the release of PyTorch to predict
 tdp watts power power-cap | --power-limit '250 W' | rooflinekit power …
 clock frequency clocks | --sm-clock '1.2 GHz'
 num-workers threads dataloader loader | --loader-rate 2000, in samples a second | --workers {4}
@@ -118,9 +124,10 @@ cpu-offload offload-optimizer offload optimizer-offload | --offload | rooflineki
 cluster nvlink interconnect link bandwidth topology infiniband | --cluster dgx-h100
     | rooflinekit parallel … --cluster dgx-h100 --gpus 8
 data-parallel-size dp | --dp {2} | --gpus {8} | rooflinekit parallel … --cluster dgx-h100 --gpus {8}
-gradient-checkpointing activation-checkpointing checkpointing checkpoint recompute | --checkpoint all | --recompute full
+gradient-checkpointing activation-checkpointing grad-checkpointing grad-ckpt checkpointing checkpoint recompute remat
+    | --checkpoint all | --recompute full
     | rooflinekit parallel … --checkpoint all
-gradient-accumulation-steps gradient-accumulation grad-accum accumulation | --accumulate {4} | --micro-batch 1
+gradient-accumulation-steps gradient-accumulation grad-accum accum accumulation | --accumulate {4} | --micro-batch 1
     | rooflinekit parallel … --accumulate {4}
 kv-cache-dtype kv-cache | --kv fp8 | rooflinekit serve … --kv fp8
 lora lora-rank max-loras peft adapter adapters | --adapters {4} | rooflinekit serve … --adapters {4}
@@ -193,7 +200,15 @@ def option_hint(typed: str, known: Collection[str], value: str = "") -> str:
         if set(_NAMES.findall(_ELSEWHERE.split(answer)[0])) <= set(known):
             written = _EXAMPLE.sub(value if value.isdecimal() else r"\1", answer)
             return f": {written}" if written.startswith("leave it out") else f": write {written}"
-    return nearest(typed, known, 1, _ALIKE)
+    return _elsewhere(typed) or nearest(typed, known, 1, _ALIKE)
+
+
+def _elsewhere(typed: str) -> str:
+    """Which other commands have the option. Their files are imported for that, as nothing else needs them."""
+    app, typer = import_module("rooflinekit.cli.app"), import_module("typer")
+    commands = typer.main.get_group(app.program(*app.COMMANDS)).commands
+    having = [name for name, command in commands.items() if any(typed in one.opts for one in command.params)]
+    return f": it is an option of rooflinekit {', '.join(having)}" if having else ""
 
 
 def command_hint(typed: str, known: Collection[str]) -> str:

@@ -16,7 +16,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.ir import keyed, notebook
 from rooflinekit.ir.op import Phase
-from rooflinekit.model.estimate import around, deviations
+from rooflinekit.model.estimate import around, away, deviations
 from rooflinekit.model.families import of_the_step
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
@@ -288,22 +288,21 @@ class ParallelPrediction(Draws):
         kernels are off together is known. Raises ValueError for a level outside (0, 1).
         """
         own = self.slowest.prediction
-        low, high = own.interval(level)
-        if self.gpus == 1 and self.total_s == own.total_s:
-            return low, high
         if not own.total_s or not self.total_s:
             return self.total_s, self.total_s
         waits = (self.exposed_s + self.slowest.terms["contention"]) / self.total_s
         width = deviations(level)
-        computing = (1 - waits) * math.log(high / own.total_s)
+        told = 0.0
         if self.stretch != 1:  # a measured step tells what all kernels are off together
-            told = (1 - waits) * width * of_the_step(t.kernel for t in own.timings) * own.gpu_s / own.total_s
-            computing = math.sqrt(max(0.0, computing**2 - told**2))
+            told = width * of_the_step(t.kernel for t in own.timings) * own.gpu_s / own.total_s
+        below, above = (
+            (1 - waits) * math.sqrt(max(0.0, side**2 - told**2)) for side in away(own.total_s, own.interval(level))
+        )
         spread = max((message.timing.spread for message in self.messages), default=0.0)
         slower = math.exp(width * spread)
         low, high = (math.log(self._with_links(factor) / self.total_s) for factor in (1 / slower, slower))
         others = width * SOURCES["several GPUs"] if self.gpus > 1 else 0.0
-        return around(self.total_s, computing, others, (low, high))
+        return around(self.total_s, (below, above), others, (low, high))
 
     def _with_links(self, slower: float) -> float:
         busy_s, exposed_s, contention_s = self.communication_s, self.exposed_s, self.slowest.terms["contention"]

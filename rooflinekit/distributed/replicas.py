@@ -90,13 +90,13 @@ def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph
 
 
 def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph:
-    """What each of several processes runs. A graph without gradients, or for one process, stays as it is.
+    """What each of several processes runs. One process, or whole weights that nothing learns, leave a graph as it is.
 
     Gradients are reduced and scattered as they come; each device steps its part of the weights. Stages 1 and 2 gather
     the new weights at the end. Stage 3 gathers each block's before its forward and again before its backward, and
     frees them after it; or, where they are `kept`, once for all pieces of a pipeline, and reduces after the last one.
     """
-    if ranks == 1 or not graph.gradients:
+    if ranks == 1 or not (graph.gradients or way.stage == 3):
         return graph
     gradients, end = gradients_of(graph), end_of_backward(graph)
     put = Insertions()
@@ -108,7 +108,8 @@ def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph
         send = collective(f"reduce {k}", "reduce-scatter", phase=Phase.BACKWARD, inputs=specs, outputs=kept_parts)
         late = kept and way.stage == 3
         (put.before[end] if late else put.after[max(gradient.place for gradient in group)]).append(send)
-    put.before[end].append(wait([f"reduce {k}" for k in range(len(groups))], Phase.BACKWARD))
+    if groups:
+        put.before[end].append(wait([f"reduce {k}" for k in range(len(groups))], Phase.BACKWARD))
     weights = graph.learned
     shares = {spec.memory: _part(spec, spec.name, ranks) for spec in weights}
     if way.stage == 3:

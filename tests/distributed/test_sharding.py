@@ -1,6 +1,7 @@
 """ZeRO's stages: who keeps what, and what is sent."""
 
 import pytest
+from torch import nn
 
 import rooflinekit as rk
 
@@ -38,6 +39,17 @@ def test_what_each_stage_sends(blocks: rk.Graph) -> None:
         # Forward and backward of the third stage each gather all weights, but for the stem's, 4160, which no op of
         # backward reads because its input needs no gradient.
         assert sent["all-gather"] == gathered * size - (gathered - 1) * 4 * 4160
+
+
+def test_shared_weights_are_gathered_without_gradients_too() -> None:
+    graph = rk.trace(nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64)), rk.Input("batch", 64))
+    size = 4 * 33088
+    found = {name: shared(graph, name, 4) for name in ("zero-2", "fsdp")}
+    assert [message.timing.collective for message in found["zero-2"].messages] == []
+    timings = [message.timing for message in found["fsdp"].messages]
+    assert {timing.collective for timing in timings} == {"all-gather"}
+    assert sum(timing.size_bytes for timing in timings) == size
+    assert found["fsdp"].shares[0].memory.weight_bytes == pytest.approx(size / 4, rel=0.01)
 
 
 def test_prefetch_hides_gathering(blocks: rk.Graph) -> None:
