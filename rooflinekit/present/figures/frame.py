@@ -477,6 +477,9 @@ def _along(frame: Frame, line: Line, text: str, penalty: float, *, alone: bool) 
     steps = int((length + before - width - 4) / 3) + 1
     gaps = (0.8, 3.0, 6.0, 10.0) if level else (0.8, 3.0)
     right_side = -1 if line.dashed else 1
+    if level and not line.dashed:  # or before its ridge, which it then touches
+        beside = np.array([[x0 - (width + _RIDGE) / 2 - gap, y0] for gap in (3.0, 5.0, 8.0)])
+        yield Offer(text, (width, height), np.array([1.0, 2.0, 4.0]) + penalty + _AWAY / 2, beside, angle)
     # On the wrong side a label touches its line, or it would seem to be another's.
     wrong = [(-right_side, gap, 120.0 + 3 * gap) for gap in (0.8, 2.0)]
     for side, gap, dislike in [(right_side, gap, 3 * gap) for gap in gaps] + wrong:

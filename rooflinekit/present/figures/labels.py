@@ -210,6 +210,14 @@ class Room:
             lines = _in_boxes(boxes, np.array(self.lines)).sum(axis=1)
         return marks, lines
 
+    def nearer(self, boxes: Rows, gap: Numbers, own: tuple[float, float, float]) -> NDArray[np.bool_]:
+        """Whether another mark lies nearer to each box than its own, which is so far from it, or as near."""
+        others = np.array([disc for disc in self.discs if disc != own])
+        if not len(others):
+            return np.zeros(len(boxes), dtype=bool)
+        x, y, radius = others.T
+        return np.asarray((_distances(boxes, x, y) - radius).min(axis=1) <= gap)
+
     def crossed(self, leaders: Numbers, own: tuple[float, float, float]) -> Numbers:
         """What each leader costs: its points on other text and on other marks than its own, and lines it crosses."""
         lines = [*self.lines, *self.leaders]
@@ -348,6 +356,7 @@ class Ground:
 
 
 _LEADER_FROM = 3.0  # points between a mark and its name
+_MISTAKEN = 12.0  # what it costs a name without a leader to stand nearer to another mark
 _WORTH = 100.0  # what a name may cost: one that covers marks, or whose leader runs through text, is left out
 _LONGEST_NAME, _SHORT_NAME = 28, 18  # characters
 
@@ -387,8 +396,8 @@ class Name:
         tried = (room.best([offer], lambda boxes: self._led(boxes)[0], self._worth) for offer in self._offers)
         if (best := next(filter(None, tried), None)) is not None:
             self.box, self._text = best
-            costs, leaders = self._led(self.box.row)
-            if costs[0]:
+            _, leaders = self._led(self.box.row)
+            if leaders.any():
                 self._leader = tuple(leaders[0].tolist())
                 room.leaders.append(self._leader)
             room.boxes.append(self.box)
@@ -407,10 +416,12 @@ class Name:
         """
         near = _nearest(boxes, *self._place)
         away = near - self._place
-        far = np.hypot(away[:, 0], away[:, 1]) - self._radius > _LEADER_FROM
+        gap = np.hypot(away[:, 0], away[:, 1]) - self._radius
+        far = gap > _LEADER_FROM
         above = np.abs(near[:, 1] - boxes[:, 1]) > boxes[:, 3] - 0.1
         middle = np.where(above[:, None], boxes[:, :1] * [1, 0] + near * [0, 1], near * [1, 0] + boxes[:, 1:2] * [0, 1])
-        costs, leaders = np.where(far, math.inf, 0.0), np.zeros((len(boxes), 4))
+        costs = np.where(far, math.inf, _MISTAKEN * self._ground.room.nearer(boxes, gap, (*self._place, self._radius)))
+        leaders = np.zeros((len(boxes), 4))
         for dislike, starts in ((2.0, near), (3.0, middle)) if far.any() else ():
             away = starts - self._place
             away *= (self._radius + 0.5) / np.maximum(np.hypot(away[:, :1], away[:, 1:]), 0.1)
