@@ -108,8 +108,8 @@ class Found(FirstLine):
                 for name, value in zip(names, values, strict=True)
             ]
             if shown:
-                surely = f"; to require it of the slow end, write {bound.text.replace('time', 'high')}" if timed else ""
-                found.append(f"the slow end of the 90 % interval misses {bound.text}: {', '.join(shown)}{surely}")
+                surely = f"; {bound.text.replace('time', 'high')} leaves them out" if timed else ""
+                found.append(f"the interval's slow end misses {bound.text}: {', '.join(shown)}{surely}")
         return tuple(found)
 
     def __str__(self) -> str:

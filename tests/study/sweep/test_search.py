@@ -42,7 +42,7 @@ def test_a_bound_that_the_slow_end_of_the_interval_breaks_is_told(graph: rk.Grap
         return rk.search(graph, gpus=["nvidia-l4"], require=[bound], batch=[8], seq=[64]).doubts
 
     assert doubts(f"time<{between * 1e6:.6f} µs")[0].startswith(
-        f"the slow end of the 90 % interval misses time<{between * 1e6:.6f} µs: "
+        f"the interval's slow end misses time<{between * 1e6:.6f} µs: "
     )
     assert doubts(f"time<{row['high_s'] * 1.01} s") == doubts(f"high<{row['high_s'] * 1.01} s") == ()
     assert len(doubts(f"throughput>{8 / between}")) == 1
