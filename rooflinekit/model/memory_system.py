@@ -61,13 +61,14 @@ def _placing_s(work: KernelBatch, machine: Machine) -> Floats:
     return work.indexed * _PLACE_CYCLES / (machine.sm_count * machine.device.lanes_per_sm * machine.clock)
 
 
-def bound_by_places(kernels: Sequence[Kernel], machine: Machine) -> list[bool]:
-    """Whether each kernel's traffic takes as long as that, and not as long as its bytes do."""
+def placed_shares(kernels: Sequence[Kernel], machine: Machine) -> Floats:
+    """Of each kernel's seconds of traffic the part that is such places and no bandwidth shortens, by the norm."""
     if not any(kernel.indexed for kernel in kernels):
-        return [False] * len(kernels)
-    work = work_of(kernels)
-    passed_s, waited_s = _passed_and_waited_s(work, machine)
-    return [bool(bound) for bound in _placing_s(work, machine) > passed_s + waited_s]
+        return np.zeros(len(kernels))
+    work, p = work_of(kernels), machine.values["overlap"]
+    passed_s, placed_s = sum(_passed_and_waited_s(work, machine)) ** p, _placing_s(work, machine) ** p
+    shares: Floats = placed_s / np.maximum(passed_s + placed_s, np.finfo(float).tiny)
+    return shares
 
 
 def _passed_and_waited_s(work: KernelBatch, machine: Machine) -> tuple[Floats, Floats]:

@@ -14,7 +14,7 @@ from rooflinekit.ir import keyed
 from rooflinekit.model.estimate import around, away
 from rooflinekit.model.families import residuals_of
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.memory_system import bound_by_places
+from rooflinekit.model.memory_system import placed_shares
 from rooflinekit.model.stated import SPREADS
 from rooflinekit.model.timing import Timing
 
@@ -69,10 +69,10 @@ def unmeasured(timings: Iterable[Timing], gpu_s: float, machine: Machine) -> lis
 
 
 def placed_share(timings: Sequence[Timing], machine: Machine) -> float:
-    """The share of all memory traffic's seconds in which threads work out where elements lie; see `bound_by_places`."""
-    bound = bound_by_places([timing.kernel for timing in timings], machine)
-    whole = sum(timing.memory_s for timing in timings)
-    return sum(timing.memory_s for timing, yes in zip(timings, bound, strict=True) if yes) / whole if whole else 0.0
+    """The share of all memory traffic's seconds in which threads work out where elements lie; see `placed_shares`."""
+    memory_s = np.array([timing.memory_s for timing in timings])
+    placed_s = memory_s @ placed_shares([timing.kernel for timing in timings], machine)
+    return float(placed_s / memory_s.sum()) if memory_s.any() else 0.0
 
 
 def placed_note(share: float, total: float) -> str:
