@@ -277,7 +277,7 @@ def setup_of(
             decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, drafted=engine.drafted,
             adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,
             own_sums=engine.sums == "one-shot", heads=engine.heads, graphs=engine.graph_sizes != (),
-            release=engine.named, sampling=engine.sampling,
+            release=engine.named, sampling=decoder.sampling if engine.sampling == "published" else engine.sampling,
         )  # fmt: skip
     engine = engine.on(times.machine.device)
     reading = None  # steps of the engines that only read prompts, where they have GPUs of another number

@@ -104,7 +104,9 @@ class Engines(Options):
         "how heads read keys while decoding: together (default), apart, or by a block each: threads, xqa, tiles",
     ] = None
     sampling: Annotated[
-        str | None, "how tokens are chosen: greedy (default), or sorted, drawn by top-p of sorted logits (vLLM)"
+        str | None,
+        "how tokens are chosen: greedy, sorted, drawn by top-p of sorted logits (vLLM), or published (default), as the "
+        "model's generation_config.json says",
     ] = None
     draft: Annotated[
         str | None, "--draft MODEL", "with --acceptance: the draft model; by default proposed tokens cost nothing"

@@ -50,12 +50,16 @@ def language_model(target: str) -> str | None:
 
 
 def config_of(source: str | Path, error: type[RooflinekitError]) -> tuple[str, Mapping[str, Any]]:
-    """A model's name and its config.json: a file, `hf:owner/name` of HuggingFace's cache, or a built-in name.
+    """A model's name and its config.json: a file or its folder, `hf:owner/name` of HuggingFace's cache, or a built-in
+    name.
 
-    A file goes before a name. Raises `error` for what is none of them, and for a file that holds no object.
+    A file goes before a name. What a generation_config.json beside the file says is under "_generation". Raises
+    `error` for what is none of them, and for a file that holds no object.
     """
     text = str(source)
     path = _cached(text.removeprefix("hf:"), error) if text.startswith("hf:") else Path(source)
+    if os.path.isfile(path / "config.json"):
+        path = path / "config.json"
     there = os.path.exists(path)  # unlike Path.exists, False for a name that no file can have
     known = None if there else published(text)
     if known is not None:
@@ -66,11 +70,18 @@ def config_of(source: str | Path, error: type[RooflinekitError]) -> tuple[str, M
             f"{printable(text)}: no such file, and no language model is built in by this name{near}; hf:owner/name "
             "takes one that HuggingFace's cache has on this machine"
         )
-    config = read_json(path, error)
-    if not isinstance(config, Mapping):
-        raise error(f"{path}: expected a config.json of a language model: an object; got {type(config).__name__}")
+    config, beside = _object(path, error), path.with_name("generation_config.json")
+    if path.name == "config.json" and beside.exists():
+        config = {**config, "_generation": _object(beside, error)}
     name = text.rpartition("/")[2] if text.startswith("hf:") else path.stem
     return printable(name if name != "config" else path.resolve().parent.name), config
+
+
+def _object(path: Path, error: type[RooflinekitError]) -> Mapping[str, Any]:
+    found = read_json(path, error)
+    if not isinstance(found, Mapping):
+        raise error(f"{path}: expected a {path.name} of a language model: an object; got {type(found).__name__}")
+    return found
 
 
 def _cached(name: str, error: type[RooflinekitError]) -> Path:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooflinekit.errors import InputError, nearest, printable
-from rooflinekit.ir.sizes import shown
+from rooflinekit.ir.arguments import expect
+from rooflinekit.ir.sizes import finite, shown
 
 _MOST = 2**32  # of anything that a decoder has
 
@@ -307,3 +308,16 @@ def _modelopt(found: Mapping[str, Any]) -> str:
     if algorithm not in known:
         raise _unpriced(f"quant_algo: expected one of {', '.join(known)}; got {shown(found.get('quant_algo'))}")
     return known[algorithm]
+
+
+def published_sampling(config: Mapping[str, Any]) -> str:
+    """Whether the logits are "sorted" where nothing else is asked: where the model's generation_config.json has a top_p
+    below 1 and a temperature above 0; otherwise "greedy".
+
+    Raises InputError for a top_p that is no number.
+    """
+    told = config.get("_generation", {})
+    top_p = told.get("top_p")
+    fits = top_p is None or (finite(top_p) and 0 < top_p <= 1)
+    expect(fits, "generation_config: top_p", "a share above 0, up to 1", top_p)
+    return "sorted" if top_p is not None and top_p < 1 and told.get("temperature") != 0 else "greedy"

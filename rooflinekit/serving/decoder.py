@@ -11,7 +11,7 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import shown
 from rooflinekit.published.models import config_of
-from rooflinekit.serving.config import check_number, fields_of, published_weights
+from rooflinekit.serving.config import check_number, fields_of, published_sampling, published_weights
 from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Adapters, Options, check_format
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Decoder:
     rope_dim: int = 0  # of head_dim those that are rotated, for keys shared by all heads
     value_dim: int = 0  # of a head's values, where these differ from head_dim
     weights: str = "bf16"  # the format in which its matrices are published
+    sampling: str = "greedy"  # how its generation_config.json chooses tokens: or "sorted", as of `Engine`
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isprintable():
@@ -104,7 +105,11 @@ class Decoder:
 
     def _check_fields(self) -> None:
         check_format("decoder: weights", self.weights, WEIGHT_FORMATS)
-        for name, words in (("norm", ("rms", "layer")), ("positions", ("rotary", "learned", "alibi", "none"))):
+        known = {
+            "norm": ("rms", "layer"), "positions": ("rotary", "learned", "alibi", "none"),
+            "sampling": ("greedy", "sorted"),
+        }  # fmt: skip
+        for name, words in known.items():
             if getattr(self, name) not in words:
                 raise InputError(f"decoder: {name}: expected {' or '.join(words)}; got {shown(getattr(self, name))}")
         for name in ("gated", "tied", "qk_norm", "qk_norm_whole", "parallel", "bias"):
@@ -120,10 +125,11 @@ class Decoder:
 
     @classmethod
     def from_config(cls, config: str | Path | Mapping[str, Any], **changed: Any) -> Self:
-        """From a HuggingFace config.json: its contents or its file, or the name of a model.
+        """From a HuggingFace config.json: its contents, its file or folder, or the name of a model.
 
         Names are those that are built in, such as "llama-3.1-70b", and "hf:owner/name" of a model whose config.json is
-        in HuggingFace's cache on this machine. `changed` fields take precedence.
+        in HuggingFace's cache on this machine. A generation_config.json beside a file says how tokens are chosen
+        (`sampling`). `changed` fields take precedence.
 
         Raises InputError for a file that cannot be read, a number that is missing, and an architecture that these
         numbers do not describe.
@@ -132,7 +138,8 @@ class Decoder:
         if not isinstance(config, Mapping):
             name, config = config_of(config, InputError)
         stated = {} if "weights" in changed else {"weights": published_weights(config)}
-        return cls(**{"name": name, **fields_of(config), **stated, **_known(changed, cls)})
+        chosen = {"sampling": published_sampling(config)}
+        return cls(**{"name": name, **fields_of(config), **stated, **chosen, **_known(changed, cls)})
 
     def with_changes(self, **changed: Any) -> Decoder:
         """The same decoder with other numbers."""

@@ -7,7 +7,7 @@ from typing import Literal
 from rooflinekit.ir.op import DType, TensorSpec
 from rooflinekit.serving.tape import Tape
 
-Sampling = Literal["greedy", "sorted"]
+Sampling = Literal["greedy", "sorted", "published"]
 
 _FP32, _BOOL, _INT = DType.FLOAT32, DType.BOOL, DType.INT64
 

@@ -75,7 +75,9 @@ class Served(Draws, Options):
 
     def notes(self) -> list[str]:
         """What was assumed, each once: kernels that were not measured on this GPU, limits."""
-        return list(dict.fromkeys((*self.prefill.notes, *self.decode.notes)))
+        drawn = self.sampling == "sorted" and self.engine.sampling == "published"
+        told = "each token is drawn of all logits, sorted, as the model's generation_config.json has a top_p below 1"
+        return list(dict.fromkeys((*self.prefill.notes, *self.decode.notes, *([told] if drawn else []))))
 
     @property
     def accuracy(self) -> tuple[Accuracy, ...]:

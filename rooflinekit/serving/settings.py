@@ -98,7 +98,8 @@ class Engine:
     of a single SM for each head and sequence: "threads" (TensorRT-LLM's masked multi-head attention of 2023), "xqa"
     (the same up to 0.10, wherever XQA does not reach), or "tiles", by the kernel of prompts (DeepSpeed-MII).
     sampling: each next token is the most likely one ("greedy"), or drawn of the top p, for which all logits are sorted
-    ("sorted": vLLM wherever a request or the model's generation_config.json has a top_p below 1; `drawn_of`).
+    ("sorted": vLLM wherever a request or the model's generation_config.json has a top_p below 1; `drawn_of`), or
+    whichever of the two that file asks for, which vLLM has followed since 0.7 ("published": `Decoder.sampling`).
     host_more_s: seconds of the CPU in each step besides. host_sequence_s, host_token_s: and for each sequence in
     it, and for each token that these hold. handed: where several GPUs share the layers it also hands the inputs of
     each step to their processes (`HOST_SHARED_S`, `HOST_SHARED_TOKEN_S`; vLLM up to 0.7). release: the engine and
@@ -125,7 +126,7 @@ class Engine:
     adapters: Adapters | None = None
     sums: Sums = "nccl"
     heads: Heads = "together"
-    sampling: Sampling = "greedy"
+    sampling: Sampling = "published"
     host_more_s: float = 0.0
     host_sequence_s: float = HOST_SEQUENCE_S
     host_token_s: float = 0.0
@@ -279,12 +280,12 @@ def _rising(sizes: object) -> bool:
 #: needs 10. The same reckoning for Qwen3 32B, 64 layers, gives 34 to 40 ms.
 TRTLLM_LAYER_S = 0.6e-3
 
-_VLLM_V0 = {"host": "serial", "policy": "prefill-first", "chunks": False, "sequences": 256,
+_VLLM_V0 = {"host": "serial", "policy": "prefill-first", "chunks": False, "sequences": 256, "sampling": "greedy",
             "host_token_s": HOST_TOKEN_S, "handed": True}  # fmt: skip
 _VLLM_V1 = {"host": "serial", "sequences": 1024, "layer_s": TRTLLM_LAYER_S}
 _SGLANG = {"policy": "prefill-first", "reserve": "own", "memory_share": None, "token_s": SGLANG_TOKEN_S,
-           "request_work_s": SGLANG_REQUEST_S}  # fmt: skip
-_TRTLLM = {"chunks": False, "reserve": "whole"}
+           "request_work_s": SGLANG_REQUEST_S, "sampling": "greedy"}  # fmt: skip
+_TRTLLM = {"chunks": False, "reserve": "whole", "sampling": "greedy"}
 
 #: By engine, the oldest first: the version from which on a row holds, and how `Engine` is set there.
 RELEASES: Mapping[str, tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...]] = {
@@ -493,6 +494,8 @@ def release_text(engine: Engine) -> str:
 def _lacking(engine: Engine, release: Release) -> str:
     """What the engine is asked to do that no option of its version does; nothing where there is no such thing."""
     mixed = engine.policy == "mixed"
+    if engine.sampling == "sorted" and release.name != "vllm":
+        return "sampling that sorts all logits"
     if release.name == "vllm":
         v1 = release.numbers >= (0, 8)
         if v1 and not (mixed and engine.chunks):
@@ -528,6 +531,8 @@ def _vllm(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]
         "--async-scheduling": other_host and engine.host == "overlapped",
         "--no-async-scheduling": other_host and engine.host != "overlapped",
         "--kv-cache-dtype": kv == "fp8" and kv, "--enforce-eager": engine.graph_sizes == (),
+        "--generation-config": not before_v1 and engine.sampling == "greedy" and "vllm",
+        "--override-generation-config": engine.sampling == "sorted" and """'{"top_p": 0.9}'""",
     })]  # fmt: skip
 
 

@@ -143,7 +143,7 @@ def _language_model(source: str, device: str) -> Target:
     """A model by its name: what transformers makes of the family's text part."""
     transformers = _library("transformers")
     name, config = config_of(source, TargetError)
-    made = _made_config(transformers, {k: v for k, v in config.items() if not k.startswith("_")}, source)
+    made = _made_config(transformers, config, source)
     return Target(name=name, model=_built(lambda: transformers.AutoModelForCausalLM.from_config(made), source, device))
 
 
@@ -160,7 +160,7 @@ def _transformers_config(transformers: Any, path: Path) -> tuple[str, Any]:
 
 
 def _made_config(transformers: Any, stated: Mapping[str, Any], source: str) -> Any:
-    fields = dict(stated)
+    fields = {key: value for key, value in stated.items() if not key.startswith("_")}
     model_type = fields.pop("model_type", None)
     if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
         hint = nearest(str(model_type)[:80], transformers.CONFIG_MAPPING.keys())

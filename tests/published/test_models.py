@@ -82,6 +82,40 @@ def test_a_model_of_the_users_own_cache(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert (decoder.name, decoder.layers) == ("model", 12)
 
 
+@pytest.mark.parametrize(
+    ("told", "engine", "drawn"),
+    [
+        ({"top_p": 0.95, "top_k": 20}, rk.Engine(), True),
+        ({"top_p": 0.95}, rk.Engine.of("vllm:0.12"), True),
+        ({"top_p": 0.95}, rk.Engine.of("vllm:0.12", sampling="greedy"), False),
+        ({"top_p": 0.95}, rk.Engine.of("sglang"), False),  # FlashInfer draws without a sort
+        ({"top_p": 0.95, "temperature": 0}, rk.Engine(), False),
+        ({"top_p": 1.0, "top_k": 20}, rk.Engine(), False),
+        ({}, rk.Engine(), False),
+    ],
+)
+def test_the_file_beside_says_how_tokens_are_drawn(
+    told: dict[str, float], engine: rk.Engine, drawn: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config_of("llama-3.2-1b", InputError)[1]), encoding="utf-8")
+    (tmp_path / "generation_config.json").write_text(json.dumps(told), encoding="utf-8")
+    decoder = rk.Decoder.from_config(tmp_path)
+    served = rk.serve(decoder, "nvidia-l40s", batch=4, input=64, output=8, engine=engine)
+    sorts = [one for one in served.decode.timings if one.kernel.kind == "serving.sort_rows"]
+    assert bool(sorts) == drawn == any("generation_config.json" in note for note in served.notes())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [('{"top_p": 2}', "generation_config: top_p: expected a share above 0, up to 1; got 2"), ("[]", "expected a gener")],
+)
+def test_a_file_beside_that_says_nothing(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config_of("llama-3.2-1b", InputError)[1]), encoding="utf-8")
+    (tmp_path / "generation_config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        rk.Decoder.from_config(tmp_path)
+
+
 def test_inputs_that_need_not_be_said() -> None:
     own = rk.trace("timm:resnet18", rk.Input("batch", 3, 224, 224)).at(batch=2)
     assert rk.trace("timm:resnet18").at(batch=2).matrix_flop == own.matrix_flop

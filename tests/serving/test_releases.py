@@ -89,6 +89,11 @@ def test_other_engines(text: Any, message: str) -> None:
          "vllm serve M --max-num-batched-tokens 8192 --max-num-seqs 8 --async-scheduling"),
         (rk.Engine.of("vllm:0.6"), (1, 1, 1),
          "vllm serve M --max-num-batched-tokens 8192 --max-model-len 8192 --max-num-seqs 256"),
+        (rk.Engine.of("vllm:0.12", sampling="greedy"), (1, 1, 1),
+         "vllm serve M --max-num-batched-tokens 8192 --max-num-seqs 1024 --generation-config vllm"),
+        (rk.Engine.of("vllm:0.6", sampling="sorted"), (1, 1, 1),
+         "vllm serve M --max-num-batched-tokens 8192 --max-model-len 8192 --max-num-seqs 256 "
+         "--override-generation-config '{\"top_p\": 0.9}'"),
         (rk.Engine.of("sglang:0.5.8", policy="mixed", graph_sizes=()), (2, 8, 4),
          "python -m sglang.launch_server --model-path M --tp-size 8 --dp-size 4 --enable-dp-attention --ep-size 8 "
          "--chunked-prefill-size 8192 --enable-mixed-chunk --disable-cuda-graph"),
@@ -107,6 +112,7 @@ def test_the_command_has_the_settings(engine: rk.Engine, parts: tuple[int, int, 
         rk.Engine.of("vllm:0.12", policy="prefill-first"), rk.Engine.of("vllm:0.6", chunks=True),
         rk.Engine.of("vllm:0.8", host="overlapped"), rk.Engine.of("sglang", policy="mixed", chunks=False),
         rk.Engine.of("tensorrt-llm:0.9"), rk.Engine.of("tensorrt-llm", policy="prefill-first"),
+        rk.Engine.of("sglang", sampling="sorted"),
     ],
 )  # fmt: skip
 def test_what_no_option_does_has_no_command(engine: rk.Engine) -> None:
