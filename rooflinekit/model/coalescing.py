@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 
 from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
+from rooflinekit.cost.rules.optimizer import LISTS
 from rooflinekit.cost.rules.reduction import LAYER_NORM, LAYER_NORM_GRADIENT, RMS_NORM, RMS_NORM_GRADIENT
 from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import Family, Op, TensorSpec
@@ -26,6 +27,8 @@ _WALKING = (Family.ELEMENTWISE, Family.MOVEMENT)
 #: A softmax's gradient takes that of its result times the result, by an elementwise kernel before it
 #: (softmax_backward_cuda_out of aten/src/ATen/native/cuda/SoftMax.cu).
 SOFTMAX_GRADIENT = "aten._softmax_backward_data"
+#: Kernels of whole lists of tensors, each of which they walk in its own order.
+_OF_LISTS = frozenset((*LISTS, "aten.cat", "aten.stack"))
 _PICKING = ("aten.index_select", "aten.embedding")
 #: A quotient and a remainder name row and column, each as long as two places (46 cycles); then one of each operand.
 _PLACES_OF_A_PICK = 6
@@ -63,7 +66,7 @@ def indexed_accesses(op: Op, family: Family, like: Release | None = None) -> Num
     (unrolled_elementwise_kernel with an OffsetCalculator). A single number is no operand. Rows that an index names were
     copied by elements up to PyTorch 2.7 (indexSelectLargeIndex of aten/src/ATen/native/cuda/Indexing.cu).
     """
-    if family not in _WALKING or not op.outputs:
+    if family not in _WALKING or not op.outputs or op.kind.removesuffix("_") in _OF_LISTS:
         return 0
     result = op.outputs[0]
     if op.kind in _PICKING and not (like or PRESENT).gathers_vectors:

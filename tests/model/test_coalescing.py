@@ -129,6 +129,12 @@ def test_places_take_the_threads_as_long_as_they_say() -> None:
     assert dram == pytest.approx((2 * 64 + 1) * 2**18 * 2, rel=1e-3)  # no place passes the memory
 
 
+def test_lists_of_tensors_are_walked_one_by_one() -> None:
+    x, y = rk.Input(8, 1, 64), rk.Input(8, 3, 64)
+    assert {kernel.indexed for kernel in kernels(lambda x, y: torch.cat([x, y], 1), x, y)} == {0}
+    assert {kernel.indexed for kernel in kernels(lambda x, y: torch._foreach_mul([x, y], 2.0), x, y)} == {0}
+
+
 def test_what_fills_a_result_before_has_no_operands() -> None:
     index = rk.Input(64, 1, dtype="int64")
     copy, scatter = kernels(lambda x, index: x.scatter(1, index, 1.0), rk.Input(64, 8192), index)

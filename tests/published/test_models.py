@@ -107,7 +107,10 @@ def test_the_file_beside_says_how_tokens_are_drawn(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{"top_p": 2}', "generation_config: top_p: expected a share above 0, up to 1; got 2"), ("[]", "expected a gener")],
+    [
+        ('{"top_p": 2}', "generation_config: top_p: expected a share above 0, up to 1; got 2"),
+        ("[]", "expected a gener"),
+    ],
 )
 def test_a_file_beside_that_says_nothing(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config_of("llama-3.2-1b", InputError)[1]), encoding="utf-8")
