@@ -3,7 +3,7 @@
 DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, five numbers are by half of its
 first tokens, `REQUEST_S`, `INPUT_TOKEN_S` and `TRTLLM_REQUEST_S`, and of H200's `SGLANG_TOKEN_S` and
 `SGLANG_REQUEST_S`). Judged are rows of dense models that prefill and decode on the same GPUs (mode "agg"), with
-`--experts` those of models with experts, each token choosing evenly among all. What each row does not say is assumed
+`--experts` those of models with experts. What each row does not say is assumed
 from its source:
 
 * formats: dense models in fp8 with fixed scales in InferenceX, whose checkpoints hold them, and with scales found in
@@ -11,7 +11,7 @@ from its source:
   themselves (SGLang 0.5.6, quantization/fp8.py: per channel and token, also where the rows say `fp8_block`), and the
   tables of products call TensorRT-LLM's with such scales fp8; the cache in fp8 where TensorRT-LLM serves fp8, and in
   vLLM on B200 (`FP8_CACHE`), else in bf16; models with experts in blocks of fp8, as published, with scales found in
-  each step;
+  each step, GPT-OSS in mxfp4, which the table calls nvfp4;
 * engine: vLLM (0.12 and before) works on the CPU between its steps, TensorRT-LLM 1.0 and SGLang beside them, a step
   ahead, as vLLM from 0.14 on does; SGLang reads prompts before it goes on with answers, the others beside them, as
   SGLang 0.5.6.post2 with `--enable-mixed-chunk`, which aiconfigurator's generator writes (first tokens on H200 would be
@@ -78,6 +78,7 @@ MODELS = {
 MODELS_WITH_EXPERTS = {
     "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
 }
 ENGINES = {
     "vllm": rk.Engine.of("vllm:0.12", sequences=None),  # and what came before 0.14
@@ -129,7 +130,7 @@ def is_inferencex(row: Mapping[str, Any]) -> bool:
 def _weights_of(row: Mapping[str, Any], decoder: rk.Decoder) -> str:
     """The format of the weights (the module's text)."""
     if decoder.experts:
-        return "fp8-block"
+        return "mxfp4" if decoder.weights == "mxfp4" else "fp8-block"
     dynamic = "" if is_inferencex(row) else "-dynamic"
     return f"fp8{dynamic}" if str(row["gemm_quant_mode"]).startswith("fp8") else "bf16"
 
@@ -138,7 +139,8 @@ def rows_of(data: Path, gpu: str, models: Mapping[str, str]) -> pd.DataFrame:
     """The rows that are judged, and how many of which kind are not."""
     (file,) = (data / "aiconfigurator").glob(f"e2e_serving_{gpu}_sxm*.parquet")
     table = read_table(file)
-    other = ~table["model_path"].isin(models) | (table["gemm_quant_mode"] == "nvfp4")
+    nvfp4 = (table["gemm_quant_mode"] == "nvfp4") & ~table["model_path"].str.contains("gpt-oss")  # whose are mxfp4
+    other = ~table["model_path"].isin(models) | nvfp4
     apart = ~other & (table["mode"] != "agg")
     routed = ~other & ~apart & table["silicon_data_source"].str.contains(DYNAMO)
     over = table["moe_tp_size"] * table["moe_ep_size"]
@@ -277,7 +279,12 @@ def ml_energy(data: Path) -> pd.DataFrame:
         sampling: Sampling = "sorted" if row["model_id"].startswith(DRAWN) else "greedy"
         if key not in known:
             known[key] = StepTimes(
-                decoder=decoder, machine=machine, collective_s=collective_s, sampling=sampling, **formats
+                decoder=decoder,
+                machine=machine,
+                collective_s=collective_s,
+                sampling=sampling,
+                release="vllm:0.11",
+                **formats,
             )
         stream = Stream(clients=round(row["avg_batch_size"]), input=_CHAT_TOKENS, output=round(row["avg_output_len"]),
                         spread=1.0, rounds=4)  # fmt: skip

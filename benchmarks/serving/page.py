@@ -34,6 +34,7 @@ CLOSED = {
     "h100-experts": ("H100, models with experts", "h100", MODELS_WITH_EXPERTS, "nccl"),
     "h200": ("H200", "h200", MODELS, "nccl"),
     "b200": ("B200, summed by the engines' kernels", "b200", MODELS, "one-shot"),
+    "b200-experts": ("B200, models with experts, likewise", "b200", MODELS_WITH_EXPERTS, "one-shot"),
 }
 OTHERS: dict[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
     "ml_energy": ("vLLM on H100, chats (ml_energy)", ml_energy),

@@ -214,6 +214,14 @@ class Rates(Named):
         """Whether requests come at a rate, or as a log says."""
         return self.rate is not None or self.slo is not None or not self.requests.isdigit()
 
+    def refuse_closed(self) -> None:
+        """Raises InputError for what clients do not have that ask one request after the other."""
+        plain = Rates()
+        for name in ("arrivals", "length_cv", "cached", "warm_up", "drain", "seed"):
+            if getattr(self, name) != getattr(plain, name):
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(f"{option}: needs requests at a rate: give --rate, --requests FILE or --slo")
+
     def hours(self, listed: Sequence[Place]) -> dict[str, float] | None:
         """Dollars for an hour of each GPU of these places; None where no price is given."""
         devices = [device for place in listed for device in _devices(place)]
@@ -277,6 +285,7 @@ def serve(
     if not rates.asked:
         if engines_apart is not None:
             raise InputError("--prefill-engines: needs requests at a rate: give --rate, --requests FILE or --slo")
+        rates.refuse_closed()
         return _closed(decoder, _priced(listed, rates), places)
     listed = [{**place, "disaggregation": engines_apart} for place in listed]
     inputs = numbers("--input", places.input_tokens)

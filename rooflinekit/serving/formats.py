@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -50,6 +50,14 @@ class WeightFormat:
     def packed(self) -> int:
         """Numbers in an element of what is stored."""
         return 8 * self.stored.itemsize // self.bits
+
+    def on_block_cores(self) -> WeightFormat:
+        """Where tensor cores take blocks of 4 bits with their scales: blocks of 32 are multiplied as they are stored,
+        with activations in blocks of fp8 (gpt-oss in vLLM's FlashInfer and TensorRT-LLM, by default on Blackwell).
+        """
+        if not self.weight_only or self.scale is not DType.FLOAT8_E8M0FNU:
+            return self
+        return replace(self, activations=DType.FLOAT8_E4M3FN, weight_only=False, dynamic=True)
 
     def scale_shape(self, n: int, k: int) -> tuple[int, ...]:
         """Scales of an [n, k] matrix; () for none."""

@@ -17,7 +17,8 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine import EnginePool, Installed, ServingMemory, Setup, gpus_of
 from rooflinekit.serving.formats import Options
-from rooflinekit.serving.settings import THREAD_SPREAD, Disaggregation, Engine, launch_lines, release_text
+from rooflinekit.serving.launch import launch_lines, release_text
+from rooflinekit.serving.settings import THREAD_SPREAD, Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import Answered, Played, Request, ServiceLevel, Stream, Traffic
 from rooflinekit.step.accuracy import Accuracy, engine_accuracy

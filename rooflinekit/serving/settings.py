@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -153,6 +152,9 @@ class Engine:
         if self.release is None:
             return self
         release = release_of(self.release)
+        if release.name == "tensorrt-llm" and device.vendor.lower() != "nvidia":
+            maker = f"{device.name} is of {device.vendor}"
+            raise InputError(f"engine {self.release!r}: runs on GPUs of NVIDIA alone; {maker}")
         plain = Engine(**release.settings)
         sized = {
             name: value for name, value in release.sized(device).items()
@@ -323,7 +325,7 @@ class Release:
 
     def sized(self, device: Device) -> Mapping[str, Any]:
         """What its server sets by the GPU's memory (vllm/engine/arg_utils.py, `get_batch_defaults`, which asks for
-        "a100" in the name too; python/sglang/srt/server_args.py).
+        "a100" in the name too; python/sglang/srt/server_args.py; both as remembered).
         """
         gib = device.dram.capacity / 2**30
         if self.name == "sglang":
@@ -462,111 +464,6 @@ class Disaggregation:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return asdict(self)
-
-
-_FIRST_ASYNC = (0, 10)  # of vLLM: `--async-scheduling`
-
-
-def launch_lines(engine: Engine, model: str, weights: str, kv: str, parts: tuple[int, int, int]) -> list[str]:
-    """The command as a line, or why there is none; nothing where no engine was chosen by name. parts: tp, ep, dp.
-
-    The share of the memory is left at the engine's own default, which each counts in its own way.
-    """
-    if engine.release is None:
-        return []
-    release = release_of(engine.release)
-    missing = _lacking(engine, release)
-    if missing:
-        return [f"no command starts it: {release.name} {release.version} has no {missing}"]
-    words = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm}[release.name](engine, release, kv, parts)
-    if weights == "fp8-dynamic" and release.name != "tensorrt-llm":
-        words.append("--quantization fp8")
-    beside = [f"a checkpoint with weights in {weights}"]
-    beside += ["its draft" if engine.speculation else "", "its adapters" if engine.adapters else ""]
-    return [f"start: {' '.join(words).replace('MODEL', model)}  # {', '.join(filter(None, beside))}"]
-
-
-def release_text(engine: Engine) -> str:
-    """What stands behind the formats where the engine was chosen by name."""
-    return "" if engine.release is None else f", engine {release_of(engine.release)}"
-
-
-def _lacking(engine: Engine, release: Release) -> str:
-    """What the engine is asked to do that no option of its version does; nothing where there is no such thing."""
-    mixed = engine.policy == "mixed"
-    if engine.sampling == "sorted" and release.name != "vllm":
-        return "sampling that sorts all logits"
-    if release.name == "vllm":
-        v1 = release.numbers >= (0, 8)
-        if v1 and not (mixed and engine.chunks):
-            return "steps of prompts alone, or of whole ones"
-        if not v1 and mixed is not engine.chunks:
-            return "prompts cut in steps of their own, or whole ones beside answers"
-        if engine.host == "overlapped" and release.numbers < _FIRST_ASYNC:
-            return "scheduling of steps ahead"
-    elif release.name == "sglang":
-        if mixed and not engine.chunks:
-            return "whole prompts beside answers"
-    elif release.numbers < (1, 0):
-        return "server without an engine that trtllm-build made before"
-    elif not mixed:
-        return "steps of prompts alone"
-    return ""
-
-
-def _options(values: Mapping[str, object]) -> list[str]:
-    """Options with what they are set to: a word alone for True, nothing for what is false, 0 or None."""
-    return [name if value is True else f"{name} {value}" for name, value in values.items() if value]
-
-
-def _vllm(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
-    tp, ep, dp = parts
-    before_v1, other_host = release.numbers < (0, 8), engine.host != release.settings.get("host", "overlapped")
-    return ["vllm serve MODEL", *_options({
-        "--tensor-parallel-size": tp > 1 and tp, "--data-parallel-size": dp > 1 and dp,
-        "--enable-expert-parallel": ep > 1, "--max-num-batched-tokens": engine.step_tokens,
-        "--enable-chunked-prefill": before_v1 and engine.chunks,
-        "--max-model-len": before_v1 and not engine.chunks and engine.step_tokens,
-        "--max-num-seqs": engine.sequences,
-        "--async-scheduling": other_host and engine.host == "overlapped",
-        "--no-async-scheduling": other_host and engine.host != "overlapped",
-        "--kv-cache-dtype": kv == "fp8" and kv, "--enforce-eager": engine.graph_sizes == (),
-        "--generation-config": not before_v1 and engine.sampling == "greedy" and "vllm",
-        "--override-generation-config": engine.sampling == "sorted" and """'{"top_p": 0.9}'""",
-    })]  # fmt: skip
-
-
-def _sglang(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
-    tp, ep, dp = parts
-    overlaps_by_itself = release.numbers >= (0, 4)
-    return ["python -m sglang.launch_server --model-path MODEL", *_options({
-        "--tp-size": tp * dp > 1 and tp * dp, "--dp-size": dp > 1 and f"{dp} --enable-dp-attention",
-        "--ep-size": ep > 1 and ep, "--chunked-prefill-size": engine.step_tokens if engine.chunks else -1,
-        "--max-prefill-tokens": not engine.chunks and engine.step_tokens,
-        "--enable-mixed-chunk": engine.policy == "mixed",
-        "--disable-overlap-schedule": overlaps_by_itself and engine.host == "serial",
-        "--enable-overlap-schedule": not overlaps_by_itself and engine.host == "overlapped",
-        "--max-running-requests": engine.sequences, "--kv-cache-dtype": kv == "fp8" and "fp8_e4m3",
-        "--disable-cuda-graph": engine.graph_sizes == (),
-    })]  # fmt: skip
-
-
-def _tensorrt_llm(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
-    tp, ep, dp = parts
-    words = ["trtllm-serve MODEL --backend pytorch", *_options({
-        "--tp_size": tp * dp > 1 and tp * dp, "--ep_size": ep > 1 and ep, "--max_num_tokens": engine.step_tokens,
-        "--max_batch_size": engine.sequences,
-    })]  # fmt: skip
-    options = {
-        "enable_chunked_prefill": engine.chunks, "enable_attention_dp": dp > 1,
-        "disable_overlap_scheduler": engine.host == "serial", "batch_wait_timeout_iters": engine.wait_steps,
-        "cuda_graph_config": None if engine.graph_sizes == () else False,
-        "kv_cache_config": {"dtype": "fp8"} if kv == "fp8" else {},
-        "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"} if engine.reserve == "grow" else {},
-    }  # fmt: skip
-    told = {name: value for name, value in options.items() if value is None or value}
-    # JSON is YAML too
-    return [*words, *([f"--extra_llm_api_options <(echo '{json.dumps(told)}')"] if told else [])]
 
 
 def check_price(price_usd_per_hour: float | None) -> None:

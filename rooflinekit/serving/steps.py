@@ -20,7 +20,7 @@ from rooflinekit.ir.sizes import Size, ceil_div, product, symbol, total
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Options, check_format
 from rooflinekit.serving.sampling import drawn_of, largest_of
-from rooflinekit.serving.tape import EngineTape, touched_experts
+from rooflinekit.serving.tape import SCORE_CORRELATION, EngineTape, fullest_share, touched_experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,11 @@ class Part:
         return self.tokens if self.decodes else self.sequences
 
 
-def step_graph(decoder: Decoder, step: str, options: Options) -> Graph:
-    """The step of this name: "prefill", "decode" or "mixed", as `Decoder` has them."""
+def step_graph(decoder: Decoder, step: str, options: Options, *, block_cores: bool = False) -> Graph:
+    """The step of this name: "prefill", "decode" or "mixed", as `Decoder` has them.
+
+    block_cores: the device's tensor cores multiply blocks of 4 bits with their scales.
+    """
     seq = symbol("seq")
     read, beside = (Part(sequences=symbol(number), new=seq, context=seq) for number in ("batch", "prompts"))
     going_on = Part(sequences=symbol("batch"), new=1 + options.drafted, context=symbol("context"), decodes=True)
@@ -58,6 +61,7 @@ def step_graph(decoder: Decoder, step: str, options: Options) -> Graph:
     }[step]
     decoder.check_tp(options.tp, options.ep, options.dp)
     form = check_format("weights", options.weights, WEIGHT_FORMATS)
+    form = form.on_block_cores() if block_cores else form
     tape = EngineTape(
         dtype=form.outside, format=form, adapters=options.adapters, sequences=total(part.sequences for part in parts),
         has_experts=decoder.experts > 0,
@@ -248,7 +252,8 @@ class _Builder:
     def _chosen(self, x: TensorSpec) -> TensorSpec:
         """Each token through its experts of this GPU, whose weights are read as far as some token needs them.
 
-        Experts are chosen evenly. What the tokens of other GPUs' experts lack here comes with the sum over GPUs.
+        Some experts get more tokens than others, and a step lasts as long as that of the GPU whose experts get the
+        most. What the tokens of other GPUs' experts lack here comes with the sum over GPUs.
         """
         d, tape, over, tokens = self.decoder, self.tape, self.options, x.shape[0]
         chosen = tape.run("aten._softmax", (tape.plain(x, "router", d.experts),), tape.new(tokens, d.experts), dim=-1)
@@ -256,8 +261,10 @@ class _Builder:
         index = tape.new(*picked.shape, dtype=DType.INT64)
         tape.run("aten.topk", (chosen,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
         everyone = product((tokens, over.dp))
-        touched = touched_experts(d.experts, d.experts_per_token, everyone, over.ep)
-        rows = ceil_div(product((everyone, d.experts_per_token)), over.ep)
+        kinds = d.experts, d.experts_per_token
+        busiest = product((everyone, fullest_share(*kinds, over.ep, SCORE_CORRELATION)))
+        touched = touched_experts(*kinds, busiest, over.ep, SCORE_CORRELATION)
+        rows = ceil_div(product((busiest, d.experts_per_token)), over.ep)
         each = ceil_div(rows, touched)
         grouped = tape.run("aten.index_select", (x, index), tape.new(touched, each, d.hidden), dim=0)
         width, held = d.ffn * over.ep // over.gpus, d.experts // over.ep

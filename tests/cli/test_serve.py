@@ -170,6 +170,8 @@ def test_engines_apart_and_the_cheapest_of_several(run: Run) -> None:
         (("--draft", CONFIG), "--draft: needs --acceptance"),
         (("--acceptance", "2"), "speculation acceptance: expected the chance that a proposed token is kept, 0 to 1"),
         (("--prefill-engines", "1"), "--prefill-engines: needs requests at a rate"),
+        (("--cached", "0.5"), "--cached: needs requests at a rate"),
+        (("--length-cv", "0.5"), "--length-cv: needs requests at a rate"),
         (("--prefill-engines", "1", "--link", "fast"), "--link 'fast': expected bytes a second"),
         (("--graph-sizes", "8,x"), "--graph-sizes '8,x': expected a positive integer"),
         (("--search", "--rate", "1/s"), "--search: needs --slo"),

@@ -10,6 +10,7 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.serving.replay import play_apart, replay
 from rooflinekit.serving.step_times import Chunk, one_shot_s
+from rooflinekit.serving.tape import SCORE_CORRELATION, fullest_share
 from rooflinekit.serving.traffic import Played
 
 GPU = "nvidia-l4"
@@ -118,7 +119,9 @@ def test_experts_see_the_tokens_of_all_groups() -> None:
         sum(float(p.costs[0].matrix_flop) for p in graph.priced if p.op.kind == "serving.grouped_mm")
         for graph in (one, four)
     ]
-    assert flop[0] == flop[1] > 0  # four times the tokens, a quarter of the experts
+    # four times the tokens, a quarter of the experts, of the fullest group
+    fullest = fullest_share(E.experts, E.experts_per_token, 4, SCORE_CORRELATION)
+    assert flop[1] / flop[0] == pytest.approx(fullest, rel=0.01)
 
 
 @pytest.mark.parametrize(

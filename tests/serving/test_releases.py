@@ -8,7 +8,8 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Family
-from rooflinekit.serving.settings import RELEASES, launch_lines, release_of
+from rooflinekit.serving.launch import launch_lines
+from rooflinekit.serving.settings import RELEASES, release_of
 
 GPU = "nvidia-l40s"
 
@@ -94,6 +95,12 @@ def test_other_engines(text: Any, message: str) -> None:
         (rk.Engine.of("vllm:0.6", sampling="sorted"), (1, 1, 1),
          "vllm serve M --max-num-batched-tokens 8192 --max-model-len 8192 --max-num-seqs 256 "
          "--override-generation-config '{\"top_p\": 0.9}'"),
+        (rk.Engine.of("vllm:0.12", speculation=rk.Speculation(tokens=3, acceptance=0.5)), (1, 1, 1),
+         "vllm serve M --max-num-batched-tokens 8192 --max-num-seqs 1024 --speculative-config '{\"method\": "
+         "\"ngram\", \"prompt_lookup_max\": 4, \"num_speculative_tokens\": 3}'"),
+        (rk.Engine.of("sglang", adapters=rk.Adapters(number=4, rank=8)), (1, 1, 1),
+         "python -m sglang.launch_server --model-path M --chunked-prefill-size 8192 --enable-lora "
+         "--max-loras-per-batch 4 --max-lora-rank 8"),
         (rk.Engine.of("sglang:0.5.8", policy="mixed", graph_sizes=()), (2, 8, 4),
          "python -m sglang.launch_server --model-path M --tp-size 8 --dp-size 4 --enable-dp-attention --ep-size 8 "
          "--chunked-prefill-size 8192 --enable-mixed-chunk --disable-cuda-graph"),
@@ -103,7 +110,20 @@ def test_other_engines(text: Any, message: str) -> None:
     ],
 )  # fmt: skip
 def test_the_command_has_the_settings(engine: rk.Engine, parts: tuple[int, int, int], words: str) -> None:
-    assert launch_lines(engine, "M", "bf16", "bf16", parts) == [f"start: {words}  # a checkpoint with weights in bf16"]
+    beside = ", its adapters" if engine.adapters else ""
+    told = [f"start: {words}  # a checkpoint with weights in bf16{beside}"]
+    assert launch_lines(engine, "M", "bf16", "bf16", parts) == told
+
+
+def test_kernels_that_a_version_does_not_have() -> None:
+    older, newer = (launch_lines(rk.Engine.of(f"vllm:0.{n}"), "M", "mxfp4", "bf16", (1, 1, 1))[0] for n in (9, 10))
+    assert older == "no command starts it: vllm 0.9 has no kernels for weights in mxfp4"
+    assert newer.startswith("start: vllm serve M ")
+
+
+def test_an_engine_on_gpus_that_it_does_not_run_on() -> None:
+    with pytest.raises(InputError, match=r"engine 'tensorrt-llm:1.0': runs on GPUs of NVIDIA alone; amd-mi300x is of"):
+        rk.Engine.of("tensorrt-llm:1.0").on(rk.load_device("amd-mi300x"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from functools import partial
 from itertools import combinations, product
 from types import MappingProxyType
 
+import numpy
 import pytest
 import sympy
 from hypothesis import given
@@ -17,7 +18,7 @@ from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.serving.formats import Options
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.steps import step_graph
-from rooflinekit.serving.tape import touched_experts
+from rooflinekit.serving.tape import SCORE_CORRELATION, fullest_share, touched_experts
 
 TINY = rk.Decoder(layers=1, hidden=8, heads=2, kv_heads=1, head_dim=4, ffn=16, vocab=32)
 
@@ -105,12 +106,17 @@ def test_experts_divided_over_gpus() -> None:
     d = TINY.with_changes(experts=8, experts_per_token=2)
     shared, divided = d.decode(tp=2).at(batch=500, context=9), d.decode(tp=2, ep=2).at(batch=500, context=9)
     assert sum(w.numel for w in shared.weights) == sum(w.numel for w in divided.weights)
-    assert divided.matrix_flop == shared.matrix_flop
+    of_experts = [
+        sum(cost.matrix_flop for p in graph.priced if p.op.kind == "serving.grouped_mm" for cost in p.costs)
+        for graph in (shared, divided)
+    ]
+    assert of_experts[1] / of_experts[0] == pytest.approx(fullest_share(8, 2, 2, SCORE_CORRELATION), rel=1e-3)
+    assert divided.matrix_flop - of_experts[1] == shared.matrix_flop - of_experts[0]
     shapes = {str(w.name).rpartition(".")[2]: w.shape for w in divided.weights if "experts" in w.name}
     assert shapes == {"up": (4, 32, 8), "down": (4, 8, 16)}
     # one token passes 2 of 8, one of them on each GPU on average
     (up, _) = [p for p in d.decode(tp=2, ep=2).at(batch=1, context=9).priced if p.op.kind == "serving.grouped_mm"]
-    assert up.op.inputs[0].shape == (1, 1, 8)
+    assert up.op.inputs[0].shape[0] == 1
 
 
 @pytest.mark.parametrize(("ep", "model"), [(3, {}), (4, {"experts": 6}), (2, {"experts": 0, "experts_per_token": 0})])
@@ -125,6 +131,23 @@ def test_touched_experts_are_those_of_all_choices(experts: int, each: int, token
     choices = list(combinations(range(experts), each))
     counts = [len(set().union(*picks)) for picks in product(choices, repeat=tokens)]
     assert abs(touched_experts(experts, each, tokens) - sum(counts) / len(counts)) <= 0.5
+
+
+@pytest.mark.parametrize(("experts", "each", "tokens"), [(64, 4, 8), (64, 4, 100), (8, 2, 6), (256, 8, 64)])
+def test_experts_that_are_chosen_more_often_than_others(experts: int, each: int, tokens: int) -> None:
+    draw, correlation = numpy.random.default_rng(0), 0.3
+    counts, fullest = [], []
+    for _ in range(300):
+        own, noise = draw.normal(size=experts), draw.normal(size=(tokens, experts))
+        chosen = numpy.argsort(correlation**0.5 * own + (1 - correlation) ** 0.5 * noise, axis=1)[:, -each:]
+        counts.append(len(numpy.unique(chosen)))
+        fullest.append(numpy.bincount(chosen.ravel() * 4 // experts, minlength=4).max())
+    assert touched_experts(experts, each, tokens, correlation=correlation) == pytest.approx(
+        numpy.mean(counts), rel=0.05, abs=0.5
+    )
+    if tokens >= 64:  # with fewer, chance adds to it
+        share = fullest_share(experts, each, 4, correlation)
+        assert share == pytest.approx(numpy.mean(fullest) / (tokens * each / 4), rel=0.06)
 
 
 @given(context=st.integers(1, 40))

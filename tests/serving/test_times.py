@@ -18,7 +18,7 @@ from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.serving.settings import captured
-from rooflinekit.serving.step_times import Chunk, StepTimes
+from rooflinekit.serving.step_times import EXPERTS_CALL_S, Chunk, StepTimes
 from rooflinekit.step.execution import Execution
 
 SMALL = rk.Decoder(name="small", layers=6, hidden=1024, heads=16, kv_heads=4, head_dim=64, ffn=4096, vocab=32000)
@@ -224,6 +224,31 @@ def test_a_decoding_call_takes_more_where_blocks_share_a_sequence(release: str, 
 
     assert more_s() == pytest.approx(call_s)
     assert more_s(kv="fp8") == more_s(kv_heads=LARGE.heads) == 0
+
+
+def test_a_layer_with_experts_takes_vllm_more() -> None:
+    decoder = rk.Decoder.from_config("qwen3-30b-a3b")
+    machine = machine_of("nvidia-h100-sxm5-80gb")
+    vllm, plain = (StepTimes(decoder=decoder, machine=machine, release=name) for name in ("vllm:0.12", ""))
+    more_s = vllm.decode(8, 1024) - plain.decode(8, 1024)
+    assert more_s == pytest.approx(decoder.layers * EXPERTS_CALL_S["vllm"])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "math"),
+    [("nvidia-h100-sxm5-80gb", "bf16"), ("nvidia-b200-sxm-180gb", "fp8"), ("nvidia-rtx-5090", "fp8"),
+     ("amd-mi300x", "bf16"), ("amd-mi355x", "fp8")],
+)  # fmt: skip
+def test_blocks_of_four_bits_are_multiplied_as_they_are_where_tensor_cores_take_them(gpu: str, math: str) -> None:
+    decoder = rk.Decoder.from_config("gpt-oss-20b")
+    times = StepTimes(decoder=decoder, machine=machine_of(gpu), weights="mxfp4")
+    timings = times.timings("decode", batch=4, context=64)
+    grouped = [one.kernel for one in timings if one.kernel.kind == "serving.grouped_mm"]
+    assert {kernel.math.value for kernel in grouped} == {math}
+    assert all((kernel.cost.vector_flop == 0) == (math == "fp8") for kernel in grouped)  # else they are unpacked
+    hidden = {p.op.inputs[0].shape[2] for p in decoder.decode(weights="mxfp4").at(batch=4, context=64).priced
+              if p.op.kind == "serving.grouped_mm"}  # fmt: skip
+    assert {gemm.k for kernel in grouped for gemm in kernel.cost.gemms} == hidden
 
 
 def test_the_collective_is_told_its_bytes() -> None:

@@ -11,8 +11,8 @@ from rooflinekit.errors import CapacityError, RooflinekitError
 from rooflinekit.present.text.form import FORM
 from rooflinekit.present.text.tables import Cell, flat, print_table, say, table, table_of, whole
 from rooflinekit.serving.fleet import Capacity, FleetSearch
+from rooflinekit.serving.launch import release_text
 from rooflinekit.serving.served import MEASURES, SHARES, Served, ServedTraffic, Serving, limits_text
-from rooflinekit.serving.settings import release_text
 from rooflinekit.units import said
 
 
@@ -103,8 +103,8 @@ def _print_one(served: ServedTraffic) -> None:
     waits = served.mean("queue_s") - alone.queue_s
     say(
         f"one request alone: first token {_s(alone.ttft_s)}, each further {_s(alone.tpot_s)}; queueing adds "
-        f"{_s(waits)} before prefill, {_s(served.mean('ttft_s') - waits - alone.ttft_s)} in it, "
-        f"{_s(served.mean('tpot_s') - alone.tpot_s)} a token",
+        f"{_more(waits)} before prefill, {_more(served.mean('ttft_s') - waits - alone.ttft_s)} in it, "
+        f"{_more(served.mean('tpot_s') - alone.tpot_s)} a token",
         f"{served.requests_per_s:.4g} requests/s, {served.tokens_per_s:.4g} tokens/s; "
         f"{served.played.running:.3g} sequences on average, "
         f"{served.played.reading_s / served.played.busy_s:.0%} of the time in prefill, at most "
@@ -223,6 +223,11 @@ def _gpus(served: Served) -> str:
 
 def _s(seconds: float) -> str:
     return said(seconds, "s")
+
+
+def _more(seconds: float) -> str:
+    """A difference of two times; 0 below what sums of floating-point numbers are good for."""
+    return _s(seconds if abs(seconds) >= 1e-9 else 0.0)
 
 
 def _print_left(found: Sequence[Served], reasons: Iterable[object], judged: Iterable[object] = ()) -> None:
