@@ -18,12 +18,13 @@ from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.machine import Machine, on_tensor_core
 from rooflinekit.model.timing import Timing, time_kernels
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.formats import KV_FORMATS, Options
+from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Options
 from rooflinekit.serving.settings import Heads, captured
 from rooflinekit.serving.steps import EXCHANGE, step_graph
 
 ALL_REDUCE = "serving.all_reduce"
 ATTENTION = "serving.paged_attention"
+GROUPED = "serving.grouped_mm"
 
 
 #: Tokens are rounded to so many parts of a power of two, and time is linear between: a step of this grid is 4 to 9 % of
@@ -186,8 +187,11 @@ class StepTimes(StepSums):
             alone_s = _by_itself_s(timing, self.machine, self.heads)
             more_s = max(0.0, alone_s - max(timing.memory_s, timing.compute_s))
             return timing.total_s + more_s + self._call_s(timing)
+        engine = self.release.partition(":")[0]
         if timing.kernel.kind == "serving.combine_experts":
-            return timing.total_s + EXPERTS_CALL_S.get(self.release.partition(":")[0], 0.0)
+            return timing.total_s + EXPERTS_CALL_S.get(engine, 0.0)
+        if timing.kernel.kind == GROUPED and self.decoder.experts and WEIGHT_FORMATS[self.weights].bits < 16:
+            return timing.total_s + _more_s(timing, self.machine, GROUPED_SHARE.get(engine, 1.0))
         if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
             return timing.total_s
         gpus = self.gpus if timing.kernel.module.endswith(f".{EXCHANGE}") else self.tp
@@ -216,7 +220,22 @@ CALL_S = {TENSORRT: 8e-6, FLASH: 14e-6}
 #: Seconds that a layer with experts takes vLLM beside what is described, on H100 and B200, on 2 GPUs as on 8, with few
 #: clients as with many: tokens are counted and sorted by expert in kernels of their own, which no table here has. Told
 #: with `tape.SCORE_CORRELATION`, good to 10 µs (MiniMax M2's rows alone tell 45). TensorRT-LLM's tell 0 to 10.
-EXPERTS_CALL_S = {"vllm": 25e-6}
+EXPERTS_CALL_S = {"vllm": 20e-6}
+#: What vLLM's grouped products in fewer than 16 bits (Triton's, Marlin's and others, of which no table here is) get of
+#: the rate of plain ones. By the first and further tokens of half of vLLM's 12 sets of `tape.SCORE_CORRELATION`, with
+#: the seconds above; the other half's first tokens go from 34 to 26 % off, times per token from 10.3 to 9.5. The other
+#: half alone would tell 0.22: FlashInfer's, which GPT-OSS has on B200, are faster, and Kimi's in int4 slower. Mixtral's
+#: in 16 bits (blis) tell 0.9.
+GROUPED_SHARE = {"vllm": 0.4}
+
+
+def _more_s(timing: Timing, machine: Machine, share: float) -> float:
+    """Seconds that a grouped product takes longer at this share of its rate; unpacking weights takes what it does."""
+    unpacked_s = float(timing.kernel.cost.vector_flop) / machine.device.vector_peak["fp32"]
+    slower_s = timing.compute_s + max(0.0, timing.compute_s - unpacked_s) * (1 / share - 1)
+    p, memory_s = timing.overlap, timing.memory_s
+    return float((slower_s**p + memory_s**p) ** (1 / p) - (timing.compute_s**p + memory_s**p) ** (1 / p))
+
 
 #: Threads of a block of TensorRT-LLM's masked multi-head attention, numbers that one loads at once, and loads that it
 #: has under way, of keys and of values (decoderMaskedMultiheadAttentionTemplate.h, as remembered). By them a token of

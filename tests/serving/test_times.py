@@ -232,6 +232,11 @@ def test_a_layer_with_experts_takes_vllm_more() -> None:
     vllm, plain = (StepTimes(decoder=decoder, machine=machine, release=name) for name in ("vllm:0.12", ""))
     more_s = vllm.decode(8, 1024) - plain.decode(8, 1024)
     assert more_s == pytest.approx(decoder.layers * EXPERTS_CALL_S["vllm"])
+    # in fewer bits its grouped products are slower besides, the more so the more there is to multiply
+    few = [StepTimes(decoder=decoder, machine=machine, weights="fp8-block", release=n) for n in ("vllm:0.12", "")]
+    slower = [times.prefill_s(1, 4096) - plain.prefill_s(1, 4096) for times, plain in ((vllm, plain), few)]
+    assert slower[0] == pytest.approx(more_s)
+    assert slower[1] > 5 * more_s
 
 
 @pytest.mark.parametrize(
