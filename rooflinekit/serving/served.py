@@ -76,9 +76,12 @@ class Served(Draws, Options):
 
     def notes(self) -> list[str]:
         """What was assumed, each once: kernels that were not measured on this GPU, limits."""
-        drawn = self.sampling == "sorted" and self.engine.sampling == "published"
-        told = "each token is drawn of all logits, sorted, as the model's generation_config.json has a top_p below 1"
-        return list(dict.fromkeys((*self.prefill.notes, *self.decode.notes, *([told] if drawn else []))))
+        told = [*self.prefill.notes, *self.decode.notes]
+        if self.sampling == "sorted" and self.engine.sampling == "published":
+            told.append("each token is drawn of all logits, sorted, as the model's generation_config.json has a top_p")
+        if self.decoder.experts:
+            told.append("`judged` is of models without experts for the most part; docs/serving.md has those with them")
+        return list(dict.fromkeys(told))
 
     @property
     def accuracy(self) -> tuple[Accuracy, ...]:
