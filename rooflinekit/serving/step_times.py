@@ -190,7 +190,7 @@ class StepTimes(StepSums):
         engine = self.release.partition(":")[0]
         if timing.kernel.kind == "serving.combine_experts":
             return timing.total_s + EXPERTS_CALL_S.get(engine, 0.0)
-        if timing.kernel.kind == GROUPED and self.decoder.experts and WEIGHT_FORMATS[self.weights].bits < 16:
+        if timing.kernel.kind == GROUPED and self.decoder.experts and self._unpacks_or_scales(timing):
             return timing.total_s + _more_s(timing, self.machine, GROUPED_SHARE.get(engine, 1.0))
         if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
             return timing.total_s
@@ -200,6 +200,11 @@ class StepTimes(StepSums):
             own = self.own_sums
             self._sums[key] = one_shot_s(*key, self.collective_s) if own else self.collective_s(*key)
         return self._sums[key]
+
+    def _unpacks_or_scales(self, timing: Timing) -> bool:
+        """Whether a kernel does so in fewer than 16 bits, and not the tensor cores, which take 4 bits with scales."""
+        bits = WEIGHT_FORMATS[self.weights].bits
+        return bits == 8 or (bits == 4 and timing.kernel.math in (Math.BF16, Math.FP16))
 
     def _call_s(self, timing: Timing) -> float:
         """What a call of attention takes beside its traffic: of sequences that go on, of heads that share keys."""
@@ -221,12 +226,13 @@ CALL_S = {TENSORRT: 8e-6, FLASH: 14e-6}
 #: clients as with many: tokens are counted and sorted by expert in kernels of their own, which no table here has. Told
 #: with `tape.SCORE_CORRELATION`, good to 10 µs (MiniMax M2's rows alone tell 45). TensorRT-LLM's tell 0 to 10.
 EXPERTS_CALL_S = {"vllm": 20e-6}
-#: What vLLM's grouped products in fewer than 16 bits (Triton's, Marlin's and others, of which no table here is) get of
-#: the rate of plain ones. By the first and further tokens of half of vLLM's 12 sets of `tape.SCORE_CORRELATION`, with
-#: the seconds above; the other half's first tokens go from 34 to 26 % off, times per token from 10.3 to 9.5. The other
-#: half alone would tell 0.22: FlashInfer's, which GPT-OSS has on B200, are faster, and Kimi's in int4 slower. Mixtral's
-#: in 16 bits (blis) tell 0.9.
-GROUPED_SHARE = {"vllm": 0.4}
+#: What vLLM's grouped products get of the rate of plain ones where the kernel scales blocks of 8 bits or unpacks 4
+#: (Triton's, Marlin's and others, of which no table here is; on Blackwell 4 bits with their scales pass FlashInfer's,
+#: which are as fast). By the first and further tokens of half of vLLM's sets of `tape.SCORE_CORRELATION`, with the
+#: seconds above (GPT-OSS on H100, MiniMax M2 on both GPUs, Kimi K2 in int4): the other half's first tokens go from 39
+#: to 26 % off, times per token from 14.4 to 10.9. The other half tells 0.22, the least that was tried. Mixtral's in 16
+#: bits (blis) tell 0.9.
+GROUPED_SHARE = {"vllm": 0.3}
 
 
 def _more_s(timing: Timing, machine: Machine, share: float) -> float:
