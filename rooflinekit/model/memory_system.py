@@ -50,7 +50,10 @@ def combined(compute_s: Floats, memory_s: Floats, p: float) -> Floats:
 
 def traffic_s(work: KernelBatch, machine: Machine) -> Floats:
     """Seconds of memory traffic, of waiting for it where too few blocks ask for it, and of working out its places."""
-    passed_s, waited_s = _passed_and_waited_s(work, machine)
+    return _with_places(*_passed_and_waited_s(work, machine), work, machine)
+
+
+def _with_places(passed_s: Floats, waited_s: Floats, work: KernelBatch, machine: Machine) -> Floats:
     return combined(passed_s + waited_s, _placing_s(work, machine), machine.values["overlap"])
 
 
@@ -118,8 +121,8 @@ def levels(kernels: Sequence[Kernel], memory_s: Sequence[float], machine: Machin
 def passed_bytes(work: KernelBatch, memory_s: Floats, machine: Machine) -> tuple[Floats, Floats]:
     """The bytes of each kernel that pass DRAM, and those that pass the L2, told from its seconds of traffic."""
     cached = work.links * cached_bytes(work, machine)
-    not_passing_s = traffic_s(work, machine) - _passed_and_waited_s(work, machine)[0]
-    elsewhere_s = not_passing_s + cached / cache_bandwidth(work, machine)
+    passed_s, waited_s = _passed_and_waited_s(work, machine)
+    elsewhere_s = _with_places(passed_s, waited_s, work, machine) - passed_s + cached / cache_bandwidth(work, machine)
     dram = (memory_s - elsewhere_s) * sustained_bandwidth(work, machine)
     dram = np.maximum(dram, 0.0)
     return dram, dram + cached

@@ -26,6 +26,7 @@ from rooflinekit.model.families import estimate_of, of_the_step, residuals_of, s
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernel_batch import TOLD, Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine, Rate
+from rooflinekit.model.memory_system import combined
 from rooflinekit.model.roofline import Times, choices_of, exposed_share, time_work
 from rooflinekit.model.tiling import CAUSES
 
@@ -56,6 +57,11 @@ class Timing:
     def total_s(self) -> float:
         """Time on the device."""
         return self.launch_s + self.busy_s
+
+    def longer_s(self, compute_s: float) -> float:
+        """Seconds by which it is longer where its arithmetic takes so many, by the norm with its traffic."""
+        slower, plain = combined(np.array([compute_s, self.compute_s]), np.full(2, self.memory_s), self.overlap)
+        return float(slower - plain)
 
     @property
     def bound(self) -> Bound:

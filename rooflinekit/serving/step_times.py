@@ -239,8 +239,7 @@ def _more_s(timing: Timing, machine: Machine, share: float) -> float:
     """Seconds that a grouped product takes longer at this share of its rate; unpacking weights takes what it does."""
     unpacked_s = float(timing.kernel.cost.vector_flop) / machine.device.vector_peak["fp32"]
     slower_s = timing.compute_s + max(0.0, timing.compute_s - unpacked_s) * (1 / share - 1)
-    p, memory_s = timing.overlap, timing.memory_s
-    return float((slower_s**p + memory_s**p) ** (1 / p) - (timing.compute_s**p + memory_s**p) ** (1 / p))
+    return timing.longer_s(slower_s)
 
 
 #: Threads of a block of TensorRT-LLM's masked multi-head attention, numbers that one loads at once, and loads that it

@@ -49,17 +49,21 @@ def memory_course(
     for spec, size in zip(blocks.standing, blocks.fixed, strict=False):
         alive[account_of(spec)] += rounded(size)
     starts = (span.start_s for span in p.spans) if starts_s is None else starts_s
+
+    def account(life: Life) -> str:
+        return parts[life.first] if life.account == _ACTIVATIONS else life.account
+
     found: list[Moment] = []
     now = 0.0
     for (issue, begun), (begin, end, temporary) in zip(by_issue(p.issues, starts), blocks.events(), strict=True):
         now = begun[0] if begun else now
         for life in begin:
-            alive[parts[life.first] if life.account == _ACTIVATIONS else life.account] += rounded(life.size)
+            alive[account(life)] += rounded(life.size)
         alive["workspace"] = rounded(blocks.fixed[-1]) + rounded(temporary)
         held = MappingProxyType(dict(alive))
         found.append(Moment(start_s=now, op=issue.op.name, phase=issue.op.phase, bytes_of=held))
         for life in end:
-            alive[parts[life.first] if life.account == _ACTIVATIONS else life.account] -= rounded(life.size)
+            alive[account(life)] -= rounded(life.size)
     return tuple(found)
 
 
