@@ -439,7 +439,7 @@ def memory(
     if by == "module" and isinstance(step, Share):
         raise InputError("by='module': modules are drawn of a step on one device; got one on several")
     course = step.course if isinstance(step, Share) else memory_course(step, by_module=by == "module")
-    with sheet(ax, width, venue, high=0.85 if by == "kind" else 1.1) as page:
+    with sheet(ax, width, venue, high=1.1) as page:
         areas = _areas(page.ax, course, step.total_s)
         _memory_frame(page.ax, step, page.style)
         use = step.memory
