@@ -44,6 +44,10 @@ Shape = Literal["tiles", "queries", "threads", "resident"]
 
 #: Which tiles there are; the rules are in `tiling.where_tiled`.
 Tiles = Literal["every", "no thin ones", "by name", "wide", "square", "plain"]
+#: How the matrices of a product lie, as BLAS names it: N by rows, T by columns. TN is x·Wᵀ of a linear layer: the
+#: numbers of a sum lie side by side in both. NT, as a weight's gradient has it, stands for both that have the left
+#: matrix by columns.
+Layout = Literal["NN", "TN", "NT"]
 SQUARE = 128  # side of that of a fused Winograd: 4·4 products of 32 blocks by 32 channels
 
 # Libraries
@@ -95,6 +99,7 @@ class Algorithm:
     computes_again: bool = False  # whether it takes that sum in a kernel of its own, which computes the scores again
     warp_level: bool = False  # whether it multiplies by instructions of single warps
     packs: Literal["", "both", "weight"] = ""  # which matrices a CPU's library brings into another order first
+    layout: Layout = "NN"  # of a product's matrices
     window_cycles: str = ""  # constant: cycles of a thread for its window, of `threads`
     window_divisions: int = 0  # of integers beside
     tap_cycles: str = ""  # constant: cycles for each tap of that window
@@ -115,6 +120,12 @@ class Algorithm:
 
 #: A matrix product, by whichever library.
 PRODUCT = Algorithm(packs="both", tiles=ByUnit("plain", "every"))
+#: The same by how its matrices lie.
+BY_LAYOUT: dict[Layout, Algorithm] = {
+    "NN": PRODUCT,
+    "TN": replace(PRODUCT, layout="TN"),
+    "NT": replace(PRODUCT, layout="NT"),
+}
 #: One that a library of convolutions and recurrent layers does by itself, with any tile.
 OWN_PRODUCT = replace(PRODUCT, tiles=ByUnit.both("every"))
 #: Fused attention.

@@ -13,7 +13,7 @@ from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import OF_PRODUCTS, DType, Family, Math, Op, Phase, PricedOp, TensorSpec
 from rooflinekit.ir.points import Number, integer
 from rooflinekit.ir.sizes import missing_size
-from rooflinekit.model.algorithms import SCALED_PRODUCTS
+from rooflinekit.model.algorithms import BY_LAYOUT, SCALED_PRODUCTS, Layout
 from rooflinekit.model.attention_backends import WRITTEN_OUT, attention_kernels, backend_of
 from rooflinekit.model.attention_math import written_out
 from rooflinekit.model.coalescing import (
@@ -168,6 +168,7 @@ def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release
         phase=op.phase,
         math=math_of(op, family, tf32),
         cost=cost,
+        algorithm=BY_LAYOUT[_layout(op, family)],
         rows=rows,
         reread_bytes=reread_bytes(op, cost),
         repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
@@ -177,6 +178,14 @@ def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release
         accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
         raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
     )
+
+
+def _layout(op: Op, family: Family) -> Layout:
+    """How a product's matrices lie; what is no matrix, as by rows."""
+    if family is not Family.MATMUL or len(op.inputs) < 2:
+        return "NN"
+    left, right = (tensor.stride is not None and tensor.stride[-2:-1] == (1,) for tensor in op.inputs[-2:])
+    return "NT" if left else "TN" if right else "NN"
 
 
 def _on_a_gpu(kernel: Kernel, op: Op) -> Iterator[Kernel]:

@@ -41,6 +41,14 @@ NUMBERS: Mapping[str, Constant] = {
         0.75, 0.1, "1", "instructions in the loop of a product on the CUDA cores that multiply and add",
         _KERNELBENCH + ": H100 PCIe, 0.70 to 0.80",
     ),
+    "fma slots of large tiles": Constant(
+        0.8, 0.05, "1", "the same of Hopper's tiles of 256×128", _KERNELBENCH + ": H100 PCIe, 0.76 to 0.85"
+    ),
+    "TN product": Constant(
+        0.63, 0.06, "1", "rate of a linear layer's product on the CUDA cores, of that of others, where the compute "
+        "capability is 8.6 to 8.9",
+        _KERNELBENCH + ": L40S, RTX A6000",
+    ),
     "call kernels": Constant(
         3, 0.3, "1", "kernels of hardly any work in a serving library's call of attention, beside that and the cache's",
         "calls in CUDA graphs take 8.8, 7.2, 5.9 and 4.0 µs longer on A100, H100, B200 and L40S (aiconfigurator): 4.0, "

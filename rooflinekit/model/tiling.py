@@ -70,7 +70,11 @@ _FP32_BYTES = 4  # of a number on the CUDA cores
 #: compute capability (those between as the one below). An A100 takes as long for 8 columns of a batch as for 128, and
 #: twice as long for 129. Few blocks of a batch have no smaller tile, and no split (NeuSight's products on seven GPUs).
 _LEAST = {6: ((128, 128), (64, 128)), 7: ((0, 0), (64, 64)), 8: ((0, 0), (128, 128))}
-_HOPPER = 9  # CUDA's compute capability
+#: Hopper's for a product alone whose left matrix lies by rows, and of which such tiles fill all SMs: on the 114 of an
+#: H100 PCIe 256 of them take as long as 342 would (KernelBench).
+_LARGE = 256.0, 128.0
+_OWN_KERNELS = (8, 6)  # CUDA's compute capability
+_HOPPER = 9
 _CLUSTERED = (_HOPPER, 10)  # of GPUs whose blocks run in clusters
 
 
@@ -112,7 +116,7 @@ def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tup
     )
     share = p.told(lambda one: one.share(value, tensor_core))
     half = p.told(lambda one: value[one.half_rate] if one.half_rate else 1.0)
-    share = share * np.where(pace > 1, half, 1.0)
+    share = share * np.where(pace > 1, half, 1.0) * np.where(pace < 1, 1.0, _of_own_kernels(p, tensor_core, machine))
     loss = 1 + lost * (1 / a + 1 / b)
     per_sm = rates.issued * share / machine.sm_count
     latency = p.told(lambda one: value[one.latency])
@@ -122,6 +126,30 @@ def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tup
     # halved units come near their peak, as operands are there in time; gradients lose by more than operands
     reached = rates.peak * np.where(p.told(lambda one: one.gradient), np.minimum(share, 1.0), 1.0)
     return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
+
+
+def _of_own_kernels(p: Products, tensor_core: bool, machine: Machine) -> Floats:
+    """The rate of products alone on CUDA cores by kernels that cuBLAS has for a GPU's generation, of that of others.
+
+    Those for compute capability 8.6 to 8.9 take longer where both matrices are turned on their way into shared memory.
+    Why is not known; A100's and H100's do not.
+    """
+    capability = machine.device.cuda_capability
+    if tensor_core or capability is None or capability < _OWN_KERNELS:
+        return np.ones(1)
+    if capability < (_HOPPER, 0):
+        return np.where(p.told(lambda one: one.layout == "TN") & (p.batch == 1), NUMBERS["TN product"].value, 1.0)
+    slots = NUMBERS["fma slots of large tiles"].value / NUMBERS["fma slots"].value
+    return np.where(_in_large_tiles(p, machine), slots, 1.0)
+
+
+def _in_large_tiles(p: Products, machine: Machine) -> NDArray[np.bool_]:
+    """Whether cuBLAS multiplies on the CUDA cores of Hopper by its large tiles alone, of which no two share a k."""
+    a, b = _LARGE
+    filling = (p.m >= a) & (p.n >= b) & (p.m * p.n >= a * b * machine.sm_count) & (p.batch == 1)
+    plain = p.told(lambda one: one.tiles.cuda_cores == "plain" and one.layout != "NT")
+    found: NDArray[np.bool_] = filling & plain & (machine.device.cuda_generation == _HOPPER)
+    return found
 
 
 def _step_s(p: Products, issued_s: Floats, latency_s: Floats, tensor_core: bool, machine: Machine) -> Floats:
@@ -169,6 +197,8 @@ def least_tiles(p: Products, tensor_core: bool, machine: Machine) -> tuple[Float
     known = max((one for one in _LEAST if one <= generation), default=min(_LEAST))
     sides = np.array(_LEAST[known], dtype=float).T
     rows, columns = np.where(plain, sides[:, (p.batch > 1).astype(int)], 0.0)
+    large = _in_large_tiles(p, machine)
+    rows, columns = np.where(large, _LARGE[0], rows), np.where(large, _LARGE[1], columns)
     return rows, columns
 
 
@@ -398,7 +428,7 @@ class _Tiled:
 
     def _parts(self) -> Any:
         """How many blocks may share a k, at most."""
-        whole = (self.least[0] > 0) & (self.p.batch > 1)
+        whole = (self.least[0] > 0) & ((self.p.batch > 1) | (self.least[0] == _LARGE[0]))
         return np.where(whole, 1, self.p.told(lambda one: one.parts.of(self.tensor_core)))
 
     def _extra_bytes(self, s: Any, product: _Ints) -> Floats:

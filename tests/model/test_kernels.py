@@ -199,3 +199,12 @@ def test_the_name_of_a_plug_ins_op_decides_nothing(timed_as: Family) -> None:
 
     plain = issued("gate")
     assert [name for name in (*_NAMES, "small_gate", f"my_{'_'.join(_NAMES)}_gate") if issued(name) != plain] == []
+
+
+def test_a_product_says_how_its_matrices_lie() -> None:
+    """A linear layer is x·Wᵀ; its gradients are g·W and, of the weight, gᵀ·x, unless g is one number for all (a sum)."""
+    layer = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2))
+    products = [k for k in kernels(layer, rk.Input(16, 8), mode="training") if k.family is Family.MATMUL]
+    assert [(k.phase.value, k.algorithm.layout) for k in products] == [
+        ("forward", "TN"), ("forward", "TN"), ("backward", "NN"), ("backward", "NN"), ("backward", "NT"),
+    ]  # fmt: skip

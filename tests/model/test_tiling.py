@@ -13,7 +13,7 @@ from round_numbers import constants
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.op import Math
-from rooflinekit.model.algorithms import PRODUCT, SCALED, Algorithm, ByUnit
+from rooflinekit.model.algorithms import BY_LAYOUT, PRODUCT, SCALED, Algorithm, ByUnit, Layout
 from rooflinekit.model.cudnn import DATA, WEIGHT
 from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Machine
@@ -123,3 +123,31 @@ def test_a_batch_on_cuda_cores_takes_as_long_as_its_least_tiles(gpu: str, rows: 
     assert batch_s(rows, columns + 1) == pytest.approx(2 * one)
     assert batch_s(rows + 1, columns + 1) == pytest.approx(4 * one)
     assert batch_s(rows // 2, columns // 2, replace(PRODUCT, tiles=ByUnit.both("every"))) < 0.6 * one
+
+
+def linear_s(gpu: str, rows: int, layout: Layout = "TN", n: int = 8192) -> float:
+    """A product of 8,192 columns and sums of 8,192, in fp32, where tiles lose nothing and power is no limit."""
+    machine = Machine.of(load_device(gpu), constants(matrix_tile_loss=0.0, simt_energy=1e-14))
+    products = Products.of([0], m=rows, n=n, k=8192, algorithm=BY_LAYOUT[layout])
+    return float(time_work(KernelBatch.of(1, products=products), machine).total_s[0]) - machine.start_s
+
+
+def test_a_product_on_hopper_takes_waves_of_its_large_tiles() -> None:
+    """Of 256×128, on 114 SMs: 256 tiles take 3 waves, as 320 do; 384 take a fourth. A weight's gradient has others."""
+    gpu = "nvidia-h100-pcie-80gb"
+    three = linear_s(gpu, 1024)
+    assert linear_s(gpu, 1280) == pytest.approx(three)
+    assert linear_s(gpu, 1280, "NN") == pytest.approx(three)
+    assert linear_s(gpu, 1536) == pytest.approx(three * 4 / 3)
+    assert linear_s(gpu, 1024, "NT") < linear_s(gpu, 1280, "NT")
+
+
+@pytest.mark.parametrize(("gpu", "slower"), [
+    ("nvidia-l40s", True), ("nvidia-rtx-a6000", True), ("nvidia-a100-sxm4-80gb", False), ("nvidia-t4", False),
+])  # fmt: skip
+def test_a_linear_layer_in_fp32_is_slower_than_a_plain_product_where_cublas_has_other_kernels(
+    gpu: str, slower: bool
+) -> None:
+    """8.6 and 8.9 alone: a layer takes 1/0.63 of the time there, and the same elsewhere."""
+    ratio = linear_s(gpu, 2048) / linear_s(gpu, 2048, "NN")
+    assert ratio == pytest.approx(1 / 0.63 if slower else 1.0, rel=0.01)
