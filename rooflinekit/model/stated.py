@@ -44,6 +44,11 @@ NUMBERS: Mapping[str, Constant] = {
     "fma slots of large tiles": Constant(
         0.8, 0.05, "1", "the same of Hopper's tiles of 256×128", _KERNELBENCH + ": H100 PCIe, 0.76 to 0.85"
     ),
+    "plain energy": Constant(
+        0.87, 0.05, "1", "energy of a FLOP of a plain product alone on the CUDA cores, of a linear layer's, where the "
+        "compute capability is 8.6 to 8.9",
+        _KERNELBENCH + ": RTX A6000 0.88, L40S 0.97",
+    ),
     "TN product": Constant(
         0.63, 0.06, "1", "rate of a linear layer's product on the CUDA cores, of that of others, where the compute "
         "capability is 8.6 to 8.9",

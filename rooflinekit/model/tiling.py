@@ -116,7 +116,7 @@ def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tup
     )
     share = p.told(lambda one: one.share(value, tensor_core))
     half = p.told(lambda one: value[one.half_rate] if one.half_rate else 1.0)
-    share = share * np.where(pace > 1, half, 1.0) * np.where(pace < 1, 1.0, _of_own_kernels(p, tensor_core, machine))
+    share = share * np.where(pace > 1, half, 1.0) * np.where(pace < 1, 1.0, _rate_by_layout(p, tensor_core, machine))
     loss = 1 + lost * (1 / a + 1 / b)
     per_sm = rates.issued * share / machine.sm_count
     latency = p.told(lambda one: value[one.latency])
@@ -128,19 +128,34 @@ def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tup
     return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
 
 
-def _of_own_kernels(p: Products, tensor_core: bool, machine: Machine) -> Floats:
-    """The rate of products alone on CUDA cores by kernels that cuBLAS has for a GPU's generation, of that of others.
+def _turns_both(p: Products, machine: Machine) -> NDArray[np.bool_] | None:
+    """Which products alone on CUDA cores turn both matrices on their way into shared memory, as linear layers do.
 
-    Those for compute capability 8.6 to 8.9 take longer where both matrices are turned on their way into shared memory.
-    Why is not known; A100's and H100's do not.
+    None on a GPU where that makes no difference. It does from compute capability 8.6 to 8.9, for which cuBLAS has
+    kernels of their own: they take longer, and more energy. Why is not known; those of A100 and H100 do not.
     """
     capability = machine.device.cuda_capability
-    if tensor_core or capability is None or capability < _OWN_KERNELS:
+    if capability is None or not _OWN_KERNELS <= capability < (_HOPPER, 0):
+        return None
+    found: NDArray[np.bool_] = p.told(lambda one: one.layout == "TN") & (p.batch == 1)
+    return found
+
+
+def _rate_by_layout(p: Products, tensor_core: bool, machine: Machine) -> Floats:
+    """The rate of products on CUDA cores by how their matrices lie, of what the others issue."""
+    if tensor_core:
         return np.ones(1)
-    if capability < (_HOPPER, 0):
-        return np.where(p.told(lambda one: one.layout == "TN") & (p.batch == 1), NUMBERS["TN product"].value, 1.0)
+    if (turned := _turns_both(p, machine)) is not None:
+        return np.where(turned, NUMBERS["TN product"].value, 1.0)
     slots = NUMBERS["fma slots of large tiles"].value / NUMBERS["fma slots"].value
     return np.where(_in_large_tiles(p, machine), slots, 1.0)
+
+
+def _energy_by_layout(p: Products, tensor_core: bool, machine: Machine) -> Floats:
+    """Energy of a FLOP, of that in the time model: less where others turn both matrices, and this product does not."""
+    if tensor_core or (turned := _turns_both(p, machine)) is None:
+        return np.ones(1)
+    return np.where(turned | (p.batch > 1), 1.0, NUMBERS["plain energy"].value)
 
 
 def _in_large_tiles(p: Products, machine: Machine) -> NDArray[np.bool_]:
@@ -340,7 +355,8 @@ class _Tiled:
         share = p.told(lambda one: min(one.share(value, tensor_core), 1.0) if one.holds_clock else 1.0)
         self.least = rows, columns = least_tiles(p, tensor_core, machine)
         # what the least tile computes beyond the edge takes power, too
-        self.limit_s = p.flop / (rates.limit * share * _share_asked(p.m, rows) * _share_asked(p.n, columns))
+        asked = _share_asked(p.m, rows) * _share_asked(p.n, columns)
+        self.limit_s = p.flop * _energy_by_layout(p, tensor_core, machine) / (rates.limit * share * asked)
         self.packed_bytes = packed_bytes(p, machine)
         self.vector_s, self.fetch_s = bounds_on_cuda_cores(p, rates, tensor_core, machine)
         self.bandwidth = machine.bandwidth * machine.product_bandwidth_share
