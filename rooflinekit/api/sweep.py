@@ -295,14 +295,14 @@ class Places:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """All that may take part."""
+        """Every device on which the workload may run."""
         if self.clusters is None:
             return tuple(machine.device for machine in self.machines)
         found = map(cluster_of, self.clusters)
         return tuple({device.name: device for cluster in found for device in members_of(cluster)}.values())
 
     def mode(self, given: Mode | None) -> Mode:
-        """In which mode a model is traced."""
+        """The mode in which a model is traced: the given one, else training on clusters and inference elsewhere."""
         return given or ("inference" if self.clusters is None else "training")
 
     def plan(

@@ -75,13 +75,13 @@ class Record:
         self.before = frozenset(_module_files())  # modules that no model has asked for
 
     def note(self, kind: str, name: str) -> None:
-        """Something that is read, as it is now; the first time counts."""
+        """Records the state of something that the trace reads; only its first reading counts."""
         if (kind, name) not in self.states:
             with _told(None):
                 self.states[kind, name] = state_of(kind, name)
 
     def refuse(self, reason: str) -> None:
-        """Something that cannot be followed."""
+        """Records why the trace cannot be kept: it depends on something that cannot be followed."""
         self.reasons[reason] = None
 
     def entries(self) -> list[Entry]:
@@ -303,7 +303,7 @@ def _compiled_before(record: Record, loader: SourceFileLoader, path: str) -> Non
 
 
 def _module_files() -> list[str]:
-    """Of all modules that are loaded, but for compiled ones and those of folders that need not be looked at."""
+    """Files of all loaded modules, but for compiled ones and those of folders that need not be looked at."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     paths = {os.path.abspath(file) for file in files if isinstance(file, str)}
     return sorted(path for path in paths if _whose(path) not in _FOREIGN and not path.endswith((".so", ".pyd")))

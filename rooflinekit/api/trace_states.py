@@ -61,7 +61,7 @@ def _distributions(path: str) -> str:
 
 
 def _place(path: str) -> str:
-    """As what a path is there, with which rights and of which size, and where a link leads."""
+    """What a path is: its rights and size, and where a link leads."""
     to = os.readlink(path) if os.path.islink(path) else ""
     found = os.stat(path)
     return f"{found.st_mode:o} {found.st_size if stat.S_ISREG(found.st_mode) else ''} {to}"

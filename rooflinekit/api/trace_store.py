@@ -108,7 +108,7 @@ class TraceStore:
         return found
 
     def kept(self) -> Iterator[Kept]:
-        """What is in the folder, the latest used first."""
+        """The traces in the folder, the latest used first."""
         found = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(*_UNREADABLE):
@@ -218,7 +218,7 @@ def _start_files() -> list[str]:
 
 @functools.cache
 def _records() -> list[str]:
-    """Of known libraries, fingerprints of what their packages list as installed."""
+    """Fingerprints of what the packages of known libraries list as installed."""
     found = {name: _record(name) for name in dict.fromkeys(KNOWN.values())}
     return [f"{name} {record}" for name, record in found.items() if record is not None]
 

@@ -48,7 +48,7 @@ class Answer:
     lines: Sequence[object] = ()
 
     def print(self, *, as_json: bool) -> None:
-        """Prints it."""
+        """Prints the answer: as JSON, or as words and tables."""
         if as_json:
             whole = {"schema": f"rooflinekit/{self.name}/{DOCUMENTS[self.name]}", **self.fields()}
             print(json.dumps(whole, indent=2, ensure_ascii=False))

@@ -73,7 +73,7 @@ def refitted(found: Refit, folder: Path, *, difference: str | None, removed: Ite
 
 
 def summarized(found: Summary) -> dict[str, Any]:
-    """What a file of measurements holds."""
+    """The summary of a file of measurements, for JSON."""
     return {
         "file": str(found.file), "device": found.device, "origin": found.origin,
         "environment": dict(found.environment), "cases": found.cases,
@@ -103,7 +103,7 @@ def _calibration(one: Calibration) -> dict[str, Any]:
 
 
 def _constants(constants: Mapping[str, Constant]) -> dict[str, dict[str, Any]]:
-    """By name; `error` is a standard error as a share of the value."""
+    """Constants by name; `error` is a standard error as a share of the value."""
     return {
         name: {"value": c.value, "error": c.stderr, "unit": c.unit, "source": c.source} for name, c in constants.items()
     }

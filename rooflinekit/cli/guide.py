@@ -111,7 +111,7 @@ class Command(_WithExample, TyperCommand):
                     formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does it; an option that is not known gets one sentence on what is written for it."""
+        """Parses as typer does; an unknown option gets one sentence on what is written for it."""
         given = [*args]  # the parser takes the words out
         try:
             return super().parse_args(ctx, args)

@@ -284,12 +284,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(slots=True)
 class Stop:
-    """What is said when the process is stopped: what is not lost."""
+    """The sentence for a process that is stopped, which says that nothing is lost."""
 
     says: str = ""
 
     def say(self) -> None:
-        """Says it, once."""
+        """Prints the sentence to standard error."""
         if self.says:
             print(f"\n{self.says}", file=sys.stderr, flush=True)
         self.says = ""

@@ -79,7 +79,7 @@ class Measured(Options):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What --measured-at says."""
+        """The settings that --measured-at gives, by name."""
         return changes_of("--measured-at", self.measured_at or ())
 
     def step(self, *, allow_draft: bool, mark: str | None = None, rank: int | None = None) -> MeasuredStep | None:
@@ -114,7 +114,7 @@ Carbon = Annotated[float | None, "--carbon KG", "kg of CO2 for each kWh, to prin
 
 
 class Named(Options):
-    """What an hour of a GPU costs, by its name."""
+    """--price: what an hour of a GPU costs, by the GPU's name."""
 
     price: Annotated[
         list[str] | None, "--price GPU=DOLLARS", "dollars for one hour of a GPU, such as h100=2.99; repeatable"
@@ -122,7 +122,7 @@ class Named(Options):
 
 
 class Hourly(Options):
-    """What an hour of a GPU costs."""
+    """--price-per-hour: what an hour of any GPU costs."""
 
     price_per_hour: Annotated[
         str | None, "--price-per-hour MONEY", "the price of one hour of every GPU, with its currency: '0.80 USD'"
@@ -156,7 +156,7 @@ class Hourly(Options):
 
 
 class Prices(Hourly, Named):
-    """The same, also by the names of GPUs."""
+    """The options of prices: for any GPU, and by name."""
 
 
 class Purchase(Prices):
@@ -172,7 +172,7 @@ class Purchase(Prices):
 
 
 class Limits(Options):
-    """What leaves GPUs out."""
+    """Options that leave GPUs out."""
 
     max_watts: Annotated[str | None, "--max-watts WATTS", "leave out GPUs that draw more power on average"] = None
     max_cost: Annotated[
@@ -181,11 +181,11 @@ class Limits(Options):
 
     @property
     def watts(self) -> float | None:
-        """Of --max-watts."""
+        """The number that --max-watts gives, in watts."""
         return None if self.max_watts is None else quantity_of("--max-watts", self.max_watts, "W")
 
     def bounds(self, prices: Prices) -> Bounds:
-        """With the prices, where any is given."""
+        """The limits as a record, with prices where any are given."""
         from rooflinekit.study.compare.cost import Bounds
 
         return Bounds(price=prices.pricing() if prices.asked else None, max_cost=self.max_cost, max_watts=self.watts)

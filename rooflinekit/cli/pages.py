@@ -137,7 +137,7 @@ _Asked = list[tuple[str, str, int | None]]  # cluster, strategy and number of de
 
 
 def _check_several(workload: Workload, what: str, asked: _Asked, alone: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """The same for steps on several devices: `alone` is for one device, `theirs` needs a cluster."""
+    """Checks options of steps on several devices: `alone` is for one device, `theirs` needs a cluster."""
     if not asked:
         if own := [option for option, value in theirs.items() if value]:
             raise InputError(f"{own[0]} belongs to --cluster")

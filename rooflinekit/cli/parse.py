@@ -23,7 +23,7 @@ def check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
 
 
 def inputs_of(texts: list[str]) -> tuple[tuple[Input, ...], dict[str, Input]]:
-    """What `--input` describes: in order, and by name."""
+    """The inputs that `--input` describes, in order and by name."""
     from rooflinekit.ir.inputs import Input
 
     args: list[Input] = []

@@ -50,7 +50,7 @@ class Places(Options):
     dp: Annotated[str, "groups of --tp GPUs that serve their own sequences, and share the experts"] = "1"
 
     def listed(self, decoder: rk.Decoder, engines: Sequence[rk.Engine]) -> list[Place]:
-        """Every combination."""
+        """Every combination of the numbers of GPUs that are asked for."""
         asked = list(product(*(numbers(f"--{name}", getattr(self, name)) for name in ("tp", "ep", "dp"))))
         # of several, those that divide the experts evenly; what is asked for alone is refused with its reason
         parts = [(tp, ep, dp) for tp, ep, dp in asked if tp * dp % ep == 0] or asked
@@ -171,7 +171,7 @@ class Apart(Options):
     )
 
     def disaggregation(self) -> rk.Disaggregation | None:
-        """The record, where some are asked for."""
+        """The record of engines for prompts; None where none are asked for."""
         if not self.prefill_engines:
             return None
         try:

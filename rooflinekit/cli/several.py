@@ -61,7 +61,7 @@ class Meshed(Options):
 
 
 class Saving(Options):
-    """What saves memory, in words."""
+    """Options that save memory."""
 
     accumulate: Annotated[
         int, "gradient accumulation: how many parts of the batch run one after another", ONE_OR_MORE
@@ -83,7 +83,7 @@ class Saving(Options):
     offload: Annotated[bool, "run the optimizer on the CPU"] = False
 
     def savers(self) -> rk.Savers:
-        """The record."""
+        """The record that these options make."""
         words = {"checkpoint": self.checkpoint, "offload_activations": self.offload_activations}
         blocks = {name: given == ["all"] or tuple(given or ()) or False for name, given in words.items()}
         return rk.Savers(**{**vars(self), **blocks, "save": tuple(self.save or ())})
@@ -200,7 +200,7 @@ class Laid(Options):
     sharding: Annotated[str, "how copies share their state: ddp, zero-1, zero-2, zero-3 (or fsdp) or hybrid"] = "zero-1"
 
     def layout(self) -> rk.Layout:
-        """The record."""
+        """The record that these options make."""
         return rk.Layout(
             tensor=self.tp, sequence=self.tp > 1, context=self.cp, pipeline=self.pp, chunks=self.vp, expert=self.ep,
             imbalance=self.imbalance, micro_batch=self.micro_batch, sharding=self.sharding,

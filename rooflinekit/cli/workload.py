@@ -147,7 +147,7 @@ class Workload:
         return [rk.Execution(**{**self.execution, "backend": word.strip()}) for word in words]
 
     def heading(self, graph: rk.Graph) -> str:
-        """What is asked of the graph: the first line of an answer."""
+        """The first line of an answer: the workload, its sizes and executions."""
         from rooflinekit.step.report import heading
 
         return heading(graph, self.sizes, self.ways)
@@ -157,11 +157,11 @@ class Workload:
         return devices_of(self.gpus if names is None else names, (), allow_draft=self.allow_draft)
 
     def on(self, *gpus: str) -> Workload:
-        """The same on these GPUs."""
+        """The same workload on these GPUs."""
         return replace(self, gpus=gpus)
 
     def running(self, backend: str) -> Workload:
-        """The same in this way."""
+        """The same workload, executed by this backend."""
         return replace(self, execution={**self.execution, "backend": backend})
 
     def predict(self, *targets: str, sizes_open: bool = False) -> list[list[rk.Prediction]]:

@@ -122,7 +122,7 @@ def an_element(vector: int, special: int = 0, *, each: str = "output element") -
 
 
 def work(n: Size, vector: int = 0, special: int = 0) -> Cost:
-    """So many vector FLOP and special functions for each of n elements."""
+    """This many vector FLOP and special functions for each of n elements."""
     return Cost(vector_flop=product((vector, n)), special_flop=product((special, n)))
 
 
@@ -143,12 +143,12 @@ def traffic(op: Op) -> Cost:
 
 
 def per_input(op: Op, vector: int = 0, special: int = 0) -> Cost:
-    """So much work for each element of the first input, and the op's traffic."""
+    """This work for each element of the first input, and the op's traffic."""
     return work(op.inputs[0].numel, vector, special) + traffic(op)
 
 
 def per_output(op: Op, vector: int = 0, special: int = 0) -> Cost:
-    """So much work for each element of the first output, and the op's traffic."""
+    """This work for each element of the first output, and the op's traffic."""
     return work(op.outputs[0].numel, vector, special) + traffic(op)
 
 

@@ -61,23 +61,23 @@ class Accounts:
     moment: str = "backward begins"
 
     def parts(self) -> dict[str, float]:
-        """What is allocated, by account."""
+        """The bytes that are allocated, by account."""
         names = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
         return {name: getattr(self, name) for name in names}
 
     @property
     def allocated(self) -> float:
-        """At the peak."""
+        """Bytes that are allocated at the peak."""
         return sum(self.parts().values())
 
     @property
     def reserved(self) -> float:
-        """What PyTorch's allocator has taken from the driver."""
+        """Bytes that PyTorch's allocator has taken from the driver."""
         return self.allocated * _RESERVED
 
     @property
     def context(self) -> int:
-        """Of CUDA and its libraries."""
+        """Bytes of CUDA's context and its libraries."""
         return sum(self.beside.values())
 
     def verdict(self, level: float = 0.9) -> Verdict:
@@ -89,7 +89,7 @@ class Accounts:
 
     @property
     def probability(self) -> float:
-        """That it fits."""
+        """The probability that the step fits the memory."""
         return self.verdict().probability
 
     @property
@@ -98,7 +98,7 @@ class Accounts:
         return self.probability >= 0.5
 
     def to_dict(self) -> dict[str, float | bool]:
-        """Every account, and the sums."""
+        """Every account and their sums, ready for JSON."""
         sums = ("allocated", "reserved", "context", "host", "probability", "fits")
         return self.parts() | {name: getattr(self, name) for name in sums}
 
@@ -187,12 +187,12 @@ class TrainingStep(Draws):
 
     @property
     def device(self) -> Device:
-        """Of each GPU."""
+        """The specification of each GPU."""
         return self.machine.device
 
     @property
     def graph_name(self) -> str:
-        """What the workload is called."""
+        """The decoder's name."""
         return self.decoder.name
 
     @property
@@ -214,11 +214,11 @@ class TrainingStep(Draws):
 
     @property
     def memory(self) -> Accounts:
-        """Of the GPU that needs most."""
+        """The accounts of the GPU that needs most memory."""
         return self.stages[self.fullest]
 
     def memory_verdict(self, level: float = 0.9) -> Verdict:
-        """That of this GPU, see `Accounts.verdict`. Raises ValueError for a level outside (0, 1)."""
+        """The verdict of this GPU, see `Accounts.verdict`. Raises ValueError for a level outside (0, 1)."""
         return self.memory.verdict(level)
 
     @property
@@ -229,7 +229,7 @@ class TrainingStep(Draws):
 
     @property
     def fullest_gpus(self) -> range:
-        """Their numbers."""
+        """The numbers of the GPUs that need most memory."""
         return self._gpus_of(self.fullest)
 
     def _gpus_of(self, stage: int) -> range:
@@ -244,7 +244,7 @@ class TrainingStep(Draws):
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all GPUs together."""
+        """Tokens a second of all GPUs together."""
         return self.batch * self.seq / self.total_s
 
     @property

@@ -120,7 +120,7 @@ class _Cutter:
 
 
 def _along(cost: Cost, sizes: Sequence[str], parts: int, read_bytes: Size, write_bytes: Size) -> Cost:
-    """That of a part, with each product cut along one of its sizes."""
+    """The cost of one part, with each product cut along one of its sizes."""
 
     def part(size: Size) -> int:
         return ceil_div(int(size), parts)
@@ -220,7 +220,7 @@ def _merged(op: Op, j: int, given: tuple[TensorSpec, ...], made: tuple[TensorSpe
 
 
 def keys_of(op: Op) -> tuple[TensorSpec, ...]:
-    """Key and value."""
+    """The key and the value of an attention's op."""
     return op.inputs[_first_key(op) : _first_key(op) + 2]
 
 

@@ -32,7 +32,7 @@ _BOTH = (Phase.FORWARD, Phase.BACKWARD)
 
 @dataclass(slots=True, kw_only=True)
 class Planner:
-    """One step, worked out in parts."""
+    """The time and memory of one training step, worked out part by part."""
 
     decoder: Decoder
     layout: Layout
@@ -78,7 +78,7 @@ class Planner:
         return [copy, *items, HostWait(key=name)]
 
     def timed(self, name: str, phase: Phase, *, away: bool = False) -> Scheduled:
-        """The same on the queues of a GPU."""
+        """One part of the step on the queues of a GPU by itself, with what it waits for."""
         key = name, phase, away
         if key not in self.known:
             self.known[key] = Scheduled.of(run_devices([(self.items(name, phase, away=away), self._pace(None))]))
@@ -106,7 +106,7 @@ class Planner:
         return sum(sent_beside([bucket] * count, self._pace(self.recipe.progress), ahead=count).waits.values())
 
     def _pace(self, progress: float | None) -> Pace:
-        """Of a GPU whose CPU is part of what its layers take."""
+        """The pace of a GPU; its CPU's time is already part of the layers'."""
         device = self.place.machines[0].device
         return Pace(device=device, latency_s=0.0, sync_s=0.0, steady=True, progress=progress)
 
@@ -128,7 +128,7 @@ class Planner:
         return [whole + (k < rest) - (k == 0) - (k == parts - 1) for k in range(parts)]
 
     def stages(self) -> list[Stage]:
-        """What each stage takes for a micro-batch."""
+        """The times of each stage for a micro-batch."""
         counts = self.layers_of()
 
         def seconds(k: int, phase: Phase) -> float:
@@ -159,7 +159,7 @@ class Planner:
         return least_s(self.stages(), self.count, self.layout.chunks)
 
     def step(self) -> TrainingStep:
-        """All of it."""
+        """The whole step."""
         place, machine = self.place, self.place.machines[0]
         run = self._gathered() if self.layout.gathers else self._in_stages()
         # of a pipeline the GPU that computes most is taken to have one of the ends
@@ -191,7 +191,7 @@ class Planner:
         return replace(run, busy_s=busy_s, waits={**waits, **run.waits, "copies": copies_s})
 
     def _gathered(self) -> Scheduled:
-        """The same of layers that gather their weights, one after another."""
+        """The times of layers that gather their weights, one after another."""
         lay, w, groups, hybrid = self.layout, self.pieces.weights, self.groups, self.layout.sharding == "hybrid"
         inside, away, node = "node" if hybrid else "data", self.offload.layers, len(groups.members["node"])
 
@@ -253,7 +253,7 @@ class Planner:
         return tuple(self._course(k, under_way[k] if k < len(under_way) else 1) for k in range(lay.pipeline))
 
     def _course(self, k: int, under_way: int) -> tuple[Accounts, ...]:
-        """Of stage k. under_way: micro-batches that it keeps, by its chunks."""
+        """The memory of stage k over the step. under_way: micro-batches that it keeps, by its chunks."""
         saved, micro_batches = self.pieces.saved_bytes, max(under_way, self.layout.chunks) / self.layout.chunks
         stands, passing = self._at_update(k, self.offload.host_bytes(micro_batches))
         kept = saved["layer"] * self.offload.kept(self._held(k)[-1], micro_batches)

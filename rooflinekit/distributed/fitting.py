@@ -43,7 +43,7 @@ _PARTS = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One combination, predicted."""
+    """One combination of strategy and savers, predicted."""
 
     prediction: ParallelPrediction
     autocast: DType | None
@@ -52,7 +52,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """The combination in words."""
         p = self.prediction
         strategy = f"{type(p.strategy).__name__}{f' {p.strategy.stage}' if isinstance(p.strategy, FSDP) else ''}"
         words = [strategy] if p.gpus > 1 else []
@@ -62,7 +62,7 @@ class Trial:
 
     @property
     def peak_bytes(self) -> int:
-        """Of the device that needs most."""
+        """The peak of the device that needs most memory."""
         return self.prediction.peak_bytes
 
     @property
@@ -105,12 +105,12 @@ class Fitting(FirstLine):
 
     @property
     def policy(self) -> str:
-        """The best one as Python to paste, see `Trial.policy`. Raises InputError also where nothing fits."""
+        """Python to paste: selective checkpoints, units of FSDP, offload, the loop over parts of the batch."""
         return self._chosen.policy
 
     @property
     def prediction(self) -> ParallelPrediction:
-        """That of the best. Raises InputError where nothing fits."""
+        """The prediction of the best combination. Raises InputError where nothing fits."""
         return self._chosen.prediction
 
     @property
@@ -470,7 +470,7 @@ def _head(p: ParallelPrediction, autocast: DType | None) -> str:
 
 
 def _once(graph: Graph) -> Graph:
-    """Without the further parts of the batch."""
+    """The graph without the further parts of an accumulated batch."""
     return replace(graph, priced=tuple(p for p in graph.priced if PART not in p.op.name))
 
 

@@ -28,7 +28,7 @@ from rooflinekit.step.variants import BATCH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where a step runs."""
+    """The cluster, devices, host and execution that a step runs with."""
 
     cluster: Cluster
     machines: tuple[Machine, ...]  # of one node, in the order of their numbers
@@ -48,7 +48,7 @@ class Setting:
         return self.machines[number % self.cluster.per_node]
 
     def with_memory(self, capacity: float) -> Setting:
-        """The same devices with no more memory than so many bytes each."""
+        """The same devices, each with no more memory than `capacity` bytes."""
 
         def sized(machine: Machine) -> Machine:
             dram = machine.device.dram
@@ -66,7 +66,7 @@ class Setting:
         return replace(self, numbers=tuple(range(gpus)))
 
     def groups(self, way: Mesh | Layout) -> Groups:
-        """Those of the first device: a tensor group are neighbours, then come contexts, copies, stages.
+        """The groups of the first device: a tensor group are neighbours, then come contexts, copies, stages.
 
         Raises InputError where copies do not come out even.
         """
@@ -158,14 +158,14 @@ class Groups:
         return self._routes[group]
 
     def timing(self, group: str, what: str, size_bytes: float) -> CollectiveTiming:
-        """One collective of a group."""
+        """The time of one collective among the members of a group."""
         key = (group, what, size_bytes)
         if key not in self._known:
             self._known[key] = time_collective(what, size_bytes, self.route(group), self.setting.links)
         return self._known[key]
 
     def nccl_bytes(self, names: Iterable[str]) -> int:
-        """Of NCCL's buffers on a device that sends to the groups of these names."""
+        """Bytes of NCCL's buffers on a device that sends to the groups of these names."""
         return buffers_of(self.route(name) for name in dict.fromkeys(names) if len(self.members[name]) > 1)
 
     @property

@@ -27,7 +27,7 @@ class Layers(Products):
     held: list[str] = field(default_factory=list)  # memory that Python keeps: the output of an eager model
 
     def step(self) -> tuple[TensorSpec, TensorSpec]:
-        """All of forward and backward; the tokens, and the loss."""
+        """Runs the whole forward and backward pass, from the tokens to the loss."""
         d, part, tape = self.part.decoder, self.part, self.tape
         shape = (part.layout.micro_batch, part.length)
         ids = TensorSpec(name="ids", shape=shape, dtype=DType.INT64, role=Role.INPUT)
@@ -375,7 +375,7 @@ class Layers(Products):
         return self.tape.run("aten._to_copy", (wide,), self.tape.like(x), dtype=self.recipe.dtype)
 
     def _softmax(self, *given: TensorSpec) -> TensorSpec:
-        """Of scores; or backward, of a gradient and the result."""
+        """The softmax of scores; backward, its gradient from a gradient and the result."""
         tape, back = self.tape, len(given) > 1
         kind, masked = ("_softmax_backward_data", 0.0) if back else ("_softmax", -10000.0)
         if self._masks_in_kernel(given[0]):

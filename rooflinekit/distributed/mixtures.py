@@ -50,7 +50,7 @@ class Mixture:
     owners: dict[str, int] = field(default_factory=dict)  # the expert of each of the weights, in a list
 
     def enter(self, graph: Graph) -> Iterator[tuple[int, TensorSpec]]:
-        """What members read that others have made, with the place."""
+        """The tensors that members read and others have made, with their places."""
         standing = memories(graph.weights)
         for i in sorted(self.members):
             for spec in graph.priced[i].op.inputs:
@@ -115,7 +115,7 @@ def _factors(op: Op) -> tuple[TensorSpec, TensorSpec]:
 
 
 def every_token(module: str) -> InputError:
-    """What is said of experts that all compute all tokens."""
+    """The error for experts that all compute all tokens."""
     return InputError(
         f"{module or 'the model'}: every expert computes every token, so that nothing is dispatched to experts on "
         "other devices; give each expert its own rows (a buffer with a capacity, or torch._grouped_mm)"
@@ -277,7 +277,7 @@ def _as_one(graph: Graph, members: set[str], phase: Phase) -> tuple[PricedOp, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """What one device of an expert group runs."""
+    """The part of a layer of experts that one device of their group runs."""
 
     graph: Graph
     gradients: frozenset[str]  # memory of those of experts
@@ -420,7 +420,7 @@ class _Spreading:
         return p if early else renamed(p, self.returned)
 
     def _own(self, spec: TensorSpec) -> TensorSpec | None:
-        """Of a parameter, gradient or state what a device has, None for nothing; another tensor as it is."""
+        """A device's part of a parameter, gradient or state, None for nothing; another tensor as it is."""
         mixture = next((one for one in self.mixtures if spec.memory in one.weights), None)
         if mixture is None or not spec.shape:
             return spec
@@ -482,5 +482,5 @@ class _Spreading:
 
 
 def _bytes(specs: Sequence[TensorSpec]) -> int:
-    """Of all of them, each once."""
+    """Bytes of all tensors together, each counted once."""
     return sum(int(spec.bytes) for spec in {spec.name: spec for spec in specs}.values())

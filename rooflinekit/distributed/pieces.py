@@ -50,7 +50,7 @@ def training_graph(
 
 
 def graph_of(part: Part, recipe: Recipe, *, optimizer: bool = True) -> Graph:
-    """The same of one GPU's part, with what its groups send within a layer."""
+    """The graph of one GPU's part, with what its groups send within a layer."""
     tape = GradientTape(dtype=recipe.dtype, summed_in=DType.FLOAT32 if recipe.main_gradients else None)
     writer = Layers(part=part, recipe=recipe, tape=tape)
     ids, loss = writer.step()
@@ -157,7 +157,7 @@ _EAGER, _COMPILED = Execution(), Execution(backend="compiled")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """Of one micro-batch on one GPU: parts by name and phase, and what each keeps."""
+    """The parts of one micro-batch on one GPU, by name and phase, and what each keeps."""
 
     items: Mapping[tuple[str, Phase], Sequence[Work | Op]]  # kernels of "embedding", "layer", "head", backward with
     # what is computed again, and what groups send between them
@@ -223,7 +223,7 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
 
 
 def _again_flop(graph: Graph) -> int:
-    """Of a layer, FLOP of products that are in its backward as they are in its forward."""
+    """FLOP of a layer's products that its backward pass computes again."""
     again = [p for p in graph.priced if AGAIN in p.op.name and _part_of(p.op.module) == "layer"]
     return sum(integer(cost.matrix_flop) for p in again for cost in p.costs) // _LAYERS
 

@@ -55,7 +55,7 @@ def orders(schedule: str, devices: int, pieces: int, chunks: int = 1) -> list[li
 
 
 def _tasks(device: int, devices: int, pieces: int, chunks: int, *, backward: bool) -> list[Task]:
-    """As many pieces as there are devices through each chunk in turn; backward begins with the last chunk."""
+    """Tasks in rounds of as many pieces as there are devices; backward begins with the last chunk."""
     return [
         Task(stage=chunk * devices + device, piece=piece, backward=backward)
         for group in range(0, pieces, devices)
@@ -160,7 +160,7 @@ class Scheduled:
 
     @property
     def total_s(self) -> float:
-        """Until all is done."""
+        """Seconds until the last task ends."""
         return self.busy_s + sum(self.waits.values())
 
     @classmethod
@@ -212,7 +212,7 @@ def pipelined(stages: Sequence[Stage], pieces: int, chunks: int, hop_s: float) -
 
 
 def whole(stages: Sequence[Stage], gpus: int) -> list[Stage]:
-    """All chunks of a GPU in one stage."""
+    """The chunks of each GPU joined into one stage."""
     return [Stage(*map(sum, zip(*stages[k::gpus], strict=True))) for k in range(gpus)]
 
 

@@ -33,7 +33,7 @@ from rooflinekit.step.variants import BATCH
 
 
 def split_evenly(batch: int, parts: int) -> list[int]:
-    """As `torch.chunk` and samplers do it, the larger parts first. Raises InputError for fewer samples than parts.
+    """Parts as `torch.chunk` and samplers cut them, the larger first. Raises InputError for fewer samples than parts.
 
     >>> split_evenly(128, 3)
     [43, 43, 42]
@@ -139,7 +139,7 @@ def _together(
 
 
 def _nccl_bytes(graph: Graph, groups: Groups, *others: str) -> int:
-    """Of NCCL's buffers, for what a device's step sends by it, and to other groups."""
+    """Bytes of NCCL's buffers for what a device's step sends by it, also to other groups."""
     on_nccl = (facts["group"] for facts in sent_in(graph) if not (facts.get("staged") or facts.get("by_engine")))
     return groups.nccl_bytes((*on_nccl, *others))
 

@@ -58,7 +58,7 @@ class Share:
 
     @property
     def course(self) -> tuple[Moment, ...]:
-        """What the device holds over the step, see `course_of`."""
+        """The memory of the device over the step; see `course_of`."""
         return course_of((self.prediction, *self.further), self.run, self.kept)
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,17 +121,17 @@ class ParallelPrediction(Draws):
 
     @property
     def graph_name(self) -> str:
-        """What the workload is called."""
+        """The name of the network."""
         return self.shares[0].prediction.graph_name
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Of the whole step."""
+        """The batch of the whole step."""
         return {"batch": self.batch}
 
     @property
     def machine(self) -> Machine:
-        """That of each device. Raises InputError where they are not equal."""
+        """The machine of each device. Raises InputError where they are not equal."""
         names = sorted({share.prediction.machine.name for share in self.shares})
         if len(names) > 1:
             raise InputError(f"{self.cluster.name}: expected equal GPUs under one limit; got {', '.join(names)}")
@@ -239,12 +239,12 @@ class ParallelPrediction(Draws):
         return max(self.shares, key=lambda one: one.memory.needed_share)
 
     def memory_verdict(self, level: float = 0.9) -> Verdict:
-        """That of the fullest devices, see `Share.memory_verdict`."""
+        """The verdict of the fullest devices; see `Share.memory_verdict`."""
         return self.fullest.memory_verdict(level)
 
     @property
     def peak_bytes(self) -> int:
-        """What the device allocates that needs most."""
+        """Bytes that are allocated on the device that needs most."""
         return max(share.memory.peak_bytes for share in self.shares)
 
     @property
@@ -255,7 +255,7 @@ class ParallelPrediction(Draws):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed, each once."""
+        """Assumptions of the prediction, each once."""
         found = dict.fromkeys(self.assumptions)
         if self.stretch != 1:
             found[
@@ -400,7 +400,7 @@ class _SharedStep(Protocol):
 
 
 def common_document(step: _SharedStep, terms: Mapping[str, float]) -> dict[str, Any]:
-    """What all such steps tell, ready for JSON."""
+    """The part of a document that all steps on several GPUs have, ready for JSON."""
     return {
         **{name: getattr(step, name) for name in ("gpus", "batch", "total_s", "mfu", "hfu")},
         "cluster": step.cluster.name, "terms": dict(terms), "verdict": step.memory_verdict().to_dict(),
@@ -421,7 +421,7 @@ def drawn_and_judged(step: _SharedStep, accuracy: Iterable[Accuracy | None]) -> 
 
 
 def named(terms: Mapping[str, float]) -> str:
-    """Those above a millionth of their sum in words: what rounding leaves of a term is none."""
+    """Terms in words, of those above a millionth of their sum: smaller ones are rounding."""
     least = 1e-6 * sum(terms.values())
     return ", ".join(f"{MEANING.get(name, name)} {_s(seconds)}" for name, seconds in terms.items() if seconds > least)
 
@@ -441,7 +441,7 @@ def gpus_named(gpus: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a stage keeps of the pieces of its batch."""
+    """The memory that a stage keeps for the pieces of its batch."""
 
     piece_bytes: int  # from a piece's forward to its backward
     under_way: tuple[tuple[float, Phase, int], ...]  # of each task: when it begins, its phase, pieces then under way
@@ -450,7 +450,7 @@ class Kept:
 
     @property
     def most(self) -> int:
-        """Pieces under way at once."""
+        """The largest number of pieces that are under way at once."""
         return max(count for _, _, count in self.under_way)
 
 

@@ -40,12 +40,12 @@ class Part:
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence on a GPU."""
+        """Tokens of a sequence that one GPU computes."""
         return self.seq // self.layout.context
 
     @property
     def tokens(self) -> int:
-        """That pass the products of a GPU."""
+        """Tokens that pass through the products of one GPU."""
         return self.layout.micro_batch * self.length
 
     @property
@@ -55,12 +55,12 @@ class Part:
 
     @property
     def heads(self) -> int:
-        """Of queries on a GPU."""
+        """Heads of queries on one GPU."""
         return self.decoder.heads // self.layout.tensor
 
     @property
     def kv_heads(self) -> int:
-        """Of keys on a GPU, at least one."""
+        """Heads of keys on one GPU, at least one."""
         return max(1, self.decoder.kv_heads // self.layout.tensor)
 
     @property
@@ -70,13 +70,13 @@ class Part:
 
     @property
     def boundary_bytes(self) -> float:
-        """Of an activation in 16 bits between layers, all tokens of the tensor group."""
+        """Bytes of an activation in 16 bits between layers, of all tokens of the tensor group."""
         return 2.0 * self.tokens * self.decoder.hidden
 
 
 @dataclass(slots=True, kw_only=True)
 class Products:
-    """What every sublayer needs."""
+    """The ops that every sublayer is made of."""
 
     part: Part
     recipe: Recipe
@@ -172,7 +172,7 @@ class Products:
         return tape.run("aten.mm", (a, b), y)
 
     def eight_bit(self, x: TensorSpec) -> TensorSpec:
-        """The same in 8 bits, with its transpose: made once by a kernel (Transformer Engine, `cast_transpose`).
+        """The tensor in 8 bits, with its transpose: made once by a kernel (Transformer Engine, `cast_transpose`).
 
         Norms and activations write 8 bits themselves, and weights are made so once for all micro-batches of a step,
         which is left out.
@@ -186,7 +186,7 @@ class Products:
         return self._eight[x.memory].seen(*x.shape)
 
     def norm(self, x: TensorSpec, width: int) -> TensorSpec:
-        """Each row normalized."""
+        """Normalizes each row."""
         if self.recipe.norms == "composed" and self.part.decoder.norm == "rms":
             return self._composed_norm(x, width)
         tape, rows = self.tape, x.shape[0]
@@ -256,11 +256,11 @@ class GradientTape(Tape):
     _gradients: dict[str, TensorSpec] = field(default_factory=dict)  # of activations, by their memory
 
     def like(self, x: TensorSpec, dtype: DType | None = None) -> TensorSpec:
-        """What an op makes, in the shape of another tensor."""
+        """A new tensor in the shape of another one."""
         return self.new(*x.shape, dtype=dtype)
 
     def view(self, x: TensorSpec, *shape: Size, calls: int = 1) -> TensorSpec:
-        """The same numbers in another shape, by so many calls, which launch nothing."""
+        """The same numbers in another shape, by `calls` calls, which launch nothing."""
         for _ in range(calls):
             seen = x.seen(*shape)
             self.run("aten.view", (x,), seen)
@@ -304,7 +304,7 @@ class GradientTape(Tape):
         return found
 
     def later(self, step: Callable[[], None]) -> None:
-        """To be run when backward comes here."""
+        """Registers a step of the backward pass, to be run in reverse order."""
         self._back.append((self.module, step))
 
     def behind(self, y: TensorSpec) -> Callable[[Callable[[TensorSpec], None]], None]:
@@ -326,7 +326,7 @@ class GradientTape(Tape):
         return x.name if x.name in self.parts else x.memory
 
     def backward(self) -> None:
-        """All of backward."""
+        """Runs the whole backward pass."""
         self.phase = Phase.BACKWARD
         while self._back:
             self.module, step = self._back.pop()

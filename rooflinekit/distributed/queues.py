@@ -63,7 +63,7 @@ class DeviceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What became of all devices, and of the links between them."""
+    """The timelines of all devices, and of the links between them."""
 
     devices: tuple[DeviceRun, ...]
     messages: tuple[Message, ...]
@@ -76,7 +76,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How a device's CPU and GPU meet."""
+    """How a device waits for its CPU and its links."""
 
     device: Device
     latency_s: float  # from a launch to the first instruction on an idle device
@@ -170,7 +170,7 @@ class DeviceQueues:
         self.barrier = max(self.barrier, until_s)
 
     def go_on(self) -> None:
-        """To the end of its program, in which no collective is left."""
+        """Runs the rest of the program, in which no collective is left."""
         while self.place < len(self.items):
             item = self.items[self.place]
             assert not isinstance(item, Transmission)
@@ -178,7 +178,7 @@ class DeviceQueues:
             self.place += 1
 
     def finished(self) -> DeviceRun:
-        """What has become of the step; all that it has sent is over."""
+        """The timeline of the step, after everything that was sent has arrived."""
         self.hold(max(self.ends.values(), default=0.0))
         left = 0.0 if self.pace.steady else max(0.0, self.cpu - self.gpu)  # of the CPU, after the last kernel
         tail = self.pace.stretch * (self.pace.sync_s if self.pace.tail_s is None else self.pace.tail_s)
@@ -247,7 +247,7 @@ class DeviceQueues:
             self.offload += wait
 
     def _stand_still(self, ready_s: float) -> None:
-        """Until the barrier, from when the device could have gone on; `gpu` is then when it does."""
+        """Stops at the barrier, from when the device could have gone on; `gpu` is then when it does."""
         if self.messages:
             self.messages = [one for one in self.messages if one[0].end_s > ready_s]
         self.gpu = max(ready_s, self.barrier)
@@ -434,7 +434,7 @@ def copied_s(p: Prediction, threads: int = 1) -> float:
 
 
 def _before_the_first_op(p: Prediction, threads: int) -> float:
-    """Of the CPU: the step's start, and inputs that it copies and waits for."""
+    """The CPU's time before the first op: the step's start, and inputs that it copies and waits for."""
     copies = p.timeline.copies
     waits = copies[-1].end_s + p.host.sync - p.host.step if copies else 0.0
     return p.host.step + waits + copied_s(p, threads - 1) + entry_s(p)
@@ -447,7 +447,7 @@ def entry_s(p: Prediction) -> float:
 
 
 def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[Op, Item]]:
-    """What the device does for each op in order, see `program_of`."""
+    """The items of each op in order, see `program_of`."""
     plain = is_issued_anew(p)
     for issue, own in by_issue(p.issues, p.spans):
         op = issue.op

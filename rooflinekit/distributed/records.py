@@ -134,7 +134,7 @@ class Mesh(_Groups):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is taken for granted of how the devices' work differs."""
+        """Assumptions about how the work of the devices differs."""
         if self.context > 1:
             return (f"context: devices have as much work of a sequence; keys go by {self.context_way}",)
         if self.expert == 1:
@@ -322,7 +322,7 @@ class Layout(_Groups):
         return -(-batch // (copies * self.micro_batch))
 
     def with_changes(self, **changed: Any) -> Layout:
-        """The same with other numbers."""
+        """The same layout with other numbers."""
         return replace(self, **changed)
 
     def __str__(self) -> str:

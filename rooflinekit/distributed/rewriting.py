@@ -29,7 +29,7 @@ PART = " of part "
 
 
 def is_ours(op: Op) -> bool:
-    """Whether a strategy has put it in."""
+    """Whether a strategy has added the op."""
     return op.kind.startswith(ADDED)
 
 
@@ -120,7 +120,7 @@ def _ours(
 
 @dataclass(slots=True)
 class Insertions:
-    """What is put before and after the ops of a graph."""
+    """Ops to be put before and after the ops of a graph."""
 
     before: dict[int, list[PricedOp]] = field(default_factory=lambda: defaultdict(list))
     after: dict[int, list[PricedOp]] = field(default_factory=lambda: defaultdict(list))
@@ -277,7 +277,7 @@ def times(size: Any, share: Fraction | int) -> int:
 
 
 def scaled(costs: Iterable[Cost], share: Fraction | int) -> tuple[Cost, ...]:
-    """Of each cost a share, every size of it rounded up."""
+    """A share of each cost, with every size rounded up."""
     return tuple(cost.map(lambda size: times(size, share)) for cost in costs)
 
 
@@ -336,7 +336,7 @@ def blocks_of(graph: Graph) -> list[str]:
 
 
 def repeated_blocks(graph: Graph) -> list[str]:
-    """Those with a number in their path, such as the layers of a stack; all, where there are none."""
+    """The blocks with a number in their path, such as the layers of a stack; all, where there are none."""
     found = blocks_of(graph)
     numbered = [block for block in found if block.rpartition(".")[2].isdigit()]
     return numbered or found

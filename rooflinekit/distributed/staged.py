@@ -67,7 +67,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What runs where."""
+    """The chunks that each device runs."""
 
     kinds: Sequence[Mapping[tuple[int, ...], Sequence[Chunk]]]  # by device: the numbers of each kind, and its chunks
     queues: Sequence[Sequence[Task]]
@@ -193,7 +193,7 @@ class Tasks:
     finish: tuple[Item, ...]  # waits for what was sent, then the optimizer
 
     def of(self, task: Task, pieces: int) -> Sequence[Item]:
-        """Those of a task, of so many pieces."""
+        """The kernels of a task, in a step of `pieces` pieces."""
         later = min(task.piece, 1)
         if not task.backward:
             return self.forward[later]
@@ -259,7 +259,7 @@ def stage_of_blocks(predicted: Sequence[Prediction]) -> dict[str, int]:
 
 
 def _seconds(p: Prediction) -> dict[str, float]:
-    """Of each block, without the optimizer and what the step waits for before its first kernel."""
+    """Seconds of each block, without the optimizer and what the step waits for before its first kernel."""
     seconds = dict.fromkeys(blocks_of(p.graph), 0.0)
     for k, span in enumerate(p.spans):
         block = block_of(span.timing.kernel.module)

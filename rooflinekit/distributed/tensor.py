@@ -423,7 +423,7 @@ class _Region:
         return renamed(on_tensors(p, lambda spec: self.thin(spec, p.op.module), costs), inside)
 
     def _readers(self, *, members: bool) -> Iterator[tuple[int, TensorSpec]]:
-        """What members, or others, read, with the place; not views."""
+        """The tensors that members, or the other ops, read, with their places; without views."""
         for i, p in enumerate(self.graph.priced):
             if p.costs and (i in self.members) is members and p.op.phase is not Phase.OPTIMIZER:
                 yield from ((i, spec) for spec in p.op.inputs)

@@ -163,7 +163,7 @@ def _sorted(rows: Sequence[Row], sort: str, reverse: bool) -> tuple[Row, ...]:
 def _filter(
     devices: tuple[Device, ...], word: str, wanted: str | None, spellings: Callable[[Device], Iterable[str]]
 ) -> tuple[Device, ...]:
-    """Those of `devices` of which a spelling is `wanted`; InputError where no shipped device has it."""
+    """The `devices` of which a spelling is `wanted`; InputError where no shipped device has it."""
     if wanted is None:
         return devices
     known = {squash(name): name for device in specs.devices(allow_draft=True) for name in spellings(device)}

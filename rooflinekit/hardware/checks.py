@@ -124,7 +124,7 @@ def _matrix_check(device: Device, name: str, math: str, peak: float, *, accumula
 
 
 def _likely_cause(device: Device, ratio: float) -> str:
-    """What a peak that is off by a factor usually means."""
+    """The usual cause of a peak that is off by this factor."""
     if abs(ratio - 2) < 0.06:
         return "; twice the dense rate looks like a figure with structured sparsity, or with fp16 accumulation"
     if abs(ratio - 4) < 0.12:
@@ -347,7 +347,7 @@ def rate_class(device: Device) -> str:
 
 
 def halve(full: float, math: str, tensor_rate: str) -> float:
-    """Of the full rate in format `math`, accumulating in fp32 (int32), what a product line keeps."""
+    """The rate in format `math` with fp32 (int32) accumulation that a product line keeps of the full one."""
     if tensor_rate == "half":
         return full / 2
     return full / 2 if tensor_rate == "half-accumulate" and math in HALVED_BY_ACCUMULATION else full

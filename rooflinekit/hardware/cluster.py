@@ -31,7 +31,7 @@ Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 
 
 class Members(Record):
-    """So many devices of one kind."""
+    """A number of devices of one kind."""
 
     name: Identifier  # of a specification
     count: Annotated[int, Field(ge=1, le=_MOST_DEVICES)]

@@ -128,7 +128,7 @@ def nvml_handle(nvml: Any, index: int, bus_id: str | None) -> Any:
 
 
 def answers(questions: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """What NVML answers, without the questions that it refuses."""
+    """NVML's answers, without those to questions that it refuses."""
     found = {}
     for name, question in questions.items():
         with contextlib.suppress(Exception):  # each function has errors of its own
@@ -349,7 +349,7 @@ def _caches(cpus: Path) -> dict[tuple[int, str], float]:
 
 
 def _word(path: Path) -> str:
-    """What the file says; nothing where it is not there."""
+    """The text of the file, or "" where there is none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

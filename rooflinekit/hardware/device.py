@@ -238,12 +238,12 @@ class Device(Record):
 
     @property
     def title(self) -> str:
-        """What people call it; without one its name."""
+        """The display name, or the name where there is none."""
         return self.display_name or self.name
 
     @property
     def short_title(self) -> str:
-        """The same for figures and tables, without the vendor of most."""
+        """The title for figures and tables, without "NVIDIA"."""
         return self.title.removeprefix("NVIDIA ")
 
     def _repr_html_(self) -> str:

@@ -81,5 +81,5 @@ class Host(Record):
 
 
 def _rounded(seconds: float) -> float:
-    """To three digits: no time of a host is known to more."""
+    """Seconds to three digits: no time of a host is known to more."""
     return float(f"{seconds:.3g}")

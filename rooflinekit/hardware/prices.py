@@ -168,5 +168,5 @@ def some_of(gpus: Sequence[str]) -> str:
 
 
 def price_hint(gpus: Sequence[str], currency: str | None) -> str:
-    """What is missing of which GPUs, and what to give."""
+    """A sentence that names the GPUs without a price, and the option that gives one."""
     return f"{price_word(currency)}: {some_of(gpus)}; to rank: --price {gpus[0]}=2.99 (an hour) or --prices"

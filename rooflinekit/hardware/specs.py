@@ -164,7 +164,7 @@ def cluster_of(cluster: str | Path | Cluster) -> Cluster:
 
 
 def _load(kind: type[S], name_or_path: str | Path, hint: str) -> S:
-    """Of this name, or file; raises DeviceNotFoundError for an unknown name, with a hint."""
+    """The device of this name, or file; raises DeviceNotFoundError for an unknown name, with a hint."""
     text = str(name_or_path)
     if is_path(name_or_path):
         return _verified(_record(read_mapping(Path(name_or_path), text), kind, text), text)

@@ -223,7 +223,7 @@ def spec_text(record: Device | Host | Cluster, heading: str) -> str:
 
 
 def mapping_of(text: str) -> dict[str, Any]:
-    """What such a text says, its dates as text."""
+    """The content of a YAML text, its dates as text."""
     found: dict[str, Any] = json.loads(json.dumps(yaml.safe_load(text), default=str))
     return found
 

@@ -55,7 +55,7 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What the counts of a graph rest on."""
+    """The basis of a graph's counts: exact rules, defaults, assumptions."""
 
     ops: Mapping[Basis, int]  # how many ops by basis
     default_kinds: Mapping[str, int]  # kinds without a rule, and how many ops of each
@@ -64,7 +64,7 @@ class Coverage:
     assumptions: tuple[Assumption, ...] = ()  # what data decide, and was taken to be
 
     def to_dict(self) -> dict[str, object]:
-        """The same, ready for JSON."""
+        """The counts and shares, ready for JSON."""
         return {
             "ops": {basis.value: count for basis, count in self.ops.items()},
             "default_kinds": dict(self.default_kinds),

@@ -203,7 +203,7 @@ OF_PRODUCTS = (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION, Family.RECUR
 
 
 class Basis(StrEnum):
-    """What a cost rests on."""
+    """What a cost rests on: a rule, a default, or that the op launches nothing."""
 
     RULE = "rule"  # a rule written for this op
     FREE = "free"  # registered by name as costing nothing: views, bookkeeping
@@ -272,5 +272,5 @@ class PricedOp:
 
     @property
     def family(self) -> Family:
-        """What it is timed as; a view where it launches nothing."""
+        """The family that it is timed as; a view where it launches nothing."""
         return self.timed_as if self.costs else Family.VIEW

@@ -200,7 +200,7 @@ def values_of(number: Number) -> Any:
 
 
 def bound_of(number: Number) -> float:
-    """What no whole number in it is further from 0 than."""
+    """A bound on the absolute value of a number, or of every number in a column."""
     return number.bound if isinstance(number, Column) else abs(float(number))
 
 

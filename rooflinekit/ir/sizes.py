@@ -351,7 +351,7 @@ def check_conditions(conditions: tuple[Condition, ...], given: Mapping[str, int]
 
 
 def check_everywhere(condition: Condition, columns: Mapping[str, Any]) -> None:
-    """As `check_conditions`, for columns of sizes."""
+    """The same check as `check_conditions`, for columns of sizes."""
     names = sorted(free.name for free in condition.holds.free_symbols)
     distinct = {tuple(int(columns[name][i]) for name in names) for i in range(len(columns[names[0]]))}
     for values in sorted(distinct):
@@ -359,7 +359,7 @@ def check_everywhere(condition: Condition, columns: Mapping[str, Any]) -> None:
 
 
 def check_at_all(condition: Condition, groups: Iterable[Mapping[str, Sequence[int]]], given: Mapping[str, int]) -> None:
-    """As `check_conditions`, at every combination of groups of sizes; the values in a group go together."""
+    """The check of `check_conditions` at every combination of groups of sizes; values in a group go together."""
     parts: list[list[tuple[tuple[str, int], ...]]] = []
     for group in groups:
         names = [name for name in group if symbol(name) in condition.holds.free_symbols]

@@ -306,7 +306,7 @@ def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Accepted:
-    """What kernels of attention accept."""
+    """The arguments that kernels of attention accept."""
 
     widest: int  # numbers of a head
     step: int = 1  # of which that is a multiple

@@ -41,7 +41,7 @@ def with_fused_attention(graph: Graph) -> Graph:
 
 
 def _with_fused_attention(graph: Graph) -> Graph | None:
-    """As `with_fused_attention`; None where there is no such attention."""
+    """The graph of `with_fused_attention`; None where there is no such attention."""
     found = {} if graph.mode == "training" else {one.output.name: one for one in _Uses(graph).attentions()}
     if not found:
         return None
@@ -69,7 +69,7 @@ class _Uses:
                 self.readers[spec.memory].append(op)
 
     def attentions(self) -> Iterator[_Written]:
-        """Every attention that is written out."""
+        """Every attention that the graph writes out as products and a softmax."""
         for op in self.writers.values():
             if op.kind in _SOFTMAX and op.attrs.get("dim") in (-1, len(op.outputs[0].shape) - 1):
                 found = self._around(op)

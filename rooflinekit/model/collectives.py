@@ -224,7 +224,7 @@ def _nvls(collective: str, size: float, route: Route, constants: LinkConstants) 
 
 
 def _direct(collective: str, size: float, route: Route, constants: LinkConstants) -> CollectiveTiming:
-    """Every device sends to every other one at once."""
+    """The time of an exchange in which every device sends to every other one at once."""
     n, here = route.ranks, route.per_node
     hop = max(_hop(route.inside, constants), _hop(route.between, constants))
     ahead = max(constants.device("peer_start", device) for device in route.devices)

@@ -87,7 +87,7 @@ def few_channels(p: Problem, math: Math) -> bool:
 
 
 def on_cuda_cores(algorithm: Algorithm) -> Algorithm:
-    """The same on CUDA cores, even where tensor cores have the format."""
+    """The algorithm on CUDA cores, even where tensor cores have the format."""
     return replace(algorithm, cuda_cores_only=True)
 
 

@@ -36,7 +36,7 @@ PARTS = ("clocks", "cache", "dram", "arithmetic")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerLaw:
-    """What a device draws, in watts and joules."""
+    """The law by which a device draws power, in watts and joules."""
 
     board_w: float  # its own limit
     held: float  # mean watts under a limit, of the limit
@@ -123,11 +123,11 @@ class Load(Columns):
 
     @property
     def seconds(self) -> dict[str, Floats]:
-        """What of the times the clock changes."""
+        """The seconds that change with the clock, by name."""
         return {name: getattr(self, name) for name in SECONDS}
 
     def at(self, r: Any) -> Load:
-        """The same at this share of its clock: a number each, or [..., kernels].
+        """The load at this share of the full clock: a number each, or [..., kernels].
 
         Arithmetic and the clocked part of the start take 1/r of the time; traffic takes no less than the last-level
         cache, which has the SMs' clock, needs to pass it.
@@ -177,7 +177,7 @@ def watts(law: PowerLaw, load: Load, x: Any) -> Any:
 
 
 def drawn_j(law: PowerLaw, load: Load, x: Floats, limit_w: float) -> dict[str, Floats]:
-    """As `joules`, in proportion less where that is more than the limit, if any clock keeps to that."""
+    """Joules as of `joules`, scaled down to the limit where some clock keeps to it."""
     found = {name: np.broadcast_to(j, load.total_s.shape) for name, j in joules(law, load, x).items()}
     whole = sum(found.values(), np.zeros(load.total_s.shape))
     holds = (x > law.clock_floor * 1.001) | (limit_w >= law.board_w)

@@ -36,7 +36,7 @@ class Estimate:
         )
 
     def __mul__(self, times: Any) -> Estimate:
-        """The same so often: it is off by the same each time."""
+        """The estimate of `times` equal calls, which are all off by the same error."""
         return Estimate(
             seconds=times * self.seconds,
             shared={cause: times * deviation for cause, deviation in self.shared.items()},
@@ -48,7 +48,7 @@ class Estimate:
 
     @property
     def variance(self) -> Any:
-        """Of the seconds, s²."""
+        """Variance of the seconds, in s²."""
         return self.own + sum(deviation**2 for deviation in self.shared.values())
 
     @property

@@ -130,7 +130,7 @@ class _Making:
     traffic: Traffic = field(default_factory=Traffic)
 
     def issues(self, i: int, group: Group) -> Iterator[Issue]:
-        """What the CPU issues for a group."""
+        """The launches of a group, as the CPU issues them."""
         if group.loop is not Loop.EXTERN:
             yield self._fused(i, group)
             return

@@ -209,7 +209,7 @@ MOST_ACCUMULATED_OPERATIONS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What a loop reads of a value."""
+    """One reading of a value by a loop."""
 
     value: str
     spec: TensorSpec
@@ -366,7 +366,7 @@ class _Inlining:
         into.labels.extend(label for label in inner.labels if label not in into.labels)
 
     def _concatenate(self, step: Step) -> None:
-        """As one loop, or each input written to its place, where an input that is not stored yet is computed."""
+        """A concatenation as one loop, or with each input written to its place, computed there if not stored yet."""
         ((value, spec),) = step.writes
         inputs = tuple(self._concatenated(read, step) for read, _ in step.reads)
         readers = tuple(user.part for user in self._flow.users[value])

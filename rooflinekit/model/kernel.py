@@ -125,7 +125,7 @@ class Kernel:
 
     @property
     def launches(self) -> float:
-        """What it costs the CPU, in launches."""
+        """The CPU's cost to issue it, in launches."""
         return 1 if self.chain is None else self.chain.launches
 
     @property

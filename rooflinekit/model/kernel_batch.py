@@ -41,16 +41,16 @@ class Columns:
     __slots__ = ()
 
     def with_columns(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Self:
-        """With each array changed."""
+        """The same record with each array changed."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         return type(self)(**{n: change(v) if isinstance(v, np.ndarray) else v for n, v in values.items()})
 
     def where(self, chosen: Any) -> Self:
-        """Some of the rows."""
+        """The chosen rows."""
         return self.with_columns(lambda column: column[chosen])
 
     def and_also(self, others: Self) -> Self:
-        """Both."""
+        """The rows of this record, followed by those of the others."""
         names = [f.name for f in fields(self)]  # type: ignore[arg-type]
         return type(self)(**{name: np.concatenate((getattr(self, name), getattr(others, name))) for name in names})
 

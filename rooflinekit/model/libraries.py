@@ -21,7 +21,7 @@ STAND_IN = replace(cudnn.LIBRARIES, side_by_side=False)
 
 
 def every_library() -> Collection[Libraries]:
-    """Those of all vendors and CPUs, NVIDIA's first."""
+    """The libraries of all vendors and CPUs, NVIDIA's first."""
     first, *others = OF_GPUS.values()
     return first, OF_CPUS, *others
 

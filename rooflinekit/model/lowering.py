@@ -212,7 +212,7 @@ def _with_offsets(part: Part) -> Part:
 
 
 def _offsets(spec: TensorSpec) -> TensorSpec:
-    """Where a maximum lies is kept as a byte, its place in the window (_low_memory_max_pool_with_offsets)."""
+    """A maximum's place in its window as a byte (_low_memory_max_pool_with_offsets)."""
     return replace(spec, dtype=DType.INT8) if spec.dtype is DType.INT64 else spec
 
 

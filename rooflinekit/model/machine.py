@@ -27,7 +27,7 @@ class Spread:
 
     @property
     def whole(self) -> float:
-        """Of a single one."""
+        """Standard deviation of a single kernel, by both parts."""
         return hypot(self.random, self.systematic)
 
     def random_variance(self, seconds: Any, count: Any = 1) -> Any:
@@ -150,7 +150,7 @@ class Machine:
 
     @property
     def product_bandwidth_share(self) -> float:
-        """The same of kernels that multiply tiles."""
+        """The share of the DRAM bandwidth that kernels of matrix products sustain."""
         return self.values["product_memory_share"] * self._data_share
 
     @property
@@ -160,7 +160,7 @@ class Machine:
 
     @property
     def _data_share(self) -> float:
-        """Of DRAM traffic what is data; the others are error codes among them."""
+        """The share of DRAM traffic that is data; the rest is error codes."""
         return 1 - _CODE_SHARE if self.device.dram.inline_ecc else 1.0
 
     @property

@@ -41,7 +41,7 @@ _PAGE_BYTES, _FAULT_S = 4096, NUMBERS["page fault"].value
 
 
 def combined(compute_s: Floats, memory_s: Floats, p: float) -> Floats:
-    """Both at once: the p-norm with p = a machine's overlap, a sharp maximum where p is large."""
+    """The norm of arithmetic and traffic with p = a machine's overlap, a sharp maximum where p is large."""
     high = np.maximum(compute_s, memory_s)
     low = np.minimum(compute_s, memory_s)
     ratio = np.divide(low, high, out=np.zeros_like(high), where=high > 0)
@@ -103,7 +103,7 @@ def cached_bytes(work: KernelBatch, machine: Machine) -> Floats:
 
 
 def _found(work: KernelBatch, machine: Machine) -> Floats:
-    """The same without rows that a block reads again."""
+    """Bytes of rereads that the cache serves, without rows that a block reads again."""
     walked = work.column > 0
     filled = np.where(walked, work.column * machine.threads_per_sm * machine.sm_count, work.reread_bytes)
     later = work.reread_bytes * _kept(filled, np.where(walked, 0.0, work.write_bytes), machine)
@@ -184,7 +184,7 @@ def _rows_bytes(work: KernelBatch, machine: Machine) -> Floats:
 
 
 def _threads(work: KernelBatch, machine: Machine) -> Floats:
-    """Of a block that works on a row."""
+    """Threads of a block that works on a row."""
     return np.where(work.threads > 0, work.threads, work.warps * machine.warp)
 
 
@@ -203,7 +203,7 @@ def rows_s(work: KernelBatch, machine: Machine) -> Floats:
 
 
 def _joined(work: KernelBatch, machine: Machine) -> Floats | float:
-    """Of what a thread takes to start, to join and to end: on NVIDIA's GPUs blocks of 1024 threads add up by shuffles.
+    """The share of a thread's time to start, join and end that counts: NVIDIA's blocks of 1024 join by shuffles.
 
     There `thread_cycles` is measured of older blocks, which add up through shared memory, one warp after another; on
     AMD's of such blocks. Threads of an SM that no whole block fills do nothing meanwhile: a third of 1536.

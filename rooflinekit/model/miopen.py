@@ -119,7 +119,7 @@ def has_compiled(math: Math, direction: Direction) -> bool:
 
 
 def forms(p: Problem) -> Iterator[Form]:
-    """All algorithms beside the implicit product."""
+    """All algorithms beside the implicit matrix product."""
     flat = not p.volume and all(d == 1 for d in p.dilation)
     unstrided = all(s == 1 for s in p.stride)
     if flat and p.direction == "weight":

@@ -69,7 +69,7 @@ def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, ca
     in_rows_s, in_accesses_s = rows_s(work, machine), accesses_s(work, machine)
 
     def computed(seconds: Floats) -> Floats:
-        """With so many seconds of each product; single accesses are of the threads that do the arithmetic."""
+        """Seconds of arithmetic, given those of each product; the same threads do the single accesses."""
         return np.maximum(beside(work.per_kernel(seconds), others_s), in_rows_s) + in_accesses_s
 
     limited_s = work.per_kernel(at_power_limit_s(work.products, rates, machine))
@@ -107,7 +107,7 @@ def _starts_s(work: KernelBatch, machine: Machine) -> Floats:
 
 
 def _product_rates(work: KernelBatch, machine: Machine) -> Rates:
-    """What limits each product."""
+    """The rates that limit each product."""
     key, units = work.on_units()
     table = np.ones((5, 2 * len(work.math)))
     for i, (math, tensor_core) in units.items():

@@ -117,7 +117,7 @@ def norm_rows(count: int, length: int, itemsize: int, *, backward: bool = False)
 
 
 def normalized(itemsize: Any) -> Any:
-    """Of the time that a row takes on an element in fp32: a part goes by bytes, a part by numbers."""
+    """The share of fp32's time on a row's element: a part goes by bytes, a part by numbers."""
     return _BY_NUMBERS + (1 - _BY_NUMBERS) * np.minimum(itemsize, _FP32_BYTES) / _FP32_BYTES
 
 
@@ -170,7 +170,7 @@ _LEAST_REPEATED = 2**18  # bytes of a tensor; smaller ones stay in any cache
 
 
 def repeats_of(read: Iterable[tuple[TensorSpec, int]], written: Sequence[tuple[TensorSpec, int]]) -> Repeats:
-    """Of a loop over the elements of what it writes; tensors come with the bytes that it moves of them."""
+    """The operands that a loop repeats over what it writes; tensors come with the bytes that it moves of them."""
     if not written:
         return NO_REPEATS
     given, shape = list(read), written[0][0].shape

@@ -24,7 +24,7 @@ class Constant:
 
     @property
     def gpus(self) -> list[str]:
-        """Those whose campaigns told it, by its source, where they are not all."""
+        """The GPUs whose campaigns determined it, by its source, where they are not all."""
         return [gpu for gpu in self.source.partition(CAMPAIGNS_OF)[2].split(", ") if gpu]
 
 

@@ -47,7 +47,7 @@ THIN = ((2, 64), (64, 2), (4, 32), (32, 4), (8, 32), (32, 8))  # of CUDA cores, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates(Columns):
-    """What limits each product, in FLOP/s."""
+    """The rates that limit each product, in FLOP/s."""
 
     on_tensor_core: NDArray[np.bool_]  # which unit does it: the tensor core, or the CUDA cores
     peak: Floats  # of that unit at the clock that the board runs at
@@ -269,7 +269,7 @@ CAUSES = ("power", "waves", "tiles")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fill:
-    """What a product takes beside its traffic."""
+    """The time of a product beside its traffic."""
 
     compute_s: Floats
     without_s: Floats  # [causes, products]: the same without the first of CAUSES, the first two, all of them
@@ -278,7 +278,7 @@ class Fill:
 
     @classmethod
     def unsplit(cls, compute_s: Floats, without_s: Floats) -> Fill:
-        """Of products whose k no blocks share; without_s: as above, or one column for all causes."""
+        """Products whose k no blocks share; without_s: as above, or one column for all causes."""
         zeros, several = np.zeros(compute_s.size), np.broadcast_to(without_s, (len(CAUSES), compute_s.size))
         return cls(compute_s=compute_s, without_s=several, extra_bytes=zeros, extra_start_s=zeros)
 
@@ -425,7 +425,7 @@ class _Tiled:
         )  # fmt: skip
 
     def _held_s(self, free_s: Floats, limit_s: Floats) -> Any:
-        """As long as the board's power makes it."""
+        """The seconds at the clock that the board's power sustains."""
         window_s, calls, before = self.machine.values["power_window"], self.machine.calls, self.machine.warm_calls
         return held_s(free_s, limit_s, window_s=window_s, calls=calls, before=before)
 
@@ -455,7 +455,7 @@ class _Tiled:
 
 
 def _shortened(column: NDArray[Any]) -> NDArray[Any]:
-    """One number where all are equal."""
+    """The column, shortened to one number where all are equal."""
     return column[:1] if (column == column[0]).all() else column
 
 
@@ -466,7 +466,7 @@ def _of(values: NDArray[Any], product: _Ints, tile: _Ints | None = None) -> Any:
 
 
 def _share_asked(size: Floats, tile: Floats) -> Floats:
-    """Of what tiles compute along one size; all where no tile is named."""
+    """The share of the computed tiles that was asked for along one size; 1 where no tile is named."""
     tile = np.where(tile > 0, tile, size)
     found: Floats = size / (np.ceil(size / tile) * tile)
     return found

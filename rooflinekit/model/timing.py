@@ -401,5 +401,5 @@ def _family(kernel: Kernel) -> tuple[Hashable, ...]:
 
 
 def _outline(cost: Cost) -> tuple[Hashable, ...]:
-    """What of a cost is no number."""
+    """The parts of a cost that are not numbers."""
     return (cost.label, *(gemm.needed is None for gemm in cost.gemms))

@@ -35,7 +35,7 @@ class Installed:
 
     @classmethod
     def of(cls, engine: Engine, times: StepTimes, asked: Stream | Traffic) -> Installed:
-        """For requests of these lengths."""
+        """The engine, set up for requests of these lengths."""
         memory, tokens = serving_memory(times, engine, asked.input), asked.input + asked.output
         # of sequences of average length: layers with a window hold no more than its part
         held = memory.cache_bytes * tokens / memory.sequence_bytes(tokens)
@@ -83,7 +83,7 @@ class Installed:
 
 
 def draft_times(engine: Engine, times: StepTimes) -> StepTimes | None:
-    """Of the model that proposes tokens, where there is one."""
+    """The step times of the model that drafts tokens, or None without one."""
     speculation = engine.speculation
     if speculation is None or speculation.draft is None:
         return None
@@ -121,7 +121,7 @@ class StepJoules(StepSums):
 
     @classmethod
     def of(cls, times: StepTimes) -> StepJoules:
-        """Of the same steps: their graphs and timings are shared."""
+        """The joules of the same steps; graphs and timings are shared with `times`."""
         return cls(**{one.name: getattr(times, one.name) for one in fields(times)} | {"_known": {}})
 
     def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
@@ -216,7 +216,7 @@ class Setup:
 
     @property
     def gpus(self) -> int:
-        """Of a copy of the model, or of its engines for prompts and answers together."""
+        """The GPUs of one copy of the model; with engines of their own for prompts, of all engines."""
         return gpus_of(self.times.gpus, self.apart)
 
     def cost(self, copies: float) -> float:
@@ -234,7 +234,7 @@ class EnginePool:
 
     @classmethod
     def of(cls, setup: Setup, traffic: Traffic) -> EnginePool:
-        """For requests of these lengths."""
+        """The engines, set up for requests of these lengths."""
         reading = going_on = Installed.of(setup.engine, setup.times, traffic)
         if setup.prefill_times is not None:
             reading = Installed.of(setup.engine, setup.prefill_times, traffic)
@@ -253,7 +253,7 @@ class EnginePool:
         )  # fmt: skip
 
     def transfer_s(self, tokens: int) -> float:
-        """Of the cache of a prompt from one engine to another; 0 where it stays."""
+        """Seconds to move a prompt's cache from one engine to another; 0 where it stays."""
         if self.apart is None:
             return 0.0
         return self.apart.link_latency_s + self.reading.memory.sequence_bytes(tokens) / self.apart.link_bytes_per_s

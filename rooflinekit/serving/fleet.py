@@ -150,7 +150,7 @@ class RatePoint:
 
     @classmethod
     def of(cls, served: ServedTraffic, level: ServiceLevel) -> RatePoint:
-        """What a level's figure and table need of it."""
+        """The numbers of a rate that a level's figure and table need."""
         seconds = {
             name: tuple(served.percentile(name, share) for share in SHARES) for name in ("ttft_s", "tpot_s", "e2e_s")
         }

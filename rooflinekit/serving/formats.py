@@ -118,7 +118,7 @@ _MOST = 2**16
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """So many adapters of one rank on all matrices of the layers' attention and networks, but experts and routers.
+    """Adapters of one rank on all matrices of the layers' attention and networks, but experts and routers.
 
     number: of adapters in the GPU's memory (`--max-loras`), of which each sequence uses one, chosen evenly. rank: of
     each. Behind each product of k numbers to n, the tokens of each adapter that some sequence uses pass its
@@ -160,7 +160,7 @@ class Options:
         return self.tp * self.dp
 
     def options(self) -> dict[str, Any]:
-        """These alone, by name."""
+        """The values of these options alone, by name."""
         return {one.name: getattr(self, one.name) for one in fields(Options)}
 
 

@@ -299,7 +299,7 @@ class _Replay:
         return max(1, min(count, math.ceil(until_s / seconds) + missed))
 
     def pass_by(self, count: int, seconds: float, going_on: int, ended: int) -> None:
-        """So many steps of so many seconds each; in the only one that reads prompts so many come to their ends."""
+        """`count` steps of `seconds` each; of the only one that reads prompts, `ended` are then at their ends."""
         self.begun_s = self.now + (count - 1) * seconds
         first_s = self.now + seconds
         self.now += count * seconds
@@ -345,7 +345,7 @@ class _Replay:
         return grown
 
     def preempt(self) -> None:
-        """What came last gives its room back, and waits in front."""
+        """Preempts the sequence that came last: its memory is freed, and it waits in front."""
         self.played.preemptions += 1
         if self.part:
             sequence, self.part = self.part, None
@@ -459,7 +459,7 @@ def play_apart(
 def _together(
     answers: list[Answered], plays: list[Played], prefills: int, gpus: tuple[int, int], over: Disaggregation
 ) -> Played:
-    """Of all engines, the first of which read prompts."""
+    """The played requests of all engines, the first of which read prompts."""
     drawn = [gpus[i >= prefills] * played.kernels_j for i, played in enumerate(plays) if played.kernels_j is not None]
     all_gpus = over.prefill * gpus[0] + over.decode * gpus[1]
     found = Played(

@@ -62,7 +62,7 @@ class Served(Draws, Options):
 
     @property
     def tokens_given(self) -> int:
-        """Of all answers, those that are not counted among them."""
+        """Tokens of all answers, also of those that do not count."""
         return sum(answer.request.output for answer in self.played.answers)
 
     @property
@@ -102,7 +102,7 @@ class Served(Draws, Options):
         return [f"energy: {each} a token (90 %: {low} to {high}), {mean} on average{one}, {idle:.0%} of it idling"]
 
     def _drawn(self) -> dict[str, Any]:
-        """Of `to_dict`: joules, by whose interval of seconds they are off too."""
+        """The joules of `to_dict`; their interval includes the error of the seconds."""
         if self.energy is None:
             return {"energy": None, "joules_per_token": None, "joules_per_token_interval": None}
         low, high = (self.energy.total_s * bound / self.decode.total_s for bound in self.decode.interval())
@@ -111,7 +111,7 @@ class Served(Draws, Options):
         return {"energy": told, "joules_per_token": self.joules_per_token, "joules_per_token_interval": bounds}
 
     def _document(self, asked: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-        """Of `to_dict`: what was asked and what is told between what both kinds have."""
+        """The document of `to_dict`: `asked` and `told` between what both kinds of requests have."""
         machine, m = self.decode.machine, self.memory
         return {
             "decoder": self.decoder.name, "gpu": self.gpu, "tp": self.tp, "ep": self.ep, "dp": self.dp,
@@ -292,7 +292,7 @@ class ServedTraffic(Served):
 
     @property
     def gpus(self) -> int:
-        """Of all engines."""
+        """The number of GPUs of all engines."""
         return gpus_of(self.tp * self.dp, self.apart)
 
     @property
@@ -354,7 +354,7 @@ class ServedTraffic(Served):
         return self.kept(level) * self.requests_per_s
 
     def launch_lines(self) -> list[str]:
-        """As of `Served`; nothing where several engines work apart."""
+        """The lines of `Served.launch_lines`; none where several engines share the work."""
         return Served.launch_lines(self) if self.apart is None else []
 
     def to_dict(self) -> dict[str, Any]:
@@ -490,7 +490,7 @@ def percentile_of(values: Iterable[float], share: float) -> float:
 
 
 def _weighted(gaps: Mapping[float, float], share: float) -> float:
-    """The same of values that occur several times, the lowest first, without lines between."""
+    """The percentile of values that occur several times, without interpolation."""
     left = share / 100 * sum(gaps.values())
     for value, times in sorted(gaps.items()):
         left -= times

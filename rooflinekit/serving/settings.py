@@ -214,7 +214,7 @@ class Engine:
         return next((size for size in self.graph_sizes if size >= sequences), sequences)
 
     def launch_s(self, reads: bool, sequences: int, layers: int) -> float:
-        """In which the CPU launches the layers of a step; 0 where the step is a CUDA graph."""
+        """Seconds in which the CPU launches the layers of a step; 0 where the step is a CUDA graph."""
         sizes = self.graph_sizes
         launched = reads or (sizes is not None and (not sizes or sequences > sizes[-1]))
         return self.layer_s * layers if launched else 0.0
@@ -228,7 +228,7 @@ class Engine:
         return self.request_s + self.input_s * tokens
 
     def thread_s(self, input: int, output: int) -> float:
-        """In which the thread in front works for a request and its answer; 0 where there is no such thread."""
+        """Seconds of the front end's thread for a request and its answer; 0 where there is no such thread."""
         return self.request_work_s + self.input_s * input + self.token_s * output if self.token_s else 0.0
 
     def host_s(self, sequences: float, tokens: float = 0.0, gpus: int = 1) -> float:

@@ -75,7 +75,7 @@ class StepSums(Options):
             )
 
     def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
-        """Of each layer by its name, and of the rest under ""."""
+        """The sum of each layer by its name, and of the rest under ""."""
         raise NotImplementedError
 
     def decode(self, sequences: int, context: float, part: int = 0) -> float:
@@ -140,7 +140,7 @@ class StepSums(Options):
         return self._graphs[key]
 
     def parts(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
-        """Of a whole step at these sizes, and of its kernels of one kind; what was timed is kept."""
+        """Seconds of a whole step at these sizes, and of its kernels of one kind; what was timed is kept."""
         key = step, kind, *sizes.items()
         if key not in self._known:
             timings = self.timings(step, **sizes)
@@ -150,7 +150,7 @@ class StepSums(Options):
         return self._known[key]
 
     def timings(self, step: str, **sizes: int) -> tuple[Timing, ...]:
-        """Of the kernels of a step of the thinned decoder, at these sizes."""
+        """Timings of the kernels of a step of the thinned decoder, at these sizes."""
         key = step, *sizes.items()
         if key not in self._timings:
             graph, device = self.graph(step, whole=False).at(**sizes), self.machine.device
@@ -171,7 +171,7 @@ class StepTimes(StepSums):
     """Seconds of the steps."""
 
     def prefill_s(self, prompts: int, seq: int) -> float:
-        """So many prompts of `seq` tokens, read together."""
+        """Seconds to read `prompts` prompts of `seq` tokens together."""
         return self.parts("prefill", ATTENTION, batch=prompts, seq=seq)[0]
 
     def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
@@ -350,7 +350,7 @@ class CollectiveTime(Protocol):
     """Seconds of an all-reduce of so many bytes over so many GPUs."""
 
     def __call__(self, size_bytes: float, gpus: int, /) -> float:
-        """Seconds."""
+        """The seconds of such a sum."""
 
 
 def one_shot_s(size_bytes: float, gpus: int, collective_s: CollectiveTime) -> float:

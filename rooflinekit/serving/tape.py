@@ -26,7 +26,7 @@ class Tape:
     made: int = 0  # tensors
 
     def run(self, kind: str, inputs: tuple[TensorSpec, ...], /, *outputs: TensorSpec, **attrs: Any) -> TensorSpec:
-        """One more op; its first output is handed on."""
+        """Records one more op, and returns its first output."""
         name = f"{kind.rpartition('.')[2]}_{len(self.ops)}"
         self.ops.append(
             Op(
@@ -37,7 +37,7 @@ class Tape:
         return outputs[0]
 
     def new(self, *shape: Size, dtype: DType | None = None) -> TensorSpec:
-        """What an op makes."""
+        """A new tensor, which the next op makes."""
         self.made += 1
         return TensorSpec(name=f"t{self.made}", shape=shape, dtype=dtype or self.dtype)
 
@@ -89,7 +89,7 @@ class EngineTape(Tape):
         return y
 
     def summed(self, x: TensorSpec, gpus: int) -> TensorSpec:
-        """The same, summed over GPUs."""
+        """The tensor, summed over `gpus` GPUs."""
         return x if gpus == 1 else self.run("serving.all_reduce", (x,), self.new(*x.shape, dtype=x.dtype), gpus=gpus)
 
     def _product(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
@@ -106,7 +106,7 @@ class EngineTape(Tape):
         return self.run("serving.weight_only_mm", (x, packed, scale), self.new(tokens, n))
 
     def few_bits(self, x: TensorSpec) -> TensorSpec:
-        """The same numbers in 8 or 4 bits: one kernel, and one before it where one scale for all is not known."""
+        """The tensor in 8 or 4 bits: one kernel, and one before it where one scale for all is not known."""
         form = self.format
         *before, k = x.shape
         packed = form.packed if form.activations is form.stored else 1

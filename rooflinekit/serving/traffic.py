@@ -137,7 +137,7 @@ class Traffic:
 
     @classmethod
     def of(cls, requests: Iterable[Request], **changed: int) -> Traffic:
-        """Of these requests, in order of arrival; `changed`: warm_up, drain. Raises InputError where there are none."""
+        """Traffic of these requests in order of arrival; `changed`: warm_up, drain. InputError where there are none."""
         log = tuple(sorted(requests, key=lambda request: request.arrival_s))
         if not log:
             raise InputError("traffic: expected a request or more; got none")
@@ -262,12 +262,12 @@ class Answered:
 
     @property
     def queue_s(self) -> float:
-        """From its arrival to the step that first read of its prompt."""
+        """Seconds from its arrival to the first step that reads its prompt."""
         return self.scheduled_s - self.request.arrival_s
 
     @property
     def ttft_s(self) -> float:
-        """From its arrival to its first token."""
+        """Seconds from its arrival to its first token."""
         return self.first_s - self.request.arrival_s
 
     @property
@@ -278,7 +278,7 @@ class Answered:
 
     @property
     def e2e_s(self) -> float:
-        """From its arrival to its last token."""
+        """Seconds from its arrival to its last token."""
         return self.last_s - self.request.arrival_s
 
 
@@ -300,7 +300,7 @@ class Played:
     kernels_j: float | None = None  # joules of one GPU's kernels, on average over all, where they are asked for
 
     def count_gap(self, seconds: float, times: float) -> None:
-        """So many pairs of tokens of one sequence came so far apart."""
+        """Counts `times` gaps of `seconds` between two tokens of a sequence."""
         if times > 0:
             self.gaps[seconds] = self.gaps.get(seconds, 0) + times
 
@@ -321,7 +321,7 @@ class Played:
 
     @property
     def end_s(self) -> float:
-        """When the last token came."""
+        """The time of the last token, in seconds."""
         return max(answer.last_s for answer in self.answers)
 
 

@@ -91,7 +91,7 @@ def accuracy_of(
 
 
 def step_accuracy(graph: Graph, device: Device, *, fused: bool) -> Accuracy | None:
-    """The same of a traced step on one device."""
+    """The accuracy of traced steps like this one, on one device."""
     families = {priced.timed_as for priced in graph.priced}
     networks = "image networks" if Family.CONVOLUTION in families else "transformers"
     task = "training" if graph.mode == "training" else "inference"
@@ -99,7 +99,7 @@ def step_accuracy(graph: Graph, device: Device, *, fused: bool) -> Accuracy | No
 
 
 def engine_accuracy(device: Device, engine: str = "") -> tuple[Accuracy, ...]:
-    """The same of first and further tokens of engines that serve language models, or of one of them."""
+    """The accuracy of first and further tokens of engines that serve language models, or of one of them."""
     return tuple(filter(None, (accuracy_of(task, device, engine=engine) for task in ("first token", "per token"))))
 
 

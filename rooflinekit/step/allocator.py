@@ -62,7 +62,7 @@ def segments_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What PYTORCH_CUDA_ALLOC_CONF sets of the allocator."""
+    """The settings of the allocator that PYTORCH_CUDA_ALLOC_CONF gives."""
 
     expandable: bool = False  # expandable_segments: one segment of each pool, which grows by pages of 2 or 20 MiB
     most_split: float = math.inf  # max_split_size_mb, in bytes: blocks from this size on are not split
@@ -287,7 +287,6 @@ def _address(block: Block) -> int:
 
 
 def _joined(block: Block) -> None:
-    """Tells its neighbours."""
     if block.before is not None:
         block.before.after = block
     if block.after is not None:
@@ -305,7 +304,7 @@ def _linked(block: Block, beside: Block, *, first: bool) -> Block:
 
 
 def allocator_of(limit: float, settings: Settings = DEFAULT) -> Allocator:
-    """One with these settings."""
+    """An allocator with these settings."""
     return (ExpandableAllocator if settings.expandable else Allocator)(limit, settings)
 
 

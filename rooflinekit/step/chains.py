@@ -38,12 +38,12 @@ class Chain:
 
     @property
     def total_s(self) -> float:
-        """From the end of what was before it to its own."""
+        """Seconds from the end of what was before it to its own end."""
         return self.device_s + self.waited_s
 
     @property
     def link_s(self) -> float:
-        """A step of the chain."""
+        """Seconds of one step of the chain."""
         return self.total_s / self.links
 
     @property

@@ -37,7 +37,7 @@ class Energy:
 
     @property
     def joules(self) -> float:
-        """Of the whole step."""
+        """Joules of the whole step."""
         return sum(self.parts_j.values())
 
     @property
@@ -68,7 +68,7 @@ class Energy:
         return around(self.joules, watts, away(self.total_s, (low_s, high_s)))
 
     def line(self, time_interval: tuple[float, float]) -> str:
-        """It in a line; the interval is that of 90 %."""
+        """The energy in one line, with its 90 % interval."""
         joules, low, high = (format_quantity(j, "J") for j in (self.joules, *self.interval(time_interval)))
         each = f", {format_quantity(self.mean_w_per_gpu, 'W')} a GPU" if self.gpus > 1 else ""
         parts = ", ".join(f"{name} {j / self.joules:.0%}" for name, j in self.parts_j.items() if self.joules)
@@ -86,7 +86,7 @@ class Energy:
 
 
 class Draws(FirstLine):
-    """What a prediction says of its joules, by its `energy`."""
+    """The numbers of a prediction that follow from its `energy`."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ class Draws(FirstLine):
 
         @property
         def energy(self) -> Energy | None:
-            """None where a specification states no power."""
+            """The step's energy; None where a specification states no power."""
 
     @property
     def energy_j(self) -> float | None:
@@ -150,7 +150,7 @@ def _peak_w(joules: Any, seconds: Any, idle_w: float) -> float:
 
 
 def limit_note(machine: Machine) -> str:
-    """What a limit of watts or of the clock is; "" without one."""
+    """A note on a limit of watts or of the clock, or ""."""
     found = []
     if machine.power_limit is not None:
         found.append(f"power limit {format_quantity(machine.power_limit, 'W')}")
@@ -168,7 +168,7 @@ def limit_note(machine: Machine) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """So many equal GPUs, and what the kernels of each draw in the step by part, beside idling."""
+    """`count` equal GPUs, and the joules of each one's kernels by part, beside idling."""
 
     count: int
     machine: Machine

@@ -104,7 +104,7 @@ def _with_attention(graph: Graph, execution: Execution) -> Graph:
 
 
 def attention_ops(graph: Graph, execution: Execution) -> list[Op]:
-    """These calls; remembered."""
+    """The attention calls of a graph; remembered."""
     key = "attention", execution.fused
     if key not in graph.memo:
         whole = _with_attention(graph, execution)
@@ -159,7 +159,7 @@ def issuing(host: Host, graph: Graph) -> Host:
 
 
 def entry_of(host: Host, execution: Execution, graph: Graph | None = None) -> Entry:
-    """Of a step of this graph, whose tensors dynamo reads, guards and hands over; without one, of no tensor."""
+    """The cost of entering a step of this graph, whose tensors dynamo reads and guards; without one, of no tensor."""
     tensors = 0 if graph is None else len(_given(graph))
     found = host.graph_entry if execution.entered else 0.0
     copied_back = 0  # buffers, each by an op of its own
@@ -206,7 +206,7 @@ def _written(op: Op, given: dict[str, str]) -> Iterator[str]:
 
 
 def unrecorded(graph: Graph, asked: Execution) -> Iterator[str]:
-    """What to tell of a step that does not run as it was asked to."""
+    """Notes on a step that does not run in the way that was asked for."""
     if as_run(graph, asked) is not asked:
         changed = changed_inputs(graph)
         if not changed:
@@ -298,7 +298,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPipeline:
-    """What a step is fed with."""
+    """The tensors that a step copies to the device."""
 
     transfers: tuple[Transfer, ...] = ()
     blocking: bool = True  # whether the CPU waits for each

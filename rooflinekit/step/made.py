@@ -11,7 +11,7 @@ from rooflinekit.step.prediction import Prediction
 
 
 def versions() -> str:
-    """What answers depend on beside their command."""
+    """The versions that answers depend on beside their command."""
     return f"rooflinekit {__version__}, torch {version('torch')}, Python {platform.python_version()}"
 
 

@@ -57,7 +57,7 @@ _ACCOUNT_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """What a step needs of the device's memory, in bytes."""
+    """The device memory that a step needs, in bytes."""
 
     weight_bytes: int  # parameters and buffers
     gradient_bytes: int
@@ -78,12 +78,12 @@ class MemoryUse:
 
     @property
     def context_bytes(self) -> int:
-        """Of the process, what no segment holds."""
+        """Bytes of the process beside the allocator's segments."""
         return sum(self.beside.values())
 
     @property
     def nccl_bytes(self) -> int:
-        """Of them, NCCL's buffers."""
+        """Bytes of NCCL's buffers."""
         return self.beside.get(_NCCL, 0)
 
     @property
@@ -93,7 +93,7 @@ class MemoryUse:
 
     @property
     def needed_share(self) -> float:
-        """Of the device's memory: segments and the context."""
+        """The share of the device's memory that segments and context need."""
         return (self.reserved_bytes + self.context_bytes) / self.capacity
 
     def note(self, name: str) -> str:
@@ -108,12 +108,12 @@ class MemoryUse:
 
 
 def too_large(reserved: float, beside: Mapping[str, int], capacity: float) -> str:
-    """What a step that has no room needs, and of how much."""
+    """A sentence on what a step needs that has no room, and of how much."""
     return f"needs {format_bytes(reserved)}, and {listed(beside)}, of {format_bytes(capacity)}"
 
 
 def listed(beside: Mapping[str, int]) -> str:
-    """What no segment holds, in words."""
+    """The memory beside the allocator's segments, in words."""
     return " and ".join(f"{format_bytes(size)} for {name}" for name, size in beside.items()) or "nothing else"
 
 
@@ -192,7 +192,7 @@ def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device
 
 
 def account_of(spec: TensorSpec) -> str:
-    """Of ACCOUNTS, that of a tensor which is there before the step and stays."""
+    """The account of a tensor that is there before the step and stays."""
     return _ACCOUNT_OF.get(spec.role, "inputs")
 
 
@@ -361,7 +361,7 @@ class PointMemory:
 
 
 def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, execution: Execution) -> Blocks:
-    """What the step asks for, see `memory_of`."""
+    """The blocks that the step asks the allocator for, see `memory_of`."""
     ops = [issue.op for issue in issues]
     known = graph.memo.get(("lives", execution.fused))
     if known is None or not (len(known[0]) == len(ops) and all(map(operator.is_, known[0], ops))):

@@ -26,7 +26,7 @@ class Moment:
 
     @property
     def total_bytes(self) -> int:
-        """All of them."""
+        """Bytes of all accounts."""
         return sum(self.bytes_of.values())
 
 

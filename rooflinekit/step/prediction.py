@@ -76,7 +76,7 @@ class Prediction(Draws):
 
     @property
     def graph_name(self) -> str:
-        """What the workload is called."""
+        """The name of the workload."""
         return self.graph.name
 
     @property
@@ -101,12 +101,12 @@ class Prediction(Draws):
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Each kernel on the two queues."""
+        """The spans of all kernels, on the GPU's queue and the CPU's."""
         return self.timeline.spans
 
     @cached_property
     def timings(self) -> tuple[Timing, ...]:
-        """Each kernel's time."""
+        """The timing of each kernel."""
         return tuple(span.timing for span in self.timeline.spans)
 
     @property
@@ -116,7 +116,7 @@ class Prediction(Draws):
 
     @property
     def blocks(self) -> Blocks:
-        """What the step asks the allocator for."""
+        """The blocks that the step asks the allocator for."""
         return remembered(self.graph, self.issues, self.machine.device, self.execution)[0]
 
     @property
@@ -189,7 +189,7 @@ class Prediction(Draws):
 
     @property
     def regime(self) -> Bound:
-        """Where most of the time goes: "compute", "memory", "latency" or "overhead"."""
+        """What most of the time goes to: "compute", "memory", "latency" or "overhead"."""
         return max(self.shares, key=self.shares.__getitem__)
 
     @property
@@ -225,7 +225,7 @@ class Prediction(Draws):
 
     @cached_property
     def placed_share(self) -> float:
-        """Of the seconds of memory traffic, those that no bandwidth shortens: see `step.bounds.placed_share`."""
+        """The share of memory traffic's seconds that no bandwidth shortens: see `step.bounds.placed_share`."""
         return placed_share(self.timings, self.machine)
 
     @property

@@ -91,7 +91,7 @@ def shown_terms(p: Prediction) -> dict[str, float]:
 
 
 def title(p: Prediction) -> str:
-    """What is predicted, in a line."""
+    """The workload and its execution in a line."""
     return heading(p.graph, p.sizes, [p.execution])
 
 

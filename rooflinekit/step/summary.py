@@ -121,7 +121,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryText:
-    """What a reader sees of a summary."""
+    """The lines and columns of a summary."""
 
     heading: str  # the network, its step and sizes
     heads: tuple[str, ...]  # over the cells of each row

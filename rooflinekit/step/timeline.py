@@ -65,7 +65,7 @@ class CpuSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Both queues over one step."""
+    """The GPU's queue and the CPU's over one step."""
 
     spans: tuple[Span, ...]
     cpu_s: float  # what the CPU spends issuing the step
@@ -100,13 +100,13 @@ class _Queues:
         self.spend("step", host.step)
 
     def spend(self, what: Op | str, seconds: float) -> None:
-        """The CPU is busy with this."""
+        """Keeps the CPU busy for some seconds."""
         start = self.cpu
         self.cpu += seconds
         self.note(what, start)
 
     def note(self, what: Op | str, start_s: float, *, waits: bool = False) -> None:
-        """What the CPU has done since then."""
+        """Records the CPU's work since `start_s`."""
         if self.cpu > start_s:
             self.work.append(CpuSpan(what=what, start_s=start_s, end_s=self.cpu, waits=waits))
 
@@ -151,7 +151,7 @@ class _Queues:
         self.note(issue.op, begun)
 
     def launched(self, work: _Work) -> Timeline:
-        """Each op by the CPU, which runs ahead as far as it may."""
+        """Issues each op by the CPU, which runs ahead as far as it may."""
         self.begin()
         waited = False
         for issue, kernels, cost_s in work:
@@ -213,7 +213,7 @@ class _Queues:
         return Timeline(spans=spans, copies=copies, cpu_s=cpu_s, tail_s=tail_s, cpu=work)
 
     def _settle(self, cpu_s: float) -> float:
-        """As in many steps one after another, whose queue stays filled; returns what passes after the last kernel.
+        """The step among many whose queue stays filled; returns the seconds after its last kernel.
 
         The slower side sets the pace. Where the GPU keeps up, its waits are those of one step shrunk to what is left of
         them: pace - busy time.

@@ -32,7 +32,7 @@ class Level:
 
     @classmethod
     def of(cls, size: float, spread: float, deviations: float) -> Level:
-        """So many bytes, `spread` of them a standard deviation."""
+        """`size` bytes, with `spread` of them as a standard deviation."""
         away = deviations * spread
         return cls(bytes=round(size), low_bytes=round(max(size - away, 0)), high_bytes=round(size + away))
 
@@ -42,7 +42,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a step fits, and by what."""
+    """Whether a step fits the memory, and by how much."""
 
     allocated: Level  # tensors, torch.cuda.max_memory_allocated()
     reserved: Level  # segments that the caching allocator holds, torch.cuda.max_memory_reserved()
@@ -128,7 +128,7 @@ def _set(m: MemoryUse, blocks: Blocks, settings: Settings) -> MemoryUse:
 
 
 def _least_room(m: MemoryUse, blocks: Blocks, least: int, settings: Settings) -> int:
-    """Of those near the device's own: a step that fits there may not where the cut into pieces falls otherwise."""
+    """The least capacity near the device's in which the step runs; a cut into pieces may fall otherwise there."""
     too_little, enough = least - 1, m.reserved_bytes
     if not m.fits:
         too_little, enough = max(too_little, int(m.room)), blocks.reserved(math.inf, STEPS, settings=settings) or 0

@@ -41,7 +41,7 @@ _FINEST = 10**6  # of a share
 
 
 class Assumed:
-    """What the user says of such numbers, and what else was taken."""
+    """The user's assumptions about numbers that data decide, and those that were made beside them."""
 
     def __init__(self, given: Mapping[str, Any], symbols: Symbols, module: Callable[[], str]) -> None:
         """`module` gives the path of the module that runs."""
@@ -56,7 +56,7 @@ class Assumed:
 
     @property
     def taken(self) -> tuple[Assumption, ...]:
-        """All that was taken so far."""
+        """All assumptions that were made so far."""
         return tuple(self._found.values())
 
     @property
@@ -143,7 +143,7 @@ class Assumed:
         return decide(self, *args, **kwargs)
 
     def elements(self, kind: str, most: Any, mask: torch.Tensor | None = None, *, share: Fraction | None = None) -> Any:
-        """So many of a number of elements, by the user, by what is known of the mask, by a share found, or all."""
+        """A number of elements out of `most`: by the user, by what is known of the mask, by a share found, or all."""
         known = None if mask is None else self.values.trues(mask)
         if known is not None:
             return known
@@ -157,11 +157,11 @@ class Assumed:
         return self._taken(name, most, most, Ground.MOST)
 
     def trues(self, mask: torch.Tensor) -> Any:
-        """So many elements of a mask are true."""
+        """The number of true elements of a mask."""
         return self.elements("mask", math.prod(mask.shape), mask)
 
     def length(self, kind: str, most: Any, even: Any | None) -> Any:
-        """Of sequences up to the longest: by the user, or `even` for all; where that is None as long as the longest."""
+        """The length of sequences up to the longest: by the user, or `even` for all; where that is None the longest."""
         value, ground = (most, Ground.MOST) if even is None else (even, Ground.EVEN)
         return self._taken(self._name(kind), value, most, ground)
 
@@ -227,7 +227,7 @@ def _usual(kind: str, tensor: torch.Tensor) -> bool | float | None:
 
 
 def _source(tensor: torch.Tensor) -> str:
-    """What made a number: an operator, or the input that it is."""
+    """The operator that made a number, or the input that it is."""
     if asks := known_of(tensor).asks:
         return asks
     node = getattr(tensor, NODE, None)
@@ -337,7 +337,6 @@ def fills(value: torch.Tensor, *, accumulate: bool) -> bool:
 
 
 def _nonzero(assumed: Assumed, x: torch.Tensor) -> tuple[Made, ...]:
-    """One dimension after the other."""
     found = assumed.elements("nonzero", x.numel(), x)
     return (Made((found, x.dim()), (1, found), torch.int64),)
 
@@ -377,13 +376,13 @@ def _unique_consecutive(
 
 
 def _bincount(assumed: Assumed, x: torch.Tensor, weights: Any = None, minlength: int = 0) -> tuple[Made, ...]:
-    """As many as asked for at least; where nothing is asked for, one for each element."""
+    """At least as many bins as asked for; where nothing is asked for, one for each element."""
     bins = minlength if minlength else assumed.elements("bincount", x.numel())
     return (contiguous((bins,), torch.int64 if weights is None else torch.promote_types(weights.dtype, torch.float64)),)
 
 
 def _repeats(assumed: Assumed, repeats: torch.Tensor, *, output_size: Any = None) -> tuple[Made, ...]:
-    """Each element once, if nothing else is said."""
+    """Each element once, unless something else is said."""
     found = output_size if output_size is not None else assumed.elements("repeats", repeats.shape[0])
     return (contiguous((found,), torch.int64),)
 
@@ -470,7 +469,7 @@ def _small(tensor: torch.Tensor) -> bool:
 
 
 class Values:
-    """What is known of the tensors of one trace."""
+    """Known values of the tensors of one trace."""
 
     def __init__(self) -> None:
         self._spoilt: dict[int, Any] = {}  # identity of memory in which something unknown was written → that memory

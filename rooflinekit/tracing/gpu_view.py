@@ -148,7 +148,7 @@ def _is_gpu(device: Any) -> bool:
 
 
 def _called(replaced: _Replaced, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What stands instead of the function, or the function itself."""
+    """The replacement of a function, or the function itself."""
     replacement = replaced.get(function)
     output = NotImplemented if replacement is None else replacement(*args, **kwargs)
     return function(*args, **kwargs) if output is NotImplemented else output
@@ -172,7 +172,7 @@ def _softmax(name: str, x: torch.Tensor, dim: int | None = None, *options: Any, 
 
 
 def _resample(name: str, x: torch.Tensor, size: Sequence[Any] | None, *options: Any) -> torch.Tensor:
-    """As PyTorch, whose way from scale factors to sizes would force every open size to its example."""
+    """PyTorch's resampling; its own way from scale factors to sizes would force every open size to its example."""
     *corners, scales = options  # align_corners stands before the scale factors where there is such a thing
     if size is None:
         size = [_scaled(edge, scale) for edge, scale in zip(x.shape[2:], scales, strict=True)]
@@ -200,7 +200,7 @@ def _one_hot(indices: torch.Tensor, num_classes: int = -1) -> Any:
 
 
 def _linspace(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
-    """With an open number of steps, which torch would force."""
+    """linspace with an open number of steps, which torch would force to a number."""
     plain = not any(isinstance(one, torch.Tensor | complex) for one in (start, end, options.get("out")))
     if not (plain and isinstance(steps, torch.SymInt)) or options.get("requires_grad"):
         return NotImplemented

@@ -502,7 +502,7 @@ def _attributes(kind: type) -> dict[str, Any]:
 
 
 def _holders(values: list[Any]) -> Iterable[Any]:
-    """Those of the values that may hold others."""
+    """The values that may hold others."""
     if set(map(type, values)) <= _ATOMS:
         return ()
     return [value for value in values if type(value) not in _ATOMS]

@@ -44,7 +44,7 @@ def _even_part(total: Any, places: int, place: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of one tensor; None for all that is not."""
+    """Known facts of one tensor; None for what is not known."""
 
     every: Any = None  # what every element is, or how a test of them all comes out
     on_cpu: bool = False  # whether the GPU has no part in that: nobody waits for it
@@ -61,7 +61,7 @@ _NOTHING = Known()
 
 
 def known_of(tensor: Any) -> Known:
-    """What is known of a tensor; nothing of what is none."""
+    """Known facts of a tensor; none for anything else."""
     known: Known = getattr(tensor, _KNOWN, _NOTHING)
     return known
 

@@ -58,7 +58,7 @@ def _cond(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
 
 
 def _while_loop(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
-    """So many passes as the user says, or one; the condition is worked out before each and once after the last."""
+    """Runs as many passes as the user says, or one; the condition is worked out before each and once after the last."""
     condition, body, carried, further = args
     for _ in range(assumed.answer("while_loop", 1, Ground.ONCE)):
         condition(*carried, *further)
@@ -68,7 +68,7 @@ def _while_loop(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
 
 
 def _dense(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
-    """As torch runs it outside of compilation: step by step."""
+    """Runs an operator step by step, as torch does outside of compilation."""
     return function.py_kernels[_DENSE](*args)
 
 

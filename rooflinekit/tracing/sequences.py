@@ -53,7 +53,7 @@ def _run(
 
 
 def _layer(mode: int, x: torch.Tensor, *args: Any) -> Any:
-    """As `torch.lstm` and its like, for dense input or the data of a packed sequence: then sizes, states, weights."""
+    """`torch.lstm` and its like, for dense input or the data of a packed sequence: then sizes, states, weights."""
     packed = isinstance(args[mode != _LSTM], torch.Tensor)  # states are one tensor, an LSTM's a pair of them
     sizes, states, weights, *options = args if packed else (None, *args)
     hidden, cell = states if mode == _LSTM else (states, None)
@@ -91,7 +91,7 @@ def gru_cell(x: torch.Tensor, hidden: torch.Tensor, w_x: Any, w_h: Any, b_x: Any
 def _plain_cell(
     activation: Any, x: torch.Tensor, hidden: torch.Tensor, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None
 ) -> Any:
-    """As PyTorch, which asks for the batch as a number on its way."""
+    """A recurrent cell as PyTorch computes it, without asking for the batch as a number."""
     x, hidden, w_x, w_h, b_x, b_h = lowered(x, hidden, w_x, w_h, b_x, b_h)
     with switched_off():
         return activation(functional.linear(hidden, w_h, b_h).add_(functional.linear(x, w_x, b_x)))
@@ -154,7 +154,7 @@ def stft(
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> torch.Tensor:
-    """As PyTorch, which takes the length as a number: overlapping frames as a view, times the window, transformed."""
+    """PyTorch's stft, which takes the length as a number: frames as a view, times the window, transformed."""
     hop, width = hop_length or n_fft // 4, win_length or n_fft
     frames = x if x.dim() == 2 else x[None]
     if width < n_fft:
@@ -186,7 +186,7 @@ def istft(
     length: int | None = None,
     return_complex: bool = False,
 ) -> torch.Tensor:
-    """As PyTorch: frames transformed back, times the window, overlapped and added, over the windows' own sum.
+    """PyTorch's istft: frames transformed back, times the window, overlapped and added, over the windows' own sum.
 
     That this sum is nowhere zero PyTorch looks up on the host, which waits for it.
     """
@@ -237,7 +237,7 @@ def ctc_loss(
     reduction: int = _MEAN,
     zero_infinity: bool = False,
 ) -> Any:
-    """With lengths as numbers PyTorch writes them into a tensor, which a fake one has no room for."""
+    """PyTorch's loss, which writes lengths given as numbers into a tensor that a fake one has no room for."""
     if isinstance(target_lengths, torch.Tensor) or scores.dim() != 3:
         return NotImplemented
     loss = torch.ops.aten._ctc_loss(scores, targets, lengths, target_lengths, blank, zero_infinity)[0]

@@ -122,7 +122,7 @@ class Made:
 
     @classmethod
     def like(cls, tensor: torch.Tensor) -> Made:
-        """Those of a tensor that there is."""
+        """The metadata of an existing tensor."""
         return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
@@ -151,7 +151,7 @@ def _rms_norm(x: torch.Tensor, shape: Sequence[Any], weight: Any, eps: float | N
 
 
 def _statistics(x: torch.Tensor, shape: Sequence[Any]) -> Made:
-    """What a normalization keeps of its input."""
+    """The statistics that a normalization keeps of its input."""
     return contiguous(shape, torch.float64 if x.dtype is torch.float64 else torch.float32)
 
 
@@ -264,7 +264,7 @@ def _of_two(real: torch.Tensor, other: torch.Tensor) -> tuple[Made, ...]:
 
 
 def _fft_r2c(x: torch.Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> tuple[Made, ...]:
-    """Of real numbers: along the last dimension named, the half that is not redundant."""
+    """A transform of real numbers: along the last dimension named, the half that is not redundant."""
     shape: list[Any] = list(x.shape)
     if onesided:
         shape[dims[-1]] = shape[dims[-1]] // 2 + 1

@@ -58,7 +58,7 @@ from rooflinekit.tracing.tensors import ONE_FORMAT, leaves_of, parts_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What a trace found, before it is priced."""
+    """The result of a trace, before it is priced."""
 
     name: str
     inputs: tuple[TensorSpec, ...]
@@ -444,7 +444,7 @@ def names_of(step: Step) -> tuple[str, ...]:
 
 
 def first_names(step: Step) -> tuple[str, ...]:
-    """Names of first dimensions."""
+    """The names of the inputs' first dimensions."""
     firsts = (size for one in _inputs_of(step) for size in one.shape[:1])
     return tuple(dict.fromkeys(size for size in firsts if isinstance(size, str)))
 

@@ -28,7 +28,7 @@ _GRACE_S = 2.0  # that a collective at work may take once nobody asks any more
 
 
 def main(backend: str, rank: int, ranks: int, file: str, program: int) -> None:
-    """Until the input ends."""
+    """Runs the collectives that are asked for on standard input, until it ends."""
     lines: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_read, args=(lines, program, Path(file).parent), daemon=True).start()
     try:

@@ -45,7 +45,7 @@ def throttles(state: float) -> tuple[str, ...]:
 
 
 class GpuState:
-    """One GPU, as NVML sees it."""
+    """Clock, temperature and power of one GPU, read through NVML."""
 
     def __init__(self, nvml: Any, index: int, bus_id: str | None, interval_s: float = _INTERVAL_S) -> None:
         """bus_id: "00000000:1b:00.0"; without one, `index` counts all GPUs of the machine, hidden ones too."""

@@ -47,7 +47,7 @@ class Calls:
         return {"copies": len(self.calls), "set_bytes": self.bytes, "cached": round(share, 3)}
 
     def repeated(self, count: int) -> None:
-        """So many calls, the sets in turn."""
+        """`count` calls, which take the sets of tensors in turn."""
         calls = self.calls
         for i in range(count):
             calls[i % len(calls)]()

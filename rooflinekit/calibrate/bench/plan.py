@@ -49,7 +49,7 @@ _Positive = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One op at one size, on so many CPU threads (0 on a GPU)."""
+    """One op at one size, on `threads` CPU threads (0 on a GPU)."""
 
     op: str
     dtype: str
@@ -58,12 +58,12 @@ class Case:
 
     @property
     def family(self) -> str:
-        """Of its op: of kernels those that are fitted together, beside them those of `host_ops`."""
+        """The family of kernels that its op is fitted with, or the one of `host_ops`."""
         return ALL_OPS[self.op].family
 
     @property
     def key(self) -> str:
-        """What tells cases apart: 'mm fp16 m=64 n=64 k=64'."""
+        """The name that tells cases apart: 'mm fp16 m=64 n=64 k=64'."""
         words = [self.op, self.dtype, *(f"{name}={value}" for name, value in self.sizes.items())]
         return " ".join([*words, *([f"threads={self.threads}"] if self.threads else [])])
 

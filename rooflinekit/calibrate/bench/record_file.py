@@ -75,19 +75,19 @@ class Timer(Protocol):
         """Samples of one case; never raises for a case that the device cannot run."""
 
     def environment(self) -> dict[str, str]:
-        """What a campaign rests on; two that differ in it do not mix."""
+        """The surroundings of a campaign; measurements of two surroundings do not mix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What a file holds."""
+    """The head and the measurements of a file."""
 
     head: Head
     measurements: tuple[Measurement, ...]
     finished: bool  # whether the whole plan was measured
 
     def by_case(self) -> list[list[Measurement]]:
-        """What could be measured, the rounds of one case together."""
+        """The measurements that succeeded, by case, with all rounds of a case together."""
         found: dict[str, list[Measurement]] = defaultdict(list)
         for one in self.measurements:
             if one.status == "ok":

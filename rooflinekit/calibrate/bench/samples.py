@@ -19,7 +19,7 @@ _NOTCH = 1.57  # IQR/√n times this is half the 95 % interval of a median (McGi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Of the samples of one case, in seconds."""
+    """Statistics of the samples of one case, in seconds."""
 
     median: float
     low: float  # end of the first quarter

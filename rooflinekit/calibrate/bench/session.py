@@ -33,7 +33,7 @@ Progress = Callable[[int, int, str], None]  # units that are done, all of them, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run has added."""
+    """The progress of a plan after a run."""
 
     measured: int  # units
     left: int  # units of this run that the budget did not allow
@@ -61,7 +61,7 @@ def head_of(plan: Plan, device: str, environment: dict[str, str]) -> Head:
 
 
 def expected_bytes(plan: Plan) -> int:
-    """What the campaign's file will take, at most."""
+    """The size that the campaign's file will have at most, in bytes."""
     return len(plan.units()) * (plan.samples * _SAMPLE_BYTES + _LINE_BYTES)
 
 

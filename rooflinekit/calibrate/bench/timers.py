@@ -70,7 +70,7 @@ class CpuTimer:
         return _Timed(timing="backend", inner=inner, seconds=seconds, state={**calls.state, **load})
 
     def environment(self) -> dict[str, str]:
-        """What a campaign rests on; two that differ in it do not mix."""
+        """The surroundings of a campaign; measurements of two surroundings do not mix."""
         return {**host_environment(), "threads": str(torch.get_num_threads())}
 
 
@@ -143,7 +143,7 @@ class CudaTimer:
         return between_events(self.cuda, graph.replay, inner)
 
     def environment(self) -> dict[str, str]:
-        """What a campaign rests on; two that differ in it do not mix."""
+        """The surroundings of a campaign; measurements of two surroundings do not mix."""
         return {
             **host_environment(),
             "gpu": str(self.properties.name),
@@ -233,7 +233,7 @@ def _inner(once: Sample, warmup: int) -> int:
 
 
 def _samples(sample: Sample, most: int, precision: float) -> tuple[float, ...]:
-    """As `collect` has them, in a few times the time that the most would take as planned."""
+    """Samples as `collect` has them, in a few times the time that the most would take as planned."""
     return collect(sample, most, precision, within_s=_LONGER * most * _SAMPLE_S)
 
 
@@ -275,7 +275,7 @@ def _host_cpu() -> str:
 
 
 def governor() -> str:
-    """What decides the CPU's clock; virtual machines do not say."""
+    """The policy that sets the CPU's clock; virtual machines do not state it."""
     try:
         file = system_root() / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
         return file.read_text(encoding="ascii").strip()

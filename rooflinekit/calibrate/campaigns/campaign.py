@@ -59,7 +59,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign(Table):
-    """Of ops on one GPU: `rows` holds op, dtype, sizes and seconds."""
+    """Measured ops of one GPU: `rows` holds op, dtype, sizes and seconds."""
 
     gpu: str
 
@@ -133,7 +133,7 @@ def read_rows(file: Path, text: str) -> pd.DataFrame:
 
 
 def _row_lines(text: str) -> list[int]:
-    """On which line of the file each row stands."""
+    """The line of the file that each row stands on."""
     lines = enumerate(text.splitlines(), start=1)
     return [number for number, line in lines if line.partition("#")[0].strip()][1:]
 

@@ -121,7 +121,7 @@ def _launched(op: str, dtype: str, size: Sizes, device: Device | None, like: Rel
 
 
 def _as_measured(op: str, dtype: str, size: Sizes, kernels: list[Kernel]) -> list[Kernel]:
-    """With what is known of the very kernels that were measured."""
+    """The kernels with what a campaign says of the ones that ran."""
     *before, last = kernels
     if op in _SINGLE_LOADS:
         elements = size["rows"] * size["cols"]

@@ -46,7 +46,7 @@ class Summary:
 
     @property
     def cases(self) -> int:
-        """All that were measured."""
+        """The number of all cases that were measured."""
         return sum(self.counts.values())
 
 
@@ -62,7 +62,7 @@ def read_file(file: Path) -> Content:
 
 
 def validate(files: Iterable[Path]) -> dict[Path, str]:
-    """What is wrong with each file, in one line; "" with none."""
+    """By file, its first error in one line, or ""."""
     found = dict.fromkeys(files, "")
     for file in found:
         try:

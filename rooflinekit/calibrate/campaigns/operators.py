@@ -62,7 +62,7 @@ def _tensor(name: str, dtype: DType, *shape: Number, stride: tuple[Number, ...] 
 
 
 def _written(dtype: DType) -> DType:
-    """What a product writes: 16 bits at least."""
+    """The format of a product's result, which has at least 16 bits."""
     return DType.BFLOAT16 if dtype.itemsize == 1 else dtype
 
 
@@ -87,7 +87,7 @@ def _linear(dtype: DType, size: Sizes) -> tuple[Op, ...]:
 
 
 def _quantized_product(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-    """Of an input of 16 bits: its largest value, its scaling to 8 bits, the product."""
+    """A product whose input of 16 bits is scaled to 8: its largest value, the scaling, the product."""
     m, n, k = (size[name] for name in "mnk")
     given, x = _tensor("given", DType.BFLOAT16, m, k), _tensor("x", dtype, m, k)
     return (
@@ -98,7 +98,7 @@ def _quantized_product(dtype: DType, size: Sizes) -> tuple[Op, ...]:
 
 
 def _four_bit_product(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-    """Of an input of 16 bits: its blocks of 16 numbers get scales, then the product."""
+    """A product whose input of 16 bits is scaled to 4 in blocks of 16 numbers: the scales, then the product."""
     m, n, k = (size[name] for name in "mnk")
     x, weight = (_tensor(*one, k // 2) for one in (("x", DType.FLOAT4_E2M1FN_X2, m), ("w", DType.FLOAT4_E2M1FN_X2, n)))
     scales = _tensor("scales", DType.FLOAT8_E4M3FN, n, k // _BLOCK)
@@ -136,7 +136,7 @@ def _plain(
 
 
 def _layer_norm(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-    """With gain and shift; statistics are written beside, in fp32."""
+    """A layer norm with gain and shift, which also writes its statistics in fp32."""
     rows, cols = size["rows"], size["cols"]
     x, y = (_tensor(name, dtype, rows, cols) for name in "xy")
     gain, shift = (_tensor(name, dtype, cols) for name in ("gain", "shift"))
@@ -231,7 +231,7 @@ def _attention(dtype: DType, size: Sizes, called: bool = False) -> tuple[Op, ...
 
 
 def _attention_call(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-    """As a serving library calls it, which first rotates new queries and keys, and fills the cache."""
+    """Attention as a serving library calls it: new queries and keys are rotated first, and the cache is filled."""
     b, s, heads, kv_heads, d = (size[name] for name in ("b", "s", "heads", "kv_heads", "d"))
     own = _tensor("own", dtype, b, s, (heads + 2 * kv_heads) * d)
     put = (_tensor(name, dtype, b, kv_heads, s, d) for name in ("keys", "values"))
@@ -272,7 +272,7 @@ class MeasuredOp:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """All of them."""
+        """The names of all its sizes."""
         return (*self.needed, *self.optional)
 
 

@@ -81,7 +81,7 @@ class FitFile(FitRecord):
 
 
 class GpuFile(FitFile):
-    """Of a GPU, of an architecture, or of any GPU."""
+    """Constants of a GPU, of an architecture, or of any GPU."""
 
     known: ClassVar[Mapping[str, Description]] = CONSTANTS
     schema_version: Annotated[int, Field(alias="schema", ge=2, le=2)]
@@ -89,14 +89,14 @@ class GpuFile(FitFile):
 
 
 class LinkFile(FitFile):
-    """Of collectives."""
+    """Constants of collectives."""
 
     known: ClassVar[Mapping[str, Description]] = LINK_CONSTANTS
     schema_version: Annotated[int, Field(alias="schema", ge=1, le=1)]
 
 
 class EnergyFile(FitFile):
-    """Of what boards draw."""
+    """Constants of the power that boards draw."""
 
     known: ClassVar[Mapping[str, Description]] = ENERGY_CONSTANTS
     schema_version: Annotated[int, Field(alias="schema", ge=1, le=1)]

@@ -87,7 +87,7 @@ def first_difference(found: Refit, folder: Path) -> str:
 
 
 def calibrations(found: Refit) -> tuple[Calibration, ...]:
-    """That of an unmeasured GPU, those of architectures, and those of the measured GPUs."""
+    """Calibrations of an unmeasured GPU, of architectures, and of the measured GPUs."""
     parts = {**found.architectures, **found.gpus}
     return (found.priors, *(parts[name] for name in sorted(parts)))
 

@@ -69,7 +69,7 @@ class Estimate:
 
 @dataclass(slots=True, kw_only=True)
 class Solution:
-    """Every parameter that was fitted."""
+    """The estimates of every parameter that was fitted."""
 
     estimates: dict[Key, Estimate] = field(default_factory=dict)
     correlations: dict[tuple[str, str], float] = field(default_factory=dict)  # of shared values fitted together

@@ -52,7 +52,7 @@ class Candidates:
 
     @classmethod
     def of(cls, groups: Sequence[Group], machine: Machine) -> Candidates:
-        """Of groups of measurements, on a machine."""
+        """The candidates of groups of measurements, on a machine."""
         kernels: list[Kernel] = []
         rows, owners, firsts, kernel_count = [], [], [], 0
         for group in groups:
@@ -76,13 +76,13 @@ class Candidates:
         )
 
     def fastest(self, seconds: Floats, count: int) -> Floats:
-        """Of each of so many measurements all kernels together, each by its fastest algorithm."""
+        """For each of `count` measurements, the time of all its kernels, each by its fastest algorithm."""
         best: Floats = np.full(self.owner.max(initial=-1) + 1, np.inf)
         np.minimum.at(best, self.owner, seconds)
         return self.summed(best[self.owner], count)
 
     def summed(self, values: Floats, count: int) -> Floats:
-        """Of each of so many measurements the sum over its kernels, of each the first algorithm's value."""
+        """For each of `count` measurements, a sum over its kernels, each by its first algorithm."""
         return np.bincount(self.row, weights=values * self.first, minlength=count).astype(float)
 
 
@@ -152,18 +152,18 @@ class Observations:
         return seconds
 
     def by_first(self, machine: Machine, what: Callable[[KernelBatch, Times], Floats]) -> Floats:
-        """Of each measurement the sum of something over its kernels, each by the first of its algorithms."""
+        """For each measurement, a sum over its kernels, each by the first of its algorithms."""
         found = self.candidates(machine)
         return found.summed(what(found.work, time_work(found.work, machine)), len(self))
 
     def taken(self, chosen: NDArray[Any]) -> Observations:
-        """Some of the measurements."""
+        """The observations of the chosen rows."""
         rows = self.rows[chosen].reset_index(drop=True)
         groups = counted(self.op, rows, _device(self.gpu), self.like)
         return replace(self, rows=rows, seconds=rows["seconds"].to_numpy(dtype=float), groups=groups, memo={})
 
     def with_kernels(self, change: Callable[[Kernel], Kernel]) -> Observations:
-        """With each kernel changed, which brings its alternatives with it."""
+        """The same measurements with each kernel changed; a kernel brings its alternatives with it."""
         groups = tuple(replace(g, kernels=tuple(map(change, g.kernels))) for g in self.groups)
         return replace(self, groups=groups, memo={})
 
@@ -193,7 +193,7 @@ def observe(
 
 @functools.cache
 def _device(gpu: str) -> Device | None:
-    """Its specification; None where there is none of this name."""
+    """The GPU's specification, or None where there is none of this name."""
     return load_device(gpu) if gpu in device_names() else None
 
 

@@ -33,7 +33,7 @@ _START = "kernel_ramp_cycles"  # whose error all starts are off by together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refit:
-    """What a fit of everything gives."""
+    """Constants fitted on everything and with each GPU left out, with their errors."""
 
     observations: tuple[Observations, ...]
     solution: Solution
@@ -109,7 +109,7 @@ def _without(gpu: str) -> Solution:
 
 
 def relatives_of(machines: Mapping[str, Machine]) -> dict[str, tuple[str, ...]]:
-    """Of each GPU the others of its architecture."""
+    """For each GPU, the others of its architecture."""
     kinds = {gpu: architecture_of(machine.device) for gpu, machine in machines.items()}
     return {gpu: tuple(other for other in kinds if other != gpu and kinds[other] == kinds[gpu]) for gpu in kinds}
 
@@ -171,7 +171,7 @@ def _own(
 
 
 def _spreads(gpu: str, errors: Errors, times: Times, known: Mapping[str, Spread]) -> Mapping[str, Spread]:
-    """Of each family on a GPU, steadied by what is known of the family from elsewhere."""
+    """The spread of each family on a GPU, shrunk towards that of the family elsewhere."""
     own = {family: [one, times[name, family]] for (name, family), one in sorted(errors.items()) if name == gpu}
     return MappingProxyType(
         {family: shrunk(spread_of([e], [s]), len(e), known[family]) for family, (e, s) in own.items()}
@@ -221,7 +221,7 @@ class Miss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFit:
-    """What a device's own measurements say."""
+    """The constants that a device's own measurements determine."""
 
     calibration: Calibration  # constants that the measurements tell, spreads by family
     errors: Mapping[str, Floats]  # ln(measured / predicted) by family

@@ -81,7 +81,7 @@ def _best(parts: Sequence[Floats], times: Sequence[Floats]) -> float:
 
 
 def _loss(parts: Sequence[Floats], times: Sequence[Floats], short_s: float, random: float) -> float:
-    """That of a quantile (Koenker and Bassett 1978), which is least where 90 % are held at every time."""
+    """The loss of a quantile (Koenker and Bassett 1978), least where 90 % are held at every time."""
     size, seconds = np.abs(np.concatenate(parts)), np.concatenate(times)
     beyond = size - NINETY * np.hypot(max(random, LEAST_SYSTEMATIC), short_s / seconds)
     return float(np.average(np.where(beyond > 0, 0.9 * beyond, -0.1 * beyond), weights=_alike(parts)))

@@ -50,7 +50,7 @@ class Bench:
     clock: Callable[[], float] = time.perf_counter
 
     def wait(self) -> None:
-        """Until nothing is left to do."""
+        """Waits until the device has nothing left to do."""
         if self.cuda is not None:
             self.cuda.synchronize()
 
@@ -194,7 +194,7 @@ def _transfer(case: Case, bench: Bench) -> Prepared:
 
 
 def _rate(case: Case, bench: Bench, samples: int) -> Prepared:
-    """The same large product, in blocks: a few after a rest each, or one after another until the time is over."""
+    """The rate of one large product, in blocks: a few after a rest each, or one after another until time is over."""
     product = Case(op="mm", dtype=case.dtype, sizes={name: case.sizes[name] for name in "mnk"}, threads=case.threads)
     (call,) = calls_of(product, bench.device, 0).calls
     once = bench.finishing(call)

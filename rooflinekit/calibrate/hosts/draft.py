@@ -24,7 +24,7 @@ _COPIES = {"h2d_pageable": "copy_bandwidth_pageable", "h2d_pinned": "copy_bandwi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCost:
-    """One case beside kernels, over all rounds."""
+    """The CPU time of one case, beside its kernels, over all rounds."""
 
     case: Case
     summary: Summary

@@ -85,7 +85,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
-    """What a fit gives."""
+    """The constants of a fit of collectives, and the groups that it rests on."""
 
     groups: tuple[Group, ...]
     constants: LinkConstants
@@ -145,7 +145,7 @@ Key = tuple[str, str]  # (constant, ""): shared; (constant, kind): own, relative
 
 
 def _parameters(groups: Sequence[Group], base: LinkConstants | None) -> list[tuple[Key, float, float]]:
-    """Of each parameter key, start and spread in log units."""
+    """Start and spread of each parameter, in log units."""
     links = sorted({link.name for g in groups for link in g.route.links})
     timed = {device for g in groups if not g.source for device in g.route.devices}
     devices = sorted({"cpu" if device.kind == "cpu" else str(device.compute_capability) for device in timed})
@@ -326,7 +326,7 @@ _RANKS = 2  # where a case does not say
 
 
 def processes_of(device: Device, count: int) -> Cluster:
-    """So many processes of a machine without GPU, as a cluster: each stands for all cores, which they share."""
+    """A cluster of processes on a machine without GPU: each stands for all cores, which they share."""
     members = Members(name=device.name, count=count)
     return Cluster(name=f"{device.name}-processes", devices=(members,), host="generic-cloud")
 
@@ -365,6 +365,6 @@ def own_links(recorded: Recorded, device: Device, base: LinkConstants) -> LinkFi
 
 
 def own_constants(fit: LinkFit) -> LinkConstants:
-    """What such a fit has found, without what it started from."""
+    """The constants that such a fit determines, without those that it started from."""
     constants = {key: c for key, c in fit.constants.constants.items() if key.endswith((" loopback", " cpu"))}
     return LinkConstants(constants=constants, spreads={"loopback": fit.constants.spreads["loopback"]})

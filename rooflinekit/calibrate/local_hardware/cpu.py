@@ -28,7 +28,7 @@ _EDGE, _BYTES = 1536, 256 * 2**20  # of the matrices, and of what is copied
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a CPU was seen to do on all its cores."""
+    """The rates that a CPU reached on all its cores."""
 
     flops: float  # of an fp32 product, FLOP/s
     bandwidth: float  # of a copy, reads and writes, byte/s

@@ -116,7 +116,7 @@ def described_cpu(file: Path | None = None) -> Device:
 
 
 def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
-    """That of the CPU at hand by its name; else `described_cpu`, and the file that keeps it.
+    """The specification of this machine's CPU by its name; else `described_cpu`, and the file that keeps it.
 
     Raises what that raises, and OutputError for a file that cannot be written.
     """

@@ -48,7 +48,7 @@ class Care:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place(Bench):
-    """Where a step runs: a GPU, or the CPU on so many threads."""
+    """Where a step runs: a GPU, or the CPU on `threads` threads."""
 
     threads: int | None = None
 
@@ -79,7 +79,7 @@ class Place(Bench):
             yield
 
     def environment(self) -> dict[str, str]:
-        """What the measurement rests on."""
+        """The surroundings that the measurement depends on."""
         if self.cuda is None:
             return CpuTimer(0).environment()
         return CudaTimer(self.device.index or 0, 0, self.cuda, self.device.type, load_nvml()).environment()
@@ -174,7 +174,7 @@ def _warm_up(once: Callable[[], float], budget_s: float) -> list[float]:
 
 @contextlib.contextmanager
 def _running(step: Step, place: Place) -> Iterator[None]:
-    """What the model raises becomes one line that says where."""
+    """Turns an error that the model raises into one line that says where it came up."""
     name = type(step.model).__name__
     try:
         yield

@@ -86,7 +86,7 @@ def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
 
 
 def read_events(path: Path, progress: Progress | None = None) -> Trace:
-    """The same of a trace that may hold none. Raises CampaignError as `read_trace` does."""
+    """A trace that may hold no kernels. Raises CampaignError as `read_trace` does."""
     with opened(path, CampaignError) as raw:
         size = path.stat().st_size
         try:
@@ -295,7 +295,7 @@ def parents_of(calls: pd.DataFrame) -> list[int]:
 
 
 def callers(kernels: pd.DataFrame, calls: pd.DataFrame, parents: Sequence[int] | None = None) -> Rows:
-    """Of each kernel the row of the innermost call around its launch; -1 for none. calls: as `in_order` has them."""
+    """The row of the innermost call around each kernel's launch; -1 for none. calls: as `in_order` has them."""
     above = np.append(parents_of(calls) if parents is None else parents, -1).astype(np.int64)
     ends = np.append(calls["end"], np.inf)
     found = np.full(len(kernels), -1)

@@ -127,7 +127,7 @@ def _gradient(op: Op, scores: Gemm, weighted: Gemm, pairs: Size, grad: TensorSpe
 
 @rule(*_HEADS_LAST, timed_as=Family.ATTENTION)
 def heads_last_attention(op: Op) -> Cost:
-    """As PyTorch's attention, of tensors [b, s, h, d], or of packed sequences [tokens, h, d]; with a window s·w pairs.
+    """PyTorch's attention on tensors [b, s, h, d], or packed sequences [tokens, h, d]; with a window s·w pairs.
 
     Packed sequences are a batch of equal ones with `packed_keys` keys each. A causal mask ends with the last key: query
     i of s sees t - s + i + 1 of t keys.
@@ -142,7 +142,7 @@ def heads_last_attention(op: Op) -> Cost:
 
 @rule(*_HEADS_LAST_GRADIENTS, timed_as=Family.ATTENTION)
 def heads_last_attention_backward(op: Op) -> Cost:
-    """As the gradient of PyTorch's attention, of [b, s, h, d] or packed; flash-attn writes into tensors it is given."""
+    """The gradient of PyTorch's attention, of [b, s, h, d] or packed; flash-attn writes into tensors it is given."""
     (grad, query, key, value), left = _sequences(op, op.inputs[:4])
     found = _gradient(op, *_products(query, key, value, causal=False, left=left), grad)
     made = [op.attrs[name] for name in ("dq", "dk", "dv") if op.attrs.get(name) is not None]

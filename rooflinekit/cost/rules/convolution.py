@@ -204,7 +204,7 @@ _WORD = 64  # boxes of which one integer says whether they overlap
 
 @rule("torchvision.deform_conv2d")
 def deform_conv2d(op: Op) -> list[Cost]:
-    """As a convolution, 2·N·P·Q·K·C/g·R·S; each of the N·P·Q·C·R·S numbers under the window lies between four: 17.
+    """A convolution, 2·N·P·Q·K·C/g·R·S; each of the N·P·Q·C·R·S numbers under the window lies between four: 17.
 
     A mask is one multiplication each. The numbers under the window are written and read again.
     """

@@ -103,7 +103,7 @@ def is_complex(op: Op) -> bool:
 
 
 def work_of(op: Op, real: Work, complex_: Work | None = None) -> Cost:
-    """So much work an output element, and traffic; for complex numbers twice as much where nothing else is said."""
+    """This work for each output element, and traffic; for complex numbers twice as much where nothing else is said."""
     vector, special = (complex_ or (2 * real[0], 2 * real[1])) if is_complex(op) else real
     return per_output(op, vector, special)
 

@@ -42,7 +42,7 @@ class Frame(Ground):
                 label.set_visible(False)
 
     def _label_across(self) -> None:
-        """What x is, in as many words as there is room for."""
+        """Labels the x axis, in as many words as there is room for."""
         figure, font = self.figure, self.style.axis_font
         level = "traffic of each level" if figure.by_level else "DRAM"
         words = [f"Arithmetic intensity (FLOP/byte, {level})", "Arithmetic intensity (FLOP/byte)", "FLOP/byte"]
@@ -282,7 +282,7 @@ def roof_colours(figure: Figure) -> dict[str, str]:
 
 
 def _colour(line: Line, colours: Mapping[str, str]) -> str:
-    """That of the device; of one device alone links have their own."""
+    """The device's colour; where there is one device alone, links have a colour of their own."""
     return _LINK if line.first.kind == "link" and len(colours) == 1 else colours[line.first.device]
 
 
@@ -433,7 +433,7 @@ def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofK
 
 
 def _apart(names: Mapping[str, str]) -> dict[str, str]:
-    """Of each name as many words as tell all of them apart, from the first with a digit on, which is the model's.
+    """The fewest words that tell the names apart, from the first with a digit on, which is the model's.
 
     >>> _apart({"a": "GeForce RTX 3090", "b": "H100 SXM5 80 GB"})
     {'a': '3090', 'b': 'H100'}

@@ -46,7 +46,7 @@ class Box:
 
     @property
     def row(self) -> Numbers:
-        """As a row of `Rows`."""
+        """The box as one row of `Rows`."""
         return _rows(np.array([[self.x, self.y]]), (self.width, self.height), self.angle)
 
     def overlaps(self, other: Box) -> bool:

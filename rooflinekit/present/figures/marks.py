@@ -206,7 +206,7 @@ def _stop_marks(frame: Frame, stop: Stop, colour: str) -> None:
 
 
 def name_paths(frame: Frame, figure: Figure) -> None:
-    """What each step of a path is called, as far as there is room."""
+    """Names the steps of each path, as far as there is room."""
     names = []
     for path in figure.trajectories:
         last = len(path.stops) - 1
@@ -229,7 +229,7 @@ def draw_crossings(frame: Frame, figure: Figure) -> None:
 
 
 def label_crossings(frame: Frame, figure: Figure) -> None:
-    """The intensity of each crossing."""
+    """Labels each crossing with its intensity."""
     font = frame.style.label_font - 0.5
     for x, y in _crossings(frame, figure):
         size, text = frame.ruler.size(three_digits(x), font), three_digits(x)
@@ -237,7 +237,7 @@ def label_crossings(frame: Frame, figure: Figure) -> None:
 
 
 def _crossings(frame: Frame, figure: Figure) -> list[tuple[float, float]]:
-    """Those that the axes hold, in FLOP/byte and FLOP/s."""
+    """The crossings that lie within the axes, in FLOP/byte and FLOP/s."""
     found = [crossing.at for crossing in crossings(figure)]
     return [(x, y) for x, y in found if frame.limits.left < math.log10(x) < frame.limits.right]
 
@@ -255,7 +255,7 @@ def draw_floors(frame: Frame, figure: Figure) -> None:
 
 
 def label_floors(frame: Frame, figure: Figure) -> None:
-    """What starting costs, and of which kernels, beside the curve."""
+    """Labels the curves of launch cost with the kernels that they belong to."""
     for floor in figure.floors:
         inside = [spot for spot in _curve(frame, figure, floor) if spot[1] > 10**frame.limits.bottom]
         if not inside:

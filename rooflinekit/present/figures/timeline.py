@@ -231,7 +231,7 @@ def _phase_runs(spans: Iterable[Span | KernelSpan]) -> list[Run]:
 
 
 def _phases(ax: Axes, p: Prediction, style: Style) -> None:
-    """Where backward and the optimizer begin."""
+    """Marks where backward and the optimizer begin."""
     runs = _phase_runs(p.spans)
     if len({what for _, _, what in runs}) < 2:
         return
@@ -377,7 +377,7 @@ def _device(ax: Axes, lane: _Lane, share: Share, total_s: float) -> None:
 
 
 def _links(ax: Axes, lane: _Lane, exposed: Sequence[tuple[float, float]] | None, least: float) -> None:
-    """What is sent, by whether a device waits for it."""
+    """Draws what is sent, coloured by whether a device waits for it."""
     found: list[Run] = []
     for message in lane.messages:
         if exposed is None:
@@ -483,7 +483,7 @@ def _areas(ax: Axes, course: Sequence[Moment], end_s: float) -> list[Artist]:
 
 
 def _colours(accounts: Iterable[str]) -> dict[str, Any]:
-    """Of each account; parts of the activations in tints, the first the lightest."""
+    """The colour of each account; parts of the activations in tints, the first the lightest."""
     parts = [account for account in accounts if account not in _ACCOUNTS]
     tints = LinearSegmentedColormap.from_list("activations", ("#dff1fb", SKY, "#1f6f9f"))(np.linspace(0, 1, len(parts)))
     return {account: _ACCOUNTS.get(account) or tuple(tints[parts.index(account)]) for account in accounts}

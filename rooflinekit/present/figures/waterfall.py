@@ -97,7 +97,7 @@ class _Step:
 
     @property
     def said(self) -> str:
-        """What its colour means."""
+        """The meaning of its colour."""
         return ("adds time" if self.seconds > 0 else "saves time") if self.counts else "hidden, adds none"
 
     @property

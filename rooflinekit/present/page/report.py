@@ -182,7 +182,7 @@ LENGTH = 1000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """From `x` on, so many units; `look` names its colour."""
+    """A bar of `width` units from `x` on; `look` names its colour."""
 
     x: float
     width: float
@@ -350,7 +350,7 @@ def step_of(p: Prediction) -> View:
 
 
 def _blocks(p: Prediction) -> Iterator[Block]:
-    """What can be pointed at: the CPU's work, copies, kernels."""
+    """The parts that can be pointed at: the CPU's work, copies, kernels."""
 
     def block(lane: str, at: CpuSpan | CopySpan | Span, text: str) -> Block:
         return Block(start=at.start_s, end=at.end_s, bottom=LANES[lane] - HALF, top=LANES[lane] + HALF, text=text)

@@ -119,7 +119,7 @@ def print_summary(found: Summary) -> None:
 
 
 def print_drawn(found: Drawn) -> None:
-    """What of a trace became measured ops, and what did not."""
+    """Prints which kernels of a trace became measured ops, and which did not."""
     rows = found.campaign.rows
     counted = ((op, len(part), int(part["count"].sum())) for op, part in rows.groupby("op"))
     say(f"{found.campaign.gpu}, {found.campaign.source}")

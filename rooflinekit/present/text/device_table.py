@@ -45,7 +45,7 @@ def device_lines(rows: Sequence[Row], width: int | None = None) -> list[str]:
 
 
 def markdown_lines(rows: Sequence[Row]) -> list[str]:
-    """The same as a Markdown table, every column of it."""
+    """The table in Markdown, with every column."""
     columns = _columns(rows[0].math if rows else "fp16")
     heads = [column.head + (f" ({column.unit})" if column.unit else "") for column in columns]
     body = [[column.text(row) for column in columns] for row in rows]

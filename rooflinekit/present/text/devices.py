@@ -61,7 +61,7 @@ _TIMES = {
 
 
 def print_hosts(hosts: Sequence[Host]) -> None:
-    """A line each."""
+    """Prints a line for each host."""
     columns: dict[str, Cell] = {
         "host": ("name", ""), "an op": lambda host: said(host.dispatch_s("default"), "s"), "launch": ("launch", "s"),
         "a step": ("step", "s"), "copies, pageable": ("copy_bandwidth_pageable", "byte/s"),
@@ -72,7 +72,7 @@ def print_hosts(hosts: Sequence[Host]) -> None:
 
 
 def print_host(host: Host) -> None:
-    """One host: its times, its memory, sources."""
+    """Prints one host: its times, its memory, its sources."""
     if FORM.get() != "text":
         print_hosts([host])
         return
@@ -102,7 +102,7 @@ _TERMS = (
 
 
 def print_clusters(clusters: Sequence[Cluster]) -> None:
-    """A line each."""
+    """Prints a line for each cluster."""
     columns: dict[str, Cell] = {
         "cluster": ("name", ""), "nodes": ("nodes", ""), "devices of a node": _devices,
         "inside, one direction": _inside, "between nodes, one direction": _between,
@@ -123,7 +123,7 @@ def _numbers(cluster: Cluster) -> Mapping[str, object]:
 
 
 def print_cluster(cluster: Cluster) -> None:
-    """One cluster: devices, links, sources."""
+    """Prints one cluster: its devices, links, sources."""
     if FORM.get() != "text":
         print_clusters([cluster])
         return

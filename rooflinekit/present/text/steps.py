@@ -36,7 +36,7 @@ def print_layouts(found: LayoutSearch) -> None:
 
 
 def print_fitting(found: Fitting, heading: str) -> None:
-    """What is chosen, and a line for each way that was tried."""
+    """Prints what is chosen, and a line for each way that was tried."""
     verdict, *_ = str(found).splitlines()
     say(heading, verdict)
     columns: dict[str, Cell] = {

@@ -69,7 +69,7 @@ def say(*texts: object, before: str = "", soft_wrap: bool = False) -> None:
 
 
 def console() -> Console:
-    """For words: standard output, where words are printed at all."""
+    """The console for words: standard output, silent where the form of output has none."""
     return _console(120, quiet=FORM.get() != "text")
 
 

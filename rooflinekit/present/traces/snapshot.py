@@ -97,7 +97,7 @@ class _Record:
         self._note("alloc", block.address, size, frames)
 
     def give_back(self, key: object) -> None:
-        """What was taken by this key, if anything was."""
+        """Frees the block that was taken by this key, if there is one."""
         if key not in self._taken:
             return
         block, size, frames = self._taken.pop(key)

@@ -67,7 +67,7 @@ class Price:
         return self.purchase * seconds / working_s + self.electricity(joules)
 
     def electricity(self, joules: float) -> float:
-        """What so many joules of GPUs cost."""
+        """The cost of the electricity for so many joules."""
         return self.kwh * self.pue * joules / KWH_J
 
     def break_even_hours(self, watts: float) -> float | None:
@@ -91,7 +91,7 @@ class Job:
     gpus: int = 1
 
     def costs(self, price: Price) -> tuple[float, float, float]:
-        """Of the step: rented, owned, and the lesser of these; NaN for what is not known."""
+        """The costs of the step: rented, owned, and the lesser of these; NaN for what is not known."""
         joules = _number(self.energy_j) if price.kwh else 0.0
         rented = _number(price.rented(self.gpus * self.total_s))
         owned = _number(price.owned(self.gpus * self.total_s, joules))
@@ -99,7 +99,7 @@ class Job:
 
     @classmethod
     def of(cls, p: Prediction) -> Job:
-        """That of a prediction."""
+        """The job that a prediction describes."""
         unit, batch = p.counted
         return cls(what=p.machine.name, total_s=p.total_s, energy_j=p.energy_j, batch=batch, unit=unit)
 
@@ -169,12 +169,12 @@ class Costs:
 
     @property
     def currency(self) -> str:
-        """Of all numbers."""
+        """The currency of all amounts."""
         return self.prices[0].currency
 
     @property
     def unit(self) -> str:
-        """What is counted: "samples", "tokens" or "steps"."""
+        """The unit that is counted: "samples", "tokens" or "steps"."""
         return self.jobs[0].unit
 
     def to_dict(self) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class Pricing:
             return None
 
     def of_all(self, devices: Iterable[Device]) -> Price:
-        """What one of these GPUs costs on average."""
+        """The mean price of these GPUs."""
         each = [self.of(device) for device in devices]
         if each[0].hour is None:
             return each[0]
@@ -261,7 +261,7 @@ class Pricing:
 
     @property
     def currency(self) -> str:
-        """Of all amounts."""
+        """The currency of all amounts."""
         return self._currencies()[0]
 
     def _currencies(self) -> list[str]:
@@ -304,7 +304,7 @@ class Bounds:
 
     @property
     def currency(self) -> str | None:
-        """Of costs; None without prices."""
+        """The currency of costs; None without prices."""
         return None if self.price is None else self.price.currency
 
     def cost_of(self, p: Prediction) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def compute_bound_from(
 
 
 def _regime(p: Prediction, belongs: Callable[[Kernel], bool]) -> Bound:
-    """Where most of the time of some of the kernels goes."""
+    """The regime of some of the kernels: where most of their time goes."""
     spans = [span for span in p.spans if belongs(span.timing.kernel)]
     seconds = dict.fromkeys(REGIME_TERMS, 0.0) | keyed.added(span.timing.parts() for span in spans)
     seconds["overhead"] += sum(span.waited_s for span in spans)

@@ -421,7 +421,7 @@ def _peaks(pair: Pair) -> str:
 
 
 def _no_claim(comparison: GpuComparison, places: Sequence[int]) -> Iterator[str]:
-    """Of neighbours, one after another, either of which may be faster: what can be said of pairs further apart."""
+    """A sentence on neighbours either of which may be faster: what can be said of pairs further apart."""
     if not places:
         return
     rows = comparison.by_time
@@ -509,7 +509,7 @@ def shortlist(subject: Device, known: Iterable[Device]) -> tuple[Device, ...]:
 
 
 def shortlist_rule(subject: Device) -> str:
-    """The rule in words."""
+    """The rule by which the shortlist is chosen, in words."""
     return (
         f"The GPU of this report, and of each architecture of {subject.vendor} the shipped GPU with the most memory "
         f"bandwidth, the {MOST} newest of them."

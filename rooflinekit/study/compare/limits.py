@@ -145,7 +145,7 @@ def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits[Pr
 def power_limits_together(
     at: Callable[..., Together], step: Together, step_w: float | None = None
 ) -> PowerLimits[Together]:
-    """The same of a training step on several equal GPUs, without a limit; by default at about 12 limits.
+    """The power limits of a training step on several equal GPUs; by default about 12 limits.
 
     at: the step with every GPU under a `power_limit` of so many watts.
     """

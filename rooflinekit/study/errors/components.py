@@ -79,7 +79,7 @@ def of_kernels(family: str, chips: Chips) -> float:
 
 
 def alone(family: str, chips: Chips) -> float:
-    """The same of kernels that were timed alone; 1 of one chip."""
+    """The correlation for kernels that were timed alone; 1 on one chip."""
     if chips is not Chips.KINDRED:
         return 0.0 if chips is Chips.FOREIGN else 1.0
     return KERNEL.get(family, KERNEL.get(_LIKE.get(family, ""), OTHER_KERNEL))
@@ -161,7 +161,7 @@ class Loaded:
 
     @property
     def size(self) -> float:
-        """By how much this part moves the time, one standard deviation, in ln."""
+        """The change of the time by one standard deviation of this part, in ln."""
         return self.weight * self.spread
 
 
@@ -274,7 +274,7 @@ class Kinship:
 
     @classmethod
     def of(cls, source: Prediction, target: Prediction) -> Kinship:
-        """Of two predictions. A host that nobody named is the same only where the device is: it is another machine."""
+        """The kinship of two predictions. Hosts that nobody named are the same only where the device is."""
         a, b = source.machine.device, target.machine.device
         named = source.host.name != DEFAULT_HOST or a == b
         return cls(
@@ -283,7 +283,7 @@ class Kinship:
         )  # fmt: skip
 
     def correlation(self, source: Part, target: Part) -> float:
-        """Of a part on the source with one on the target; 0 where they have nothing in common."""
+        """The correlation of a part on the source with one on the target; 0 where they have nothing in common."""
         if (source.level, source.family, source.name) != (target.level, target.family, target.name):
             return 0.0
         unit = 1.0 if source.unit == target.unit else OTHER_UNIT
@@ -368,7 +368,7 @@ class Ratios:
         return Ratio(times=times, low=low, high=high)
 
     def _names(self) -> list[dict[str, str]]:
-        """Of each step's kernels, what tells those apart that are as wrong: in one network the op, else the work."""
+        """For each step's kernels, the key that equally wrong ones share: in one network the op, else the work."""
         if self._one_network:
             first = leaders(self._predictions[0])
             return [
@@ -440,6 +440,6 @@ def _by_key(p: Prediction, names: Mapping[str, str], numbers: Mapping[Any, int])
 
 
 def _moved(p: Prediction, s: float) -> float:
-    """By what a step grows on a host slower by a factor s, in ln."""
+    """The growth of a step on a host that is slower by a factor s, in ln."""
     gpu_s = p.gpu_s + p.terms()["input"]
     return float(by_host(p.total_s, p.cpu_s, gpu_s, s, in_series=p.machine.device.kind == "cpu"))

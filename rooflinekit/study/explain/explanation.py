@@ -59,7 +59,7 @@ class Explanation(FirstLine):
 
     @property
     def labels(self) -> tuple[str, str]:
-        """What the two are called: by what differs."""
+        """The names of both steps, which tell what differs."""
         return labels(self.a, self.differences)
 
     def differs(self, *what: str) -> bool:

@@ -115,7 +115,7 @@ class Limits:
 
 
 def quantities(p: Prediction) -> dict[str, float]:
-    """What thresholds are of, in base units."""
+    """The quantities that thresholds bound, in base units."""
     return {name: quantity.of(p) for name, quantity in QUANTITIES.items()}
 
 
@@ -194,7 +194,7 @@ class Lock:
             return None
 
     def updated(self, name: str, graph: Graph, locked: Mapping[str, Locked]) -> Lock:
-        """The same with one workload locked anew, written with its graph. Raises OutputError where it cannot be."""
+        """The lock file with one workload locked anew, written with its graph. Raises OutputError."""
         text = _replaced(self.text, name, "".join(_table(name, gpu, one) for gpu, one in sorted(locked.items())))
         found = parse_lock(text, self.path)
         path = self._graph_path(name)
@@ -312,7 +312,7 @@ class Checked:
 
     @property
     def changes(self) -> dict[str, tuple[float, float]]:
-        """By quantity what was and what is, where the two differ."""
+        """Old and new value of each quantity that differs."""
         now = quantities(self.now)
         return {name: (was, now[name]) for name, was in (self.base or {}).items() if _differ(was, now[name])}
 
@@ -332,12 +332,12 @@ class Checked:
 
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
-        """Where the model's change begins, the largest effect first."""
+        """The modules where the change begins, the largest effect first."""
         return causes_of(self.before, self.now) if self.before is not None and self.changes else ()
 
     @cached_property
     def explanation(self) -> Explanation | None:
-        """What lies between the two steps."""
+        """The explanation of the difference between the two steps."""
         return None if self.before is None else Explanation(a=self.before, b=self.now)
 
     @property
@@ -358,7 +358,7 @@ class Checked:
         return ("the locked graph is not beside the file, or not readable: --update keeps it, to blame modules",)
 
     def to_dict(self) -> dict[str, Any]:
-        """What was found, ready for JSON."""
+        """The findings, ready for JSON."""
         ratio = self.ratio
         return {
             "workload": self.block.name,
@@ -416,7 +416,7 @@ def guard(path: Path, predict: Predict, *, only: Collection[str] = (), update: b
 
 
 def locked_as(block: Block, p: Prediction) -> Locked:
-    """What the file keeps of a prediction."""
+    """The numbers of a prediction that the file keeps."""
     low_s, high_s = p.interval(0.9)
     found: dict[str, Any] = {quantity.field: quantity.of(p) for quantity in QUANTITIES.values()}
     return Locked(**found, low_s=low_s, high_s=high_s, regime=p.regime, constants=constants_version(p), run=block.run)
@@ -487,7 +487,7 @@ def causes_of(before: Prediction, now: Prediction) -> tuple[Cause, ...]:
 
 
 def _computing(graph: Graph) -> set[_Key]:
-    """The ops that launch anything."""
+    """The ops that launch kernels."""
     return {key for key, priced in zip(_keyed(graph), graph.priced, strict=True) if priced.costs}
 
 

@@ -45,7 +45,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What was recorded of a call's arguments."""
+    """The recorded arguments of a call."""
 
     dims: Sequence[Any]
     types: Sequence[Any]
@@ -54,7 +54,7 @@ class Inputs:
 
     @classmethod
     def read(cls, text: str) -> Inputs:
-        """From a trace's JSON; lists of another form are empty."""
+        """Reads them from a trace's JSON; lists of another form are empty."""
         given = json.loads(text)
         return cls(*(one if isinstance(one, list) else [] for one in given))
 

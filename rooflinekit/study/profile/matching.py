@@ -64,7 +64,7 @@ class OpTime:
 
     @property
     def difference_s(self) -> float:
-        """By how much it took longer than predicted."""
+        """Seconds by which it took longer than predicted."""
         return self.measured_s - self.predicted_s
 
 
@@ -212,7 +212,7 @@ _Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What a prediction said, in seconds."""
+    """The numbers of a prediction, in seconds."""
 
     total_s: _Seconds
     low_s: _Seconds  # of the 90 % interval

@@ -73,7 +73,7 @@ class Profile(FirstLine):
 
     @property
     def idle_s(self) -> float:
-        """In which the GPU executes nothing; 0 where there is none."""
+        """Seconds in which the GPU executes nothing; 0 where there is none."""
         return self.wall_s - self.busy_s if self.on_gpu else 0.0
 
     @property
@@ -83,7 +83,7 @@ class Profile(FirstLine):
 
     @property
     def busy_share(self) -> float:
-        """Of the step, that the GPU executes something."""
+        """Share of the step in which the GPU executes something."""
         return self.busy_s / self.wall_s if self.wall_s else 0.0
 
     @property
@@ -185,12 +185,12 @@ class ProfileComparison(Matched):
 
     @property
     def gpu_error(self) -> float:
-        """The same of the time that the device computes."""
+        """Predicted over measured time in which the device computes, less 1."""
         measured = sum(op.measured_s for op in self.ops)
         return self.prediction.gpu_s / measured - 1 if measured else float("inf")
 
     def to_dict(self) -> Mapping[str, object]:
-        """Both, and their ops, ready for JSON."""
+        """The profile, the prediction and their ops, ready for JSON."""
         both = {name: getattr(self, name).to_dict() for name in ("profile", "prediction")}
         return {**both, "error": self.error, "ops": self.by_op().reset_index().to_dict("records")}
 
@@ -347,7 +347,7 @@ def profile_of(trace: Trace, mark: str | None = None) -> Profile:
 
 
 def _marks(trace: Trace, wanted: str | None) -> tuple[str, pd.DataFrame]:
-    """What marks the steps, and each time that it does."""
+    """The name of the marks that delimit the steps, and their times."""
     marks = trace.marks.assign(name=np.array([trace.names[i] for i in trace.marks["name"]], dtype=str))
     by_profiler = marks["name"].str.startswith(_PROFILER)
     if wanted == "":

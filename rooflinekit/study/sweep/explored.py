@@ -70,7 +70,7 @@ class Explored:
 
     @cached_property
     def choices(self) -> Mapping[str, tuple[Any, ...]]:
-        """By axis what there is to choose from."""
+        """The choices on each axis."""
         return {
             "workload": tuple(self.workloads),
             "gpu": tuple(machine.name for machine in self.machines),

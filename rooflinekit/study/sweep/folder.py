@@ -61,7 +61,7 @@ class SweepFolder:
         self._keep(number, content.getvalue())
 
     def read_tables(self, number: int) -> list[Table]:
-        """What `write_tables` has kept."""
+        """The tables that `write_tables` has kept."""
         found: dict[int, Table] = {}
         piece = self._pieces[number]
         content = read_bytes(piece, OutputError, _MOST_BYTES)
@@ -241,7 +241,7 @@ def _refuse_others(path: Path) -> None:
 
 
 def _read(manifest: Path) -> dict[str, Any] | None:
-    """Its content; None where it is damaged or not there."""
+    """The manifest's content; None where it is damaged or missing."""
     if os.path.lexists(manifest) and not os.path.isfile(manifest):
         raise OutputError(f"{manifest}: is no file; remove it, or choose another name")
     try:

@@ -87,12 +87,12 @@ class Piece:
 
     @property
     def points(self) -> int:
-        """Combinations of sizes."""
+        """The number of combinations of sizes."""
         return count_of(self.sizes)
 
     @property
     def rows(self) -> int:
-        """Predictions."""
+        """The number of predictions."""
         return self.cases * self.points
 
     def predict(self) -> list[Table]:
@@ -101,7 +101,7 @@ class Piece:
         return predict_settings(graph, settings, self.sizes, memory=self.memory)
 
     def unknown(self, problem: str) -> list[Table]:
-        """The same where they cannot be predicted, which `problem` tells."""
+        """Tables of missing numbers where the piece cannot be predicted, for the reason in `problem`."""
         graph, settings = opened(self.payload)
         return unknown_settings(graph, settings, self.sizes, problem, memory=self.memory)
 
@@ -130,12 +130,12 @@ class Plan:
 
     @property
     def points(self) -> int:
-        """Combinations of sizes."""
+        """The number of combinations of sizes."""
         return self.grid.points
 
     @property
     def rows(self) -> int:
-        """Predictions."""
+        """The number of predictions."""
         return self.points * len(self.cases)
 
     @property
@@ -208,7 +208,7 @@ def packed(graph: Graph, settings: Sequence[Setting | Team]) -> bytes:
 
 @lru_cache(maxsize=4)
 def opened(payload: bytes) -> tuple[Graph, tuple[Setting | Team, ...]]:
-    """What `packed` has packed."""
+    """The graph and the settings that `packed` has packed."""
     return pickle.loads(payload)  # type: ignore[no-any-return]
 
 
@@ -249,7 +249,7 @@ class Team:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """All that take part."""
+        """All devices that take part."""
         return tuple(self.setting.machine(number).device for number in self.setting.numbers)
 
     @property
@@ -278,7 +278,7 @@ def unknown_settings(
     graph: Graph, settings: Sequence[Setting | Team], sizes: Mapping[str, NDArray[np.int64]], problem: str, *,
     memory: Memory = True,
 ) -> list[Table]:  # fmt: skip
-    """The same tables where nothing is known: numbers are missing, and `problem` says why."""
+    """Tables of missing numbers, for the reason in `problem`."""
     if isinstance(settings[0], Team):
         table = _stacked([{**_UNKNOWN, "problem": problem}] * count_of(sizes), memory)
     else:

@@ -62,7 +62,7 @@ _Asked = tuple[Memory, bool]  # which columns there are: of memory, and of parts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """On what a workload is predicted."""
+    """The machine, host and execution on which a workload is predicted."""
 
     machine: Machine
     host: Host
@@ -70,7 +70,7 @@ class Setting:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """All that take part."""
+        """All devices that take part."""
         return (self.machine.device,)
 
     @property
@@ -80,7 +80,7 @@ class Setting:
 
 
 def count_of(sizes: Mapping[str, NDArray[np.int64]]) -> int:
-    """Combinations of sizes."""
+    """The number of combinations of sizes."""
     return len(next(iter(sizes.values()))) if sizes else 1
 
 
@@ -206,7 +206,7 @@ class _Step:
             self.memory = PointMemory(blocks_of(graph, self.issues, device, execution), points)
 
     def table(self, setting: Setting) -> Table:
-        """What `predict_points` says of a setting."""
+        """The columns of `predict_points` for a setting."""
         machine, execution = setting.machine, as_run(self.graph, setting.execution)
         key = id(machine), execution
         if key not in self.timed:  # hosts share it
@@ -267,7 +267,7 @@ class _Step:
 
 
 def _expressions(graph: Graph) -> tuple[sympy.Expr, ...]:
-    """Every formula of a size in it, once."""
+    """Every formula of a size in the graph, once."""
     found: dict[sympy.Expr, None] = {}
 
     def note(size: Size) -> Size:
@@ -294,7 +294,7 @@ class Grid:
 
     @cached_property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """What varies by itself: sizes, alone or together."""
+        """The sizes that vary together, as groups; a size that varies by itself is one."""
         of = {name: names for names in self.together for name in names}
         return tuple(dict.fromkeys(of.get(name, (name,)) for name in self.lists))
 

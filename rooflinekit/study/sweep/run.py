@@ -68,7 +68,7 @@ def in_crew(pieces: Sequence[Piece], count: int, say: Say) -> Generator[tuple[Pi
 
 
 def here(pieces: Sequence[Piece], say: Say) -> Generator[tuple[Piece, list[Table]]]:
-    """Each piece with its tables, from this process."""
+    """Predicts each piece in this process."""
 
     def attempt(piece: Piece) -> list[Table] | str:
         try:
@@ -183,26 +183,26 @@ class _Crew:
         return any(worker.piece for worker in self.workers)
 
     def answers(self) -> Iterator[tuple[Piece, list[Table] | str]]:
-        """Of those that have one, once it is there."""
+        """The answers of the workers that are done, once there is one."""
         busy = {worker.ours: (worker.piece, worker) for worker in self.workers if worker.piece}
         for ready in connection.wait(list(busy)):
             piece, worker = busy[ready]
             yield piece, worker.answer()
 
     def attempt(self, piece: Piece) -> list[Table] | str:
-        """One piece, waited for, while all others are done."""
+        """Predicts one piece again in a worker, while no other piece is worked on."""
         worker = self._free()[0]
         worker.ask(piece)
         found: list[Table] | str = worker.answer()
         return found
 
     def close(self) -> None:
-        """Ends all, whatever they are at."""
+        """Ends all workers, whatever they are working on."""
         for worker in self.workers:
             worker.close()
 
     def _free(self) -> list[_Worker]:
-        """Those without a piece; where one has ended meanwhile, it was at work on nothing, another takes its place."""
+        """The workers without a piece; another takes the place of one that has ended."""
         for _ in range(_STARTS):
             for worker in [one for one in self.workers if one.piece is None and one.process.exitcode is not None]:
                 self.workers.remove(worker)
@@ -278,7 +278,7 @@ Progress = Callable[[int], None]  # called with the number of rows that have bec
 
 
 def run(plan: Plan, *, executor: Executor | None, workers: int | None, progress: Progress | None) -> pd.DataFrame:
-    """All rows, in the order of cases and sizes."""
+    """Runs a plan: all rows, in the order of cases and sizes."""
     with contextlib.closing(_found(plan, [*plan.pieces()], (), executor, workers, progress)) as new:
         return _ordered(plan, new)
 

@@ -81,7 +81,7 @@ class Found(FirstLine):
 
     @property
     def head(self) -> tuple[str, ...]:
-        """What was looked for, how, and whether something meets it."""
+        """Lines that tell what was searched for, how, and whether anything meets it."""
         asked = f" with {', '.join(self.requirements)}" if self.requirements else ""
         how = "" if self.exhaustive else ", whose sizes differential evolution chose"
         every = "all " * self.exhaustive
@@ -189,7 +189,7 @@ class _Look:
         return _below([self.predicted(self.plan.grid.at(places[start : start + BLOCK])) for start in starts])
 
     def chosen(self) -> _Columns:
-        """Those that scipy's differential evolution looks at."""
+        """The configurations that scipy's differential evolution looks at."""
         from scipy.optimize import differential_evolution
 
         lengths = self.plan.grid.lengths

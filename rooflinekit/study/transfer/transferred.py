@@ -144,12 +144,12 @@ class Transferred(Prediction):
 
     @property
     def correction_s(self) -> float:
-        """By how much the step is longer than plainly predicted."""
+        """Seconds by which the step is longer than plainly predicted."""
         return self._terms[CORRECTION]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Those of the plain prediction, and what the correction rests on."""
+        """Notes of the plain prediction, and what the correction rests on."""
         shown = ", ".join(f"{name} {math.expm1(ln):+.0%}" for name, ln in self.largest_parts().items())
         off = math.log(self.evidence.seconds / self.source.total_s) if self.evidence.seconds else None
         told = "" if off is None else f", {math.expm1(off):+.0%} of its prediction"
@@ -187,7 +187,7 @@ class Transferred(Prediction):
         return float(self.total_s / below), float(self.total_s * above)
 
     def to_dict(self) -> dict[str, Any]:
-        """As a prediction's, with the measurement and what it changed under "transfer"."""
+        """The document of a prediction, with the measurement and what it changed under "transfer"."""
         return {
             **super().to_dict(),
             "transfer": {

@@ -183,7 +183,7 @@ class _Marks:
         self._measured_s = {id(unit): seconds for unit, seconds in units}  # two kernels of one layer may be equal
 
     def points(self, grouping: _Grouping) -> list[Point]:
-        """All of them, the longest first."""
+        """All points, the longest first."""
         return list(by_time(map(self._point, grouping(self._units, self._roof))))
 
     def is_measured(self, unit: Group) -> bool:
@@ -191,7 +191,7 @@ class _Marks:
         return self._measured_s[id(unit)] > 0
 
     def _roof(self, unit: Group) -> str:
-        """That of the unit's longest kernel with FLOP."""
+        """The roof of the unit's longest kernel with FLOP."""
         counting = tuple(timing for timing in unit if timing.kernel.cost.flop)
         return self._roofs[id(head(counting))] if counting else self._memory
 

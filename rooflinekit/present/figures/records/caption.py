@@ -11,7 +11,7 @@ _NAMED = 5  # marks that a sentence names
 
 
 def level_sentences(figure: Figure) -> list[str]:
-    """What bytes the intensities count, and what hollow marks mean."""
+    """Sentences on the bytes that the intensities count, and on hollow marks."""
     if figure.normalized:
         return [
             "Drawn as shares: a kernel's FLOP/s by the datasheet peak of its own roof, over its intensity by that "
@@ -69,7 +69,7 @@ def link_sentences(figure: Figure) -> list[str]:
 
 
 def path_sentences(figure: Figure) -> list[str]:
-    """What the marks of paths are."""
+    """Sentences on the marks of paths."""
     if figure.links:
         return link_sentences(figure)
     found = []

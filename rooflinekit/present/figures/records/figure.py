@@ -105,7 +105,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """What a caption says of a device."""
+    """The facts of a device that a caption states."""
 
     name: str
     display_name: str
@@ -114,7 +114,7 @@ class DeviceFacts:
 
     @property
     def short_name(self) -> str:
-        """For labels and keys, without the vendor of most."""
+        """The name for labels and keys, without "NVIDIA"."""
         return self.display_name.removeprefix("NVIDIA ")
 
 

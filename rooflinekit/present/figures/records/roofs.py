@@ -93,7 +93,7 @@ def _sustained(machine: Machine, roof: Roof) -> float:
 
 
 def facts_of(part: Prediction | Machine | Device) -> DeviceFacts:
-    """What a caption says of the device."""
+    """The facts of the device that a caption states."""
     device = part if isinstance(part, Device) else part.device if isinstance(part, Machine) else part.machine.device
     return DeviceFacts(
         name=device.name,
@@ -118,7 +118,7 @@ def _memory(device: Device) -> Roof:
 
 
 def _compute(device: Device) -> list[Roof]:
-    """Every arithmetic of the device, the lowest first."""
+    """Every compute roof of the device, the lowest first."""
     tables = {"vector": device.vector_peak, "matrix": device.matrix_peak}
     found = [
         stated_roof(device.name, "compute", f"{math} {unit}", table[math])
@@ -148,7 +148,7 @@ def levels_of(timings: Sequence[Timing], machine: Machine) -> dict[int, tuple[fl
 
 
 def l2_roof(machine: Machine) -> Roof:
-    """What the L2 gives: no datasheet states it."""
+    """The bandwidth of the L2 as a roof; no datasheet states it."""
     origin: Provenance = "fitted" if machine.constants.measured else "default"
     return replace(stated_roof(machine.device.name, "memory", L2, machine.l2_bandwidth), provenance=origin)
 
