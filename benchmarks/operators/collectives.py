@@ -16,7 +16,7 @@ import numpy as np
 
 from calibration.make.links import UNSEEN, nccl_tests, profiled
 from rooflinekit.calibrate.fitting.folder import default_campaigns
-from rooflinekit.calibrate.links.fitting import Group, LinkFit, fit_links, groups_of, held_back, load_link_campaigns
+from rooflinekit.calibrate.links.fitting import Group, LinkFit, fit_links, groups_of, held_out, load_link_campaigns
 from rooflinekit.model.collectives import time_collective
 
 _HEAD = (
@@ -29,8 +29,8 @@ def main(data: Path) -> None:
     """Prints all tables."""
     shipped = load_link_campaigns(default_campaigns() / "links")
     whole = (*nccl_tests(data), *profiled(data, sizes=0))
-    seen = groups_of(shipped, {i: ~held_back(campaign.rows) for i, campaign in enumerate(shipped)})
-    kept = groups_of(whole, {i: held_back(campaign.rows) for i, campaign in enumerate(whole)})
+    seen = groups_of(shipped, {i: ~held_out(campaign.rows) for i, campaign in enumerate(shipped)})
+    kept = groups_of(whole, {i: held_out(campaign.rows) for i, campaign in enumerate(whole)})
     print(f"## Sizes held back\n\n{_HEAD}")
     fit = fit_links(seen)
     print("\n".join(_rows(fit, kept, lambda group: "all")))

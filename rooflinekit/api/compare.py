@@ -24,7 +24,7 @@ from rooflinekit.ir.inputs import Mode, Release
 from rooflinekit.model.machine import Calibration
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.step.variants import other_way
+from rooflinekit.step.variants import variant_of
 from rooflinekit.study.compare.cost import Bounds, Price, Pricing
 from rooflinekit.study.compare.gpus import GpuComparison, compare_machines
 from rooflinekit.study.explain import advice
@@ -87,9 +87,9 @@ def compare_gpus(
         raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
     graph = graph_of(workload, inputs, given, mode=mode)
     step = MeasuredStep.of(measured, measured_on, measured_at)
-    there, way = host_of(host), execution_of(execution)
-    corrected = None if step is None else step.correction(graph, there, way, burst=burst)
-    return compare_machines(graph, machines, there, way, sort, corrected, bounds)
+    there, execution = host_of(host), execution_of(execution)
+    corrected = None if step is None else step.correction(graph, there, execution, burst=burst)
+    return compare_machines(graph, machines, there, execution, sort, corrected, bounds)
 
 
 @checked
@@ -214,7 +214,7 @@ def transfer(
             step.evidence, source, there or {}, cluster=cluster, gpus=gpus, strategy=strategy, host=to_host
         )
     same = source.again(machine=machine_of(device_of(to)))
-    target = other_way(same, there or {}, None if to_host is None else host_of(to_host))
+    target = variant_of(same, there or {}, None if to_host is None else host_of(to_host))
     return correcting(step.evidence, source)(target)
 
 
@@ -231,8 +231,10 @@ def transferred_to_cluster(
     """The source's step on several devices, corrected by what the evidence says of it on one."""
     if source.mode != "training":
         raise InputError("cluster: steps on several devices are training steps: trace with mode='training'")
-    way = other_way(source, there) if there else source
-    graph = traced_with(source.graph, autocast=way.graph.autocast, channels_last=way.graph.channels_last)
-    sizes: dict[str, Any] = dict(way.sizes)
-    found = parallel(graph, cluster=cluster, gpus=gpus, strategy=strategy, host=host, execution=way.execution, **sizes)
+    variant = variant_of(source, there) if there else source
+    graph = traced_with(source.graph, autocast=variant.graph.autocast, channels_last=variant.graph.channels_last)
+    sizes: dict[str, Any] = dict(variant.sizes)
+    found = parallel(
+        graph, cluster=cluster, gpus=gpus, strategy=strategy, host=host, execution=variant.execution, **sizes
+    )
     return on_several(correcting(evidence, source), found)

@@ -16,7 +16,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.step.variants import other_way
+from rooflinekit.step.variants import variant_of
 from rooflinekit.study.transfer.evidence import Evidence, read_measured
 from rooflinekit.study.transfer.transferred import Transferred, correcting
 
@@ -68,7 +68,7 @@ class MeasuredStep:
         machine: of `device`, by default with its shipped constants. Raises InputError where it cannot be of this step.
         """
         here = machine or machine_of(self.device, burst=burst)
-        return correcting(self.evidence, other_way(predict_graph(graph, here, host, execution), self.at))
+        return correcting(self.evidence, variant_of(predict_graph(graph, here, host, execution), self.at))
 
     def sizes_of(self, lists: Mapping[str, Any]) -> dict[str, int]:
         """The sizes that were measured, of lists of those that are looked at. Raises InputError where one is open."""
@@ -100,8 +100,8 @@ def correction_in(plan: Plan, step: MeasuredStep) -> Correcting:
     if len({id(case.graph) for case in plan.cases}) > 1:
         raise InputError("measured: the step is of one network; search only among sizes and GPUs of that network")
     sizes = step.sizes_of(plan.grid.lists)
-    ways = {name: value for name, value in step.at.items() if name not in sizes}
-    same = replace(step, at=ways)
+    settings = {name: value for name, value in step.at.items() if name not in sizes}
+    same = replace(step, at=settings)
     return Correcting(
         same.correction(first.graph.at(**sizes), setting.host, setting.execution, burst=setting.machine.burst),
         plan.grid,

@@ -144,13 +144,13 @@ def explore(
     if out is not None:
         check_path(out)
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
-    ways = [execution_of(one) for one in ([execution] if isinstance(execution, str | Execution) else execution)]
+    executions = [execution_of(one) for one in ([execution] if isinstance(execution, str | Execution) else execution)]
     listed = [hosts] if isinstance(hosts, str | Path | Host) else [*hosts]
     machines = machines_of(gpus)
     graphs, sizes = opened_graphs(explore, workload, inputs, mode, given, None)
     named = graphs if isinstance(graphs, Mapping) else {graphs.mode: graphs}
     name = " and ".join(dict.fromkeys(graph.name for graph in named.values()))
-    grid = explored(named, machines, ways, [host_of(one) for one in listed], power, sizes)
+    grid = explored(named, machines, executions, [host_of(one) for one in listed], power, sizes)
     page = page_of(grid, name, pricing, Origin())
     if out is not None:
         page.save(out)

@@ -315,18 +315,18 @@ class Places:
         named, executions = graphs if isinstance(graphs, Mapping) else {graphs.name: graphs}, self.executions
         if not named or not executions:
             raise InputError(f"{'execution' if named else 'models'}: expected one or more; got none")
-        for way, graph in product(executions, named.values()):
-            check_release(graph.like, way)
+        for one, graph in product(executions, named.values()):
+            check_release(graph.like, one)
         models = {name: {"graph": graph} for name, graph in named.items()}
         model = Axis(name="model", choices=models, shown=isinstance(graphs, Mapping))
         single = isinstance(self.execution, str | Execution)
-        ways = Axis(name="execution", choices={str(way): {"execution": way} for way in executions}, shown=not single)
+        runs = Axis(name="execution", choices={str(one): {"execution": one} for one in executions}, shown=not single)
         if self.clusters is not None:
             on_clusters = {"host": self.host, "proportional": self.split == "proportional"}
-            return plan_of((model, ways, *self._axes), on_clusters, sizes, memory=memory, together=together)
+            return plan_of((model, runs, *self._axes), on_clusters, sizes, memory=memory, together=together)
         gpu = Axis(name="gpu", choices={machine.name: {"machine": machine} for machine in self.machines})
         common = {"host": host_of(DEFAULT_HOST if self.host is None else self.host)}
-        return plan_of((model, gpu, ways), common, sizes, memory=memory, together=together)
+        return plan_of((model, gpu, runs), common, sizes, memory=memory, together=together)
 
     @cached_property
     def _axes(self) -> tuple[Axis, ...]:

@@ -118,7 +118,7 @@ def transfer(
     Example: rooflinekit transfer timm:resnet50 --batch 64 --measured '31.2 ms' --measured-on rtx-3090 --gpu rtx-4090
     """
     from rooflinekit.api.compare import transferred_to_cluster
-    from rooflinekit.step.variants import other_way
+    from rooflinekit.step.variants import variant_of
     from rooflinekit.study.transfer.transferred import correcting
 
     if cluster is not None:
@@ -144,7 +144,7 @@ def transfer(
     (predictions,) = both.predict(target, sizes_open=any(name in workload.sizes for name in changes))
     plain = {p.machine.device.name: p for p in predictions}
     corrected = correcting(step.evidence, plain[step.device.name])
-    found = [corrected(other_way(plain[name], changes, host)) for name in names]
+    found = [corrected(variant_of(plain[name], changes, host)) for name in names]
     return Tables(
         "transfer",
         lambda: {"predictions": [p.to_dict() for p in found]},
@@ -206,8 +206,8 @@ class Where(Options):
         from rooflinekit.api.sweep import Places
         from rooflinekit.study.sweep.points import check_sizes
 
-        ways = workload.ways
-        chosen = ways if len(ways) > 1 else ways[0]
+        executions = workload.executions
+        chosen = executions if len(executions) > 1 else executions[0]
         groups = [tuple(word.strip() for word in names.split(",")) for names in self.zip or ()]
         check_sizes(workload.lists, groups)
         if self.cluster:
@@ -223,7 +223,7 @@ class Where(Options):
             _check_of_cluster(None, self.gpus, self.strategy)
             if not workload.gpus:
                 raise InputError(f"{NO_GPU}, or --cluster")
-            machines, host, _ = workload.running(ways[0].backend).setting()
+            machines, host, _ = workload.running(executions[0].backend).setting()
             places = Places(gpus=machines, host=host, execution=chosen)
         (graph,) = workload.trace(target, sizes_open=True)
         return places.plan(graph, workload.lists, memory=memory, together=groups)

@@ -75,7 +75,7 @@ def measure(
     from rooflinekit.api.measure import hardware_for
     from rooflinekit.tracing.targets import load_target, loss_of, optimizer_of
 
-    execution = workload.way
+    execution = workload.run_as
     spec, place = hardware_for(
         device,
         next(iter(workload.gpus), None),

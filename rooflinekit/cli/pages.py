@@ -363,13 +363,13 @@ def explore(
     if workload.limits:
         raise InputError("--power-limit, --sm-clock: the page has limits of its own; name them with --power 100,80")
     hosts = [word.strip() for word in workload.host.split(",")]
-    ways = workload.ways
-    first = replace(workload.running(ways[0].backend), host=hosts[0])
+    executions = workload.executions
+    first = replace(workload.running(executions[0].backend), host=hosts[0])
     machines, _, _ = first.setting()
     shares = [_share(word) for word in power.split(",")]
     steps = _steps(workload, target, step or ())
     with progress_line("predicting every state"):
-        grid = explored(steps, machines, ways, [rk.load_host(host) for host in hosts], shares, workload.lists)
+        grid = explored(steps, machines, executions, [rk.load_host(host) for host in hosts], shares, workload.lists)
         page_of(grid, next(iter(steps.values())).name, pricing, Origin(command=typed())).save(out)
     say(f"{grid.states} predicted states written to {out}")
 

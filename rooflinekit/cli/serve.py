@@ -158,7 +158,7 @@ class Engines(Options):
         return rk.Speculation(tokens=tokens, acceptance=shares if by_position else shares[0], draft=draft)
 
 
-class Apart(Options):
+class Disaggregated(Options):
     """Engines of their own for prompts."""
 
     prefill_engines: Annotated[
@@ -256,7 +256,7 @@ def serve(
     config: Model,
     places: Places,
     engines: Engines,
-    apart: Apart,
+    apart: Disaggregated,
     power_limit: Annotated[
         str | None,
         "--power-limit WATTS",

@@ -174,7 +174,7 @@ def fit_into(
             graph,
             **place,
             host=workload.named_host,
-            execution=workload.way,
+            execution=workload.run_as,
             progress=say,
             largest=largest or (),
             memory_limit=memory_limit,

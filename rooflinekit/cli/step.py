@@ -249,11 +249,11 @@ def _pairs(
 
 
 def _changed(p: rk.Prediction, variants: dict[str, list[object]], compare: list[str]) -> rk.Prediction:
-    ways: list[rk.Prediction] = list(p.compare(**variants)["prediction"])
-    if len(ways) != 2:
+    found: list[rk.Prediction] = list(p.compare(**variants)["prediction"])
+    if len(found) != 2:
         given = ", ".join(compare)
-        raise InputError(f"--compare {given}: expected one other way to run it, such as batch=64; got {len(ways) - 1}")
-    return ways[1]
+        raise InputError(f"--compare {given}: expected one other way to run it, such as batch=64; got {len(found) - 1}")
+    return found[1]
 
 
 @describes_workload(solves="along")

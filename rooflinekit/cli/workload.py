@@ -136,12 +136,12 @@ class Workload:
         return self.described.allow_draft
 
     @property
-    def way(self) -> rk.Execution:
+    def run_as(self) -> rk.Execution:
         """How it runs."""
         return rk.Execution(**self.execution)
 
     @property
-    def ways(self) -> list[rk.Execution]:
+    def executions(self) -> list[rk.Execution]:
         """How it runs, where --execution may be a list."""
         words = self.execution["backend"].split(",")
         return [rk.Execution(**{**self.execution, "backend": word.strip()}) for word in words]
@@ -150,7 +150,7 @@ class Workload:
         """The first line of an answer: the workload, its sizes and executions."""
         from rooflinekit.step.report import heading
 
-        return heading(graph, self.sizes, self.ways)
+        return heading(graph, self.sizes, self.executions)
 
     def devices(self, names: Sequence[str] | None = None) -> list[rk.Device]:
         """The GPUs, or others that are named."""
@@ -180,9 +180,9 @@ class Workload:
         from rooflinekit.model.energy import limited
         from rooflinekit.step.execution import check_release
 
-        check_release(self.options["like"], self.way)
+        check_release(self.options["like"], self.run_as)
         devices, host = self.devices(), rk.load_host(self.host)
-        return [limited(machine, **self.limits) for machine in self._machines(devices)], host, self.way
+        return [limited(machine, **self.limits) for machine in self._machines(devices)], host, self.run_as
 
     def _machines(self, devices: Sequence[rk.Device]) -> list[Machine]:
         from rooflinekit.calibrate.fitting.files import fits_for
@@ -224,7 +224,9 @@ class Workload:
         """The step on a cluster, with its sizes open, by further options of `rk.parallel`."""
         (graph,) = self.trace(target, sizes_open=True)
         limits = {"power_limit": self.limits.get("power_w"), "sm_clock": self.limits.get("clock")}
-        return functools.partial(rk.parallel, graph, host=self.named_host, execution=self.way, **{**limits, **options})
+        return functools.partial(
+            rk.parallel, graph, host=self.named_host, execution=self.run_as, **{**limits, **options}
+        )
 
     def check_alone(self) -> None:
         """Raises InputError for GPUs that are named beside a cluster."""

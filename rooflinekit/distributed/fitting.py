@@ -224,8 +224,10 @@ def try_all(
             found[name] = _largest(trial, setting, name)
         return replace(trial, largest=found)
 
-    ways: Sequence[Strategy] = (DDP(), FSDP(stage=1), FSDP(stage=2), FSDP(stage=3)) if setting.gpus > 1 else (DDP(),)
-    for autocast, strategy in product(_formats(graph, setting), ways):
+    strategies: Sequence[Strategy] = (
+        (DDP(), FSDP(stage=1), FSDP(stage=2), FSDP(stage=3)) if setting.gpus > 1 else (DDP(),)
+    )
+    for autocast, strategy in product(_formats(graph, setting), strategies):
         own = graph if autocast == graph.autocast else resized(traced_with(graph, autocast=autocast), **graph.sizes)
         for optimizer in _optimizers(graph):
             found = [
@@ -330,9 +332,9 @@ def choices(
     saving = [replace(full, save=tuple(units[: count + 1])) for count in range(len(units))]
     again = [replace(base, checkpoint=first) for first in fewer]
     away = [replace(base, offload_activations=first) for first in fewer]
-    for ways in (saving, again, away):
-        if count := bisect_left(ways, True, key=lambda savers: not predict(savers).fits):
-            yield predict(ways[count - 1])
+    for strategies in (saving, again, away):
+        if count := bisect_left(strategies, True, key=lambda savers: not predict(savers).fits):
+            yield predict(strategies[count - 1])
     if not predict(full).fits:
         yield predict(replace(full, offload_activations=True))
 

@@ -65,24 +65,24 @@ class Setting:
         """The first so many of the cluster's devices."""
         return replace(self, numbers=tuple(range(gpus)))
 
-    def groups(self, way: Mesh | Layout) -> Groups:
+    def groups(self, mesh: Mesh | Layout) -> Groups:
         """The groups of the first device: a tensor group are neighbours, then come contexts, copies, stages.
 
         Raises InputError where copies do not come out even.
         """
-        numbers, per_node, tensor = self.numbers, self.cluster.per_node, way.tensor
-        inner, parts = tensor * way.context, way.expert_tensor
-        plane, sequence = inner * way.copies(self.gpus), numbers[:inner:tensor]
+        numbers, per_node, tensor = self.numbers, self.cluster.per_node, mesh.tensor
+        inner, parts = tensor * mesh.context, mesh.expert_tensor
+        plane, sequence = inner * mesh.copies(self.gpus), numbers[:inner:tensor]
         members = {
             "tensor": numbers[:tensor], "context": sequence,
             "ring": (sequence[0], sequence[-1]),  # the longest way: what closes the ring
             "data": numbers[:plane:tensor],  # copies, and the parts of a sequence, have the same weights
-            "expert": numbers[: way.expert * parts : parts], "expert tensor": numbers[:parts],
-            "expert data": numbers[: plane : way.expert * parts],
+            "expert": numbers[: mesh.expert * parts : parts], "expert tensor": numbers[:parts],
+            "expert data": numbers[: plane : mesh.expert * parts],
             "pipe": numbers[::plane][:2], "node": numbers[: min(plane, per_node) : tensor],
             "across": numbers[:plane:per_node], "pair": numbers[:2],
         }  # fmt: skip
-        return Groups(setting=self, members=members, crowded=way.crowded)
+        return Groups(setting=self, members=members, crowded=mesh.crowded)
 
     @property
     def copy_rate(self) -> float:

@@ -71,7 +71,7 @@ def plan(
     parts = _even_parts(batch, setting, strategy, savers)
     if proportional and not isinstance(strategy, Mesh):
         parts = split_by_rate(batch, [1 / alone.each[setting.machine(n).name].total_s for n in setting.numbers])
-    mesh, _ = _groups_and_way(strategy)
+    mesh, _ = _mesh_and_data(strategy)
     if mesh.pipeline > 1:
         shares, messages, busy_s = run_stages(_in_stages(graph, setting, mesh, savers, parts[0]))
     else:
@@ -168,7 +168,7 @@ def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> 
     Raises InputError for a batch that cannot be cut so, and what `resized` raises.
     """
     parts = _even_parts(batch_of(graph), setting, strategy, savers)
-    groups = setting.groups(_groups_and_way(strategy)[0])
+    groups = setting.groups(_mesh_and_data(strategy)[0])
     return all(
         memory_on(step, machine.device, as_run(step, setting.execution), _nccl_bytes(step, groups)).fits
         for _, _, machine, step in _steps(graph, setting, strategy, parts, savers)
@@ -193,7 +193,7 @@ def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, 
 
 def _steps(graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[int], savers: Savers) -> Iterator[_Kind]:
     """Each kind of device with as many samples; parts: those of each. Raises InputError for what cannot be cut."""
-    mesh, _ = _groups_and_way(strategy)
+    mesh, _ = _mesh_and_data(strategy)
     cut_graphs = {samples: _cut(graph, setting, mesh, savers, samples) for samples in set(parts)}
     firsts = [not i and isinstance(strategy, DataParallel) for i in range(setting.gpus)]
     for numbers, machine in _kinds(setting, setting.numbers, parts, firsts).items():
@@ -202,7 +202,7 @@ def _steps(graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[i
         yield numbers, samples, machine, _agreeing(own, setting, machine, strategy, savers, first=firsts[place])
 
 
-def _groups_and_way(strategy: Strategy) -> tuple[Mesh, DDP | FSDP | DataParallel]:
+def _mesh_and_data(strategy: Strategy) -> tuple[Mesh, DDP | FSDP | DataParallel]:
     """How devices share a copy of the model, and how copies agree. Raises InputError for what is no strategy."""
     if not isinstance(strategy, Strategy):
         raise InputError(f"{type(strategy).__name__} is not supported here")
@@ -239,17 +239,17 @@ def _agreeing(
 
     first: whether it gathers what threads of one process have.
     """
-    mesh, way = _groups_and_way(strategy)
+    mesh, data = _mesh_and_data(strategy)
     graph, copies = own.graph, mesh.copies(setting.gpus) * mesh.context
-    if isinstance(way, DataParallel):
+    if isinstance(data, DataParallel):
         step = saving(graph, savers, machine.device, setting.host)
-        return with_threads(step, way, copies, setting.host, first=first)
+        return with_threads(step, data, copies, setting.host, first=first)
     if copies > 1 or mesh.pipeline > 1:
-        graph = in_graphs(graph, way if copies > 1 else None, setting.host, setting.execution)
+        graph = in_graphs(graph, data if copies > 1 else None, setting.host, setting.execution)
     step = saving(graph, savers, machine.device, setting.host)
-    if isinstance(way, FSDP):
-        return sharded(step, way, copies, kept=mesh.pipeline > 1)
-    return agreed(step, way, copies, mesh.expert, own.gradients)
+    if isinstance(data, FSDP):
+        return sharded(step, data, copies, kept=mesh.pipeline > 1)
+    return agreed(step, data, copies, mesh.expert, own.gradients)
 
 
 def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, samples: int) -> Plan:

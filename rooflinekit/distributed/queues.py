@@ -411,8 +411,8 @@ def pace_of(p: Prediction) -> Pace:
 
 def is_issued_anew(p: Prediction) -> bool:
     """Whether kernels start when they are launched, and not at fixed gaps."""
-    way = p.execution
-    whole = way.backend in ("cuda-graph", "cudagraphs") or way.sync != "step" or way.non_blocking
+    execution = p.execution
+    whole = execution.backend in ("cuda-graph", "cudagraphs") or execution.sync != "step" or execution.non_blocking
     return not whole and p.machine.device.kind != "cpu"
 
 

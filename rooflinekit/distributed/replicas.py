@@ -89,41 +89,41 @@ def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph
     return replace(found, priced=tuple(changed), gradients=tuple(whole))
 
 
-def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph:
+def sharded(graph: Graph, fsdp: FSDP, ranks: int, *, kept: bool = False) -> Graph:
     """What each of several processes runs. One process, or whole weights that nothing learns, leave a graph as it is.
 
     Gradients are reduced and scattered as they come; each device steps its part of the weights. Stages 1 and 2 gather
     the new weights at the end. Stage 3 gathers each block's before its forward and again before its backward, and
     frees them after it; or, where they are `kept`, once for all pieces of a pipeline, and reduces after the last one.
     """
-    if ranks == 1 or not (graph.gradients or way.stage == 3):
+    if ranks == 1 or not (graph.gradients or fsdp.stage == 3):
         return graph
     gradients, end = gradients_of(graph), end_of_backward(graph)
     put = Insertions()
     parts = {g.spec.memory: _part(g.spec, f"{g.spec.name} part", ranks) for g in gradients}
-    groups = buckets_of(gradients, way.bucket_bytes) if way.stage < 3 else _by_block(graph, gradients)
+    groups = buckets_of(gradients, fsdp.bucket_bytes) if fsdp.stage < 3 else _by_block(graph, gradients)
     for k, group in enumerate(groups):
         specs = [gradient.spec for gradient in group]
         kept_parts = [parts[spec.memory] for spec in specs]
         send = collective(f"reduce {k}", "reduce-scatter", phase=Phase.BACKWARD, inputs=specs, outputs=kept_parts)
-        late = kept and way.stage == 3
+        late = kept and fsdp.stage == 3
         (put.before[end] if late else put.after[max(gradient.place for gradient in group)]).append(send)
     if groups:
         put.before[end].append(wait([f"reduce {k}" for k in range(len(groups))], Phase.BACKWARD))
     weights = graph.learned
     shares = {spec.memory: _part(spec, spec.name, ranks) for spec in weights}
-    if way.stage == 3:
-        found = _gathered_by_block(graph, way, put, kept=kept)
+    if fsdp.stage == 3:
+        found = _gathered_by_block(graph, fsdp, put, kept=kept)
     else:
         gather = collective("new weights", "all-gather", bytes_of(weights), phase=Phase.OPTIMIZER, blocking=True)
         put.before[len(graph.priced)].append(gather)
         found = put.into(graph)
     found = replace(
         found,
-        priced=tuple(_stepped(p, parts if way.stage > 1 else {}, ranks) for p in found.priced),
-        weights=tuple(shares.get(spec.memory, spec) for spec in graph.weights) if way.stage == 3 else graph.weights,
+        priced=tuple(_stepped(p, parts if fsdp.stage > 1 else {}, ranks) for p in found.priced),
+        weights=tuple(shares.get(spec.memory, spec) for spec in graph.weights) if fsdp.stage == 3 else graph.weights,
     )
-    if way.stage == 1:
+    if fsdp.stage == 1:
         return found
     return replace(found, gradients=tuple(parts[spec.memory] for spec in graph.gradients))
 
@@ -157,7 +157,7 @@ def _by_block(graph: Graph, gradients: Sequence[Gradient]) -> list[list[Gradient
     return sorted(found.values(), key=lambda group: max(gradient.place for gradient in group))
 
 
-def _gathered_by_block(graph: Graph, way: FSDP, put: Insertions, *, kept: bool) -> Graph:
+def _gathered_by_block(graph: Graph, fsdp: FSDP, put: Insertions, *, kept: bool) -> Graph:
     """Each block's weights gathered before its first op of forward, and unless kept of backward, that reads them."""
     priced = list(graph.priced)
     blocks = {spec.memory: block_of(spec.name) for spec in graph.learned}
@@ -177,7 +177,7 @@ def _gathered_by_block(graph: Graph, way: FSDP, put: Insertions, *, kept: bool) 
                 for spec in members
             }
             # One block ahead: its gathering starts when the block before begins.
-            ahead = first[order[k - 1]] if way.prefetch and k else first[block]
+            ahead = first[order[k - 1]] if fsdp.prefetch and k else first[block]
             send = collective(key, "all-gather", phase=phase, inputs=members, outputs=list(whole.values()))
             put.before[ahead].append(send)
             put.before[first[block]].append(wait([key], phase))
@@ -207,7 +207,7 @@ _ISSUES_A_THREAD = 7.0
 _ISSUES_A_SUM, _ISSUES_A_PART = 0.7, 0.2
 
 
-def with_threads(graph: Graph, way: DataParallel, replicas: int, host: Host, *, first: bool) -> Graph:
+def with_threads(graph: Graph, threads: DataParallel, replicas: int, host: Host, *, first: bool) -> Graph:
     """What one device runs for the only process. first: whether it is the one that gathers."""
     if replicas == 1:
         return graph
@@ -216,21 +216,21 @@ def with_threads(graph: Graph, way: DataParallel, replicas: int, host: Host, *, 
     moved = partial(collective, phase=Phase.FORWARD, group="pair", blocking=True, by_engine=True)
     for k in range(1, replicas):
         put.before[0].append(moved(f"scatter {k}", "send-recv", bytes_of(graph.inputs)))
-    _copies(graph, way, replicas, host, put, first=first)
+    _copies(graph, threads, replicas, host, put, first=first)
     loss = 1 + max((i for i, p in enumerate(graph.priced) if p.op.phase is Phase.FORWARD), default=-1)
     for k in range(1, replicas):
         put.before[loss].append(moved(f"gather {k}", "send-recv", bytes_of(graph.outputs)))
-    _sums(graph, way, replicas, host, put)
+    _sums(graph, threads, replicas, host, put)
     found = put.into(graph)
     kept = found.priced if first else tuple(p for p in found.priced if p.op.phase is not Phase.OPTIMIZER)
     return replace(found, priced=kept)
 
 
-def _sums(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Insertions) -> None:
+def _sums(graph: Graph, threads: DataParallel, replicas: int, host: Host, put: Insertions) -> None:
     """Gradients in pieces, each flattened by one kernel; and Python's work on them, which one thread does for all."""
     end, issue_s = end_of_backward(graph), host.dispatch_s("default")
     # Python's own packing, while parameters are packed by C++.
-    pieces = packed(gradients_of(graph), lambda one: int(one.spec.bytes), way.copy_bytes, full_above=False)
+    pieces = packed(gradients_of(graph), lambda one: int(one.spec.bytes), threads.copy_bytes, full_above=False)
     for k, bucket in enumerate(pieces):
         specs = [gradient.spec for gradient in bucket]
         target = flat(f"gradients {k}", specs)
@@ -244,7 +244,7 @@ def _sums(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Inser
         ]  # fmt: skip
 
 
-def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Insertions, *, first: bool) -> None:
+def _copies(graph: Graph, threads: DataParallel, replicas: int, host: Host, put: Insertions, *, first: bool) -> None:
     """Parameters, then buffers, each in pieces; and meanwhile Python's copies of all modules, and a thread for each.
 
     The first device has a piece until it is sent; what comes to another one are its weights (`broadcast_coalesced`).
@@ -252,7 +252,7 @@ def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Ins
     modules = {p.op.module for p in graph.priced if p.op.phase is Phase.FORWARD}
     for role in (Role.WEIGHT, Role.BUFFER):
         specs = [spec for spec in graph.weights if spec.role is role]
-        for k, piece in enumerate(packed(specs, lambda one: int(one.bytes), way.copy_bytes)):
+        for k, piece in enumerate(packed(specs, lambda one: int(one.bytes), threads.copy_bytes)):
             whole, name = flat(f"{role}s {k}", piece), f"{role}s {k}"
             if first:
                 put.before[0].append(copied(f"to {name}", piece, [whole], Phase.FORWARD))
@@ -289,9 +289,9 @@ def check_execution(strategy: Strategy, ranks: int, execution: Execution) -> Non
             f"execution {execution.backend!r}: DataParallel makes new copies of all modules at every step, for which "
             "torch.compile would compile again and which no CUDA graph holds; choose 'eager', or strategy 'ddp'"
         )
-    ways = (strategy, getattr(strategy, "data", None))
+    kinds = (strategy, getattr(strategy, "data", None))
     if execution.backend in ("cuda-graph", "cudagraphs") and any(
-        isinstance(way, DDP) and way.backend == "gloo" for way in ways
+        isinstance(kind, DDP) and kind.backend == "gloo" for kind in kinds
     ):
         raise InputError(
             f"execution {execution.backend!r}: gloo takes gradients through the host's memory, which no CUDA graph "
@@ -299,20 +299,20 @@ def check_execution(strategy: Strategy, ranks: int, execution: Execution) -> Non
         )
 
 
-def in_graphs(graph: Graph, way: DDP | FSDP | None, host: Host, execution: Execution) -> Graph:
+def in_graphs(graph: Graph, data: DDP | FSDP | None, host: Host, execution: Execution) -> Graph:
     """The step with a mark where each compiled graph begins; as it is where nothing is compiled.
 
-    way: how copies agree; None where there is one, whose forward and backward are a graph each.
+    data: how copies agree; None where there is one, whose forward and backward are a graph each.
     """
     if not execution.fused or not graph.gradients:
         return graph
-    if way is None:
+    if data is None:
         begins = {phase: [_ops(graph, phase)[0][0]] for phase in (Phase.FORWARD, Phase.BACKWARD)}
         entry = _PIECE
-    elif isinstance(way, FSDP) and way.stage == 3:
+    elif isinstance(data, FSDP) and data.stage == 3:
         begins, entry = _at_blocks(graph), _MODULE
     else:
-        begins, entry = _at_buckets(graph, way), _PIECE
+        begins, entry = _at_buckets(graph, data), _PIECE
     put = Insertions()
     replayed_s = entry_of(host, execution).replay_s
     for phase, places in begins.items():
@@ -352,12 +352,12 @@ def _at_blocks(graph: Graph) -> dict[Phase, list[int]]:
     return found
 
 
-def _at_buckets(graph: Graph, way: DDP | FSDP) -> dict[Phase, list[int]]:
+def _at_buckets(graph: Graph, data: DDP | FSDP) -> dict[Phase, list[int]]:
     forward, backward = _ops(graph, Phase.FORWARD), _ops(graph, Phase.BACKWARD)
     sizes = {spec.memory: int(spec.bytes) for spec in graph.learned}
-    first = min(way.first_bucket_bytes, way.bucket_bytes) if isinstance(way, DDP) else way.bucket_bytes
-    whole = isinstance(way, DDP) and not way.overlap
-    cuts = [] if whole else list(_cuts(forward, sizes, first, way.bucket_bytes))[::-1]
+    first = min(data.first_bucket_bytes, data.bucket_bytes) if isinstance(data, DDP) else data.bucket_bytes
+    whole = isinstance(data, DDP) and not data.overlap
+    cuts = [] if whole else list(_cuts(forward, sizes, first, data.bucket_bytes))[::-1]
     pieces = _pieces(forward, cuts, sizes)
     back, now = [backward[0][0]], len(cuts)
     for i, op in backward:

@@ -157,11 +157,11 @@ def time_collective(
         raise InputError(f"send-recv is between 2 devices; got {route.ranks}")
     if route.ranks == 1:
         return CollectiveTiming(collective=collective, algorithm="none", size_bytes=size_bytes, route=route)
-    ways = algorithms_of(collective, route, sums_in_switch=sums_in_switch)
-    if algorithm is not None and algorithm not in (*ways, "hierarchical"):
-        raise InputError(f"{collective}: expected algorithm {', '.join(ways)} here; got {algorithm!r}")
+    algorithms = algorithms_of(collective, route, sums_in_switch=sums_in_switch)
+    if algorithm is not None and algorithm not in (*algorithms, "hierarchical"):
+        raise InputError(f"{collective}: expected algorithm {', '.join(algorithms)} here; got {algorithm!r}")
     timings = [
-        ALGORITHMS[way](collective, size_bytes, route, constants) for way in ([algorithm] if algorithm else ways)
+        ALGORITHMS[one](collective, size_bytes, route, constants) for one in ([algorithm] if algorithm else algorithms)
     ]
     return min(timings, key=lambda timing: timing.total_s)
 

@@ -245,7 +245,7 @@ def clocks(law: PowerLaw, load: Load, machine: Machine) -> tuple[Floats, Floats]
     return own, found
 
 
-def held_back(law: PowerLaw, machine: Machine) -> bool:
+def exceeds_own_limit(law: PowerLaw, machine: Machine) -> bool:
     """Whether a board draws more than its own limit where it streams at full clock, and nobody measured how it does.
 
     So do boards below their chip's usual power (Max-Q, a server's 300 W). Where streams were measured on a GPU, its
@@ -284,10 +284,10 @@ def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
 def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Times]:
     """Times at the board's own limit, and under the machine's: what that adds to arithmetic is the cause "power"."""
     law = PowerLaw.of(machine)
-    if law is None or not len(work) or not (machine.is_limited or held_back(law, machine)):
+    if law is None or not len(work) or not (machine.is_limited or exceeds_own_limit(law, machine)):
         return times, times
     load = Load.of(work, machine, times)
-    if held_back(law, machine):
+    if exceeds_own_limit(law, machine):
         load = _held(law, load, machine, ~work.multiplies)
         times = replace(times, **load.seconds)
     if not machine.is_limited:

@@ -95,14 +95,14 @@ def title(p: Prediction) -> str:
     return heading(p.graph, p.sizes, [p.execution])
 
 
-def heading(graph: Graph, sizes: Mapping[str, int], ways: Sequence[Execution]) -> str:
+def heading(graph: Graph, sizes: Mapping[str, int], executions: Sequence[Execution]) -> str:
     """The model, its step, sizes, precision and execution, where that is one."""
     trains = f" ({graph.trains_with})" if graph.trains_with else ""
     named = [f"{name} {value}" for name, value in sizes.items()]
     layout = ["channels last"] if graph.channels_last else []
     like = [f"as PyTorch {graph.like}"] if graph.like is not None else []
-    way = [str(one) for one in ways] if len(ways) == 1 else []
-    return ", ".join([graph.name, f"{graph.mode}{trains}", *named, precision(graph), *layout, *way, *like])
+    execution = [str(one) for one in executions] if len(executions) == 1 else []
+    return ", ".join([graph.name, f"{graph.mode}{trains}", *named, precision(graph), *layout, *execution, *like])
 
 
 def precision(graph: Graph) -> str:

@@ -24,7 +24,7 @@ _CASTS = "_to_copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
+class _Variant:
     """One of the ways that are compared."""
 
     execution: Execution
@@ -48,17 +48,17 @@ def compare(p: Prediction, variants: Mapping[str, Any]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    own = _Way(
+    own = _Variant(
         execution=p.execution, autocast=p.graph.autocast, channels_last=p.graph.channels_last,
         sizes=tuple(p.sizes.items()),
     )  # fmt: skip
-    ways = dict.fromkeys([own, *_ways(p, own, variants)])
-    predictions = dict(_predicted(p, ways))
-    table = pd.DataFrame([_row(way, predictions[way], p) for way in ways])
+    found_variants = dict.fromkeys([own, *_variants(p, own, variants)])
+    predictions = dict(_predicted(p, found_variants))
+    table = pd.DataFrame([_row(variant, predictions[variant], p) for variant in found_variants])
     return table if "attention" in variants else table.drop(columns="attention")
 
 
-def other_way(p: Prediction, changes: Mapping[str, Any], host: Host | None = None) -> Prediction:
+def variant_of(p: Prediction, changes: Mapping[str, Any], host: Host | None = None) -> Prediction:
     """The step in one other way, as `compare` takes them, or on another host. Raises InputError for several values."""
     if changes:
         table = compare(p, changes)
@@ -68,7 +68,7 @@ def other_way(p: Prediction, changes: Mapping[str, Any], host: Host | None = Non
     return p if host is None else p.again(host=host)
 
 
-def _ways(p: Prediction, own: _Way, variants: Mapping[str, Any]) -> Iterator[_Way]:
+def _variants(p: Prediction, own: _Variant, variants: Mapping[str, Any]) -> Iterator[_Variant]:
     sizes = [name for name in variants if name not in _OPTIONS]
     known = [*p.sizes, *(forced.name for forced in whole_of(p.graph).forced)]
     for name in sizes:
@@ -93,7 +93,7 @@ def _ways(p: Prediction, own: _Way, variants: Mapping[str, Any]) -> Iterator[_Wa
     for values in product(*(lists[name] for name in sizes)):
         given_sizes = {**p.sizes, **dict(zip(sizes, values, strict=True))}
         for autocast, channels_last, execution in product(formats, layouts, executions):
-            yield _Way(
+            yield _Variant(
                 execution=execution, autocast=autocast, channels_last=channels_last,
                 sizes=tuple(given_sizes.items()),
             )  # fmt: skip
@@ -108,30 +108,30 @@ def _listed(name: str, given: Any) -> Sequence[Any]:
     return found
 
 
-def _predicted(p: Prediction, ways: Iterable[_Way]) -> Iterator[tuple[_Way, Prediction]]:
+def _predicted(p: Prediction, found_variants: Iterable[_Variant]) -> Iterator[tuple[_Variant, Prediction]]:
     """Each way with its prediction; the model is traced once for all that need the same trace."""
     traced: dict[tuple[Any, bool], Graph] = {}
     sized: dict[tuple[Any, bool, tuple[tuple[str, int], ...]], Graph] = {}
-    for way in ways:
-        options = way.autocast, way.channels_last
+    for variant in found_variants:
+        options = variant.autocast, variant.channels_last
         if options not in traced:
-            traced[options] = traced_with(p.graph, autocast=way.autocast, channels_last=way.channels_last)
-        place = (*options, way.sizes)
+            traced[options] = traced_with(p.graph, autocast=variant.autocast, channels_last=variant.channels_last)
+        place = (*options, variant.sizes)
         if place not in sized:
-            sized[place] = resized(traced[options], **dict(way.sizes))
-        yield way, p.again(graph=sized[place], execution=way.execution)
+            sized[place] = resized(traced[options], **dict(variant.sizes))
+        yield variant, p.again(graph=sized[place], execution=variant.execution)
 
 
-def _row(way: _Way, found: Prediction, base: Prediction) -> dict[str, Any]:
-    sizes = dict(way.sizes)
+def _row(variant: _Variant, found: Prediction, base: Prediction) -> dict[str, Any]:
+    sizes = dict(variant.sizes)
     # As many steps of it as one of p has samples for.
     steps = base.sizes[BATCH] / sizes[BATCH] if BATCH in sizes else 1.0
     removed = removed_of(found)
     return {
-        "execution": way.execution.backend,
-        "autocast": "none" if way.autocast is None else str(way.autocast),
-        "channels_last": way.channels_last,
-        "attention": way.execution.attention or "chosen",
+        "execution": variant.execution.backend,
+        "autocast": "none" if variant.autocast is None else str(variant.autocast),
+        "channels_last": variant.channels_last,
+        "attention": variant.execution.attention or "chosen",
         **sizes,
         "total_s": found.total_s,
         "speedup": base.total_s / (steps * found.total_s),

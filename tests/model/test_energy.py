@@ -21,7 +21,7 @@ from rooflinekit.model.energy import (
     PowerLaw,
     clocks,
     drawn_j,
-    held_back,
+    exceeds_own_limit,
     joules,
     limited,
     limited_times,
@@ -175,8 +175,8 @@ def test_measured_streams_have_their_boards_power_already() -> None:
     machine = Machine.of(load_device("nvidia-t4"), constants_for(load_device("nvidia-t4")))
     law = PowerLaw.of(machine)
     assert law is not None
-    assert not held_back(law, machine)
-    assert held_back(law, replace(machine, constants=replace(machine.constants, measured=frozenset())))
+    assert not exceeds_own_limit(law, machine)
+    assert exceeds_own_limit(law, replace(machine, constants=replace(machine.constants, measured=frozenset())))
 
 
 def test_limits_that_cannot_be(machine: Machine) -> None:

@@ -74,10 +74,10 @@ class Group:
 
     def predict(self, constants: LinkConstants, wait_s: float | None = None) -> Floats:
         """Seconds by the fastest algorithm. wait_s: instead of the start, where a profiler has timed."""
-        ways = algorithms_of(self.collective, self.route, sums_in_switch=self.sums_in_switch)
+        algorithms = algorithms_of(self.collective, self.route, sums_in_switch=self.sums_in_switch)
         timings = [
-            ALGORITHMS[way](self.collective, self.sizes, self.route, constants)  # type: ignore[arg-type]
-            for way in ways
+            ALGORITHMS[one](self.collective, self.sizes, self.route, constants)  # type: ignore[arg-type]
+            for one in algorithms
         ]
         ahead = 0.0 if wait_s is None else wait_s - timings[0].start_s
         return np.asarray(np.minimum.reduce([timing.total_s for timing in timings]) + ahead, dtype=float)
@@ -310,7 +310,7 @@ def write_link_campaign(campaign: LinkCampaign, file: Path) -> None:
     write_text(f"{head_text(campaign, HEADER)}{rows}", file)
 
 
-def held_back(rows: pd.DataFrame, among: Sequence[str] = ("collective", "ranks", "format", "bytes")) -> np.ndarray:
+def held_out(rows: pd.DataFrame, among: Sequence[str] = ("collective", "ranks", "format", "bytes")) -> np.ndarray:
     """Which rows a test keeps from a fit: a fifth, by a hash of what they are of, the same on every machine."""
     codes = pd.util.hash_pandas_object(rows[list(among)].astype(str), index=False)
     return np.asarray(codes % 5 == 0)

@@ -111,7 +111,7 @@ def measure_step(
         progress("preparing")
         ready = model_step.on_device(step, place.device, dtype, sizes)
         progress("warming up")
-        run = _ways(place)[backend](ready, place.device)
+        run = _runners(place)[backend](ready, place.device)
         once = place.finishing(run)
         warm = _warm_up(once, care.budget_s)
         steps = 1 if wait_each else repeats(_LOOP_S, warm[-1], *_LOOP)
@@ -127,7 +127,7 @@ def measure_step(
         return replace(found, ops=ops, kernels=kernels)
 
 
-def _ways(place: Place) -> dict[str, Callable[[Step, torch.device], Run]]:
+def _runners(place: Place) -> dict[str, Callable[[Step, torch.device], Run]]:
     return {
         "eager": model_step.eager,
         "compiled": model_step.compiled,
@@ -159,7 +159,7 @@ def _without_graph(backend: str, run: Run, step: Step, place: Place) -> Run:
     twins = {"cuda-graph": "eager", "reduce-overhead": "compiled"}
     if backend not in twins:
         return run
-    found = _ways(place)[twins[backend]](step, place.device)
+    found = _runners(place)[twins[backend]](step, place.device)
     _warm_up(place.finishing(found), 0.0)
     return found
 

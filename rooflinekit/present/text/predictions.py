@@ -117,9 +117,9 @@ _HEADS = {"gap_s": "gaps", "gpu_s": "GPU time", "cpu_s": "CPU time", "bytes": "t
 
 def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
     """What `Prediction.compare` found: a line a way, then what each removes from the first."""
-    ways = ["execution", "autocast", "channels_last", *base.sizes]
-    ways += ["attention"] if "attention" in frame else []
-    varied = [name for name in ways if frame[name].nunique() > 1] or ["execution"]
+    options = ["execution", "autocast", "channels_last", *base.sizes]
+    options += ["attention"] if "attention" in frame else []
+    varied = [name for name in options if frame[name].nunique() > 1] or ["execution"]
     times: dict[str, Cell] = {
         "": ("way", ""),
         **{name.replace("_", " "): partial(_word, name) for name in varied},

@@ -102,11 +102,11 @@ def strategy_name(strategy: Strategy, gpus: int, *, counted: bool = True) -> str
         return f"ZeRO {strategy.stage}"
     if not isinstance(strategy, Mesh):
         return type(strategy).__name__
-    ways = {"tensor": strategy.tensor, "pipeline": strategy.pipeline}
-    ways["data"] = gpus // (strategy.tensor * strategy.pipeline)
+    groups = {"tensor": strategy.tensor, "pipeline": strategy.pipeline}
+    groups["data"] = gpus // (strategy.tensor * strategy.pipeline)
     if not counted and gpus in (strategy.tensor, strategy.pipeline):
         return "tensor" if strategy.tensor == gpus else "pipeline"
-    return " × ".join(f"{name} {count}" for name, count in ways.items() if count > 1) or "mesh"
+    return " × ".join(f"{name} {count}" for name, count in groups.items() if count > 1) or "mesh"
 
 
 def family_of(p: ParallelPrediction) -> str:

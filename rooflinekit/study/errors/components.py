@@ -211,7 +211,7 @@ def kernel_parts(
     return {part: Loaded(weight=weight, spread=spread(part, weight, n)) for part, (weight, n) in found.items()}
 
 
-def untold_parts(timings: Sequence[Timing]) -> dict[Part, Loaded]:
+def unmodelled_parts(timings: Sequence[Timing]) -> dict[Part, Loaded]:
     """What those of some kernels share of which no like was measured, by their shares of these kernels' time.
 
     Ratios alone know it: with these parts transfers between kindred chips were off by 21.1 and 13.3 % in place of 20.0
@@ -432,7 +432,7 @@ def _by_key(p: Prediction, names: Mapping[str, str], numbers: Mapping[Any, int])
     loaded = list(of_network(p).items())
     if p.timings and p.total_s:
         share = sum(timing.total_s for timing in p.timings) / p.total_s
-        own = kernel_parts(p, names) | untold_parts(p.timings)
+        own = kernel_parts(p, names) | unmodelled_parts(p.timings)
         loaded[:0] = ((part, replace(one, weight=one.weight * share)) for part, one in own.items())
     return keyed.lists(
         (numbers[part.level, part.family, part.name], (numbers[part], part, one.size)) for part, one in loaded

@@ -17,7 +17,7 @@ from rooflinekit.calibrate.links.fitting import (
     campaign_of,
     fit_links,
     groups_of,
-    held_back,
+    held_out,
     load_link_campaigns,
     own_constants,
     read_link_campaign,
@@ -170,7 +170,7 @@ def test_shipped_constants_tell_the_shipped_measurements() -> None:
     off = {}
     for number, campaign in enumerate(campaigns):
         if campaign.timing == "stream":
-            keep = {number: held_back(campaign.rows)}
+            keep = {number: held_out(campaign.rows)}
             groups = groups_of([campaign], {0: keep[number]})
             off[campaign.cluster] = np.concatenate([np.abs(g.predict(constants) / g.seconds - 1) for g in groups])
     assert {cluster: bool(np.median(errors) < 0.08) for cluster, errors in off.items()} == {
