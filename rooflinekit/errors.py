@@ -29,7 +29,7 @@ The command line prints the message of any of them as one line and exits with st
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class RooflinekitError(Exception):
@@ -162,3 +162,12 @@ def nearest(word: str, candidates: Iterable[str], count: int = 3, likeness: floa
     if not close:
         return ""
     return "; did you mean " + " or ".join(repr(written[name]) for name in close) + "?"
+
+
+def check_word(what: str, word: object, known: Collection[str]) -> None:
+    """Raises InputError for a word that is none of the known ones, and offers the nearest.
+
+    >>> check_word("--by", "kind", ["kind", "module"])
+    """
+    if word not in known:
+        raise InputError(f"{what}: expected {', '.join(known)}; got {word!r:.60}{nearest(str(word), known)}")

@@ -34,7 +34,7 @@ from rooflinekit.cli.options import (
 from rooflinekit.cli.parse import integers, quantity_of
 from rooflinekit.cli.workload import NO_GPU, Workload, describes_workload
 from rooflinekit.distributed.records import NAMED
-from rooflinekit.errors import InputError, SweepError, printable
+from rooflinekit.errors import InputError, SweepError, check_word, printable
 from rooflinekit.present import text
 from rooflinekit.present.text.form import FORM
 from rooflinekit.present.text.progress import counting
@@ -69,13 +69,13 @@ def compare(
     Example: rooflinekit compare timm:resnet50 --batch 32 --memory-min "40 GB"
     """
     from rooflinekit.hardware.catalog import offered_gpus
-    from rooflinekit.study.compare.gpus import check_gpus, check_sort, compare_machines
+    from rooflinekit.study.compare.gpus import SORTS, check_gpus, compare_machines
 
     filters = {"vendor": vendor, "architecture": architecture, "memory_min": memory_min}
     if workload.gpus and any(filters.values()):
         given = ", ".join(f"--{name.replace('_', '-')}" for name, value in filters.items() if value)
         raise InputError(f"{given}: filters choose among all GPUs; leave out them or --gpu")
-    check_sort(sort)
+    check_word("--sort", sort, SORTS)
     bounds = limits.bounds(prices)
     bounds.check(sort)
     on = workload if workload.gpus else workload.on(*offered_gpus(**filters))

@@ -14,10 +14,10 @@ from typing import Annotated, Any, cast, get_args
 import rooflinekit as rk
 from rooflinekit.cli.command import progress_line, say, typed
 from rooflinekit.cli.options import CLUSTERS, ONE_OR_MORE, Hourly, Measured, Target
-from rooflinekit.cli.parse import check_word, variants_of
+from rooflinekit.cli.parse import variants_of
 from rooflinekit.cli.workload import NO_GPU, Workload, describes_workload
 from rooflinekit.distributed.records import NAMED
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, check_word
 
 _WHATS = ("roofline", "timeline", "memory", "sweep", "waterfall")
 
@@ -64,7 +64,7 @@ def plot(
     Example: rooflinekit plot timm:resnet50 --batch 32 --gpu nvidia-l4 --out figure.pdf
     """
     check_word("--what", what, _WHATS)
-    check_word("--by", by, ("kind", "module"))
+    check_word("--by", by or "kind", ("kind", "module"))
     if by and (what != "memory" or cluster):
         raise InputError(
             f"--by belongs to --what memory of one GPU; got --what {what}{' and --cluster' * bool(cluster)}"
@@ -77,8 +77,9 @@ def plot(
     _check_several(workload, what, asked, {"--over": over, **marks}, {"--gpus": gpus, "--strategy": strategy})
     from rooflinekit.present.figures.style import Venue, style_of
 
-    check_word("--venue", venue, get_args(Venue))
-    check_word("--width", width, ("column", "page"))
+    if venue is not None:
+        check_word("--venue", venue, get_args(Venue))
+    check_word("--width", width or "column", ("column", "page"))
     style_of(width or "column", venue)
     sizes: dict[str, Any] = {"width": width or ("page" if what == "timeline" else "column"), "venue": venue}
     if what == "sweep":

@@ -7,19 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.synonyms import option_hint
-from rooflinekit.errors import InputError, SizeError, UnitError, nearest
+from rooflinekit.errors import InputError, SizeError, UnitError
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
 
 _MOST_NUMBERS = 1_000_000  # in a list of sizes
-
-
-def check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
-    """Raises InputError for a word that is not in `known`; None is no word and passes."""
-    if value is not None and value not in known:
-        raise InputError(f"{option} {value!r}: expected {' or '.join(map(repr, known))}{nearest(value, known)}")
 
 
 def inputs_of(texts: list[str]) -> tuple[tuple[Input, ...], dict[str, Input]]:

@@ -23,10 +23,10 @@ from rooflinekit.cli.options import (
     Target,
     say_notes,
 )
-from rooflinekit.cli.parse import check_word, quantity_of
+from rooflinekit.cli.parse import quantity_of
 from rooflinekit.cli.workload import Workload, describes_workload
 from rooflinekit.distributed.records import NAMED, Strategy, recipe_of, strategy_of
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, check_word
 from rooflinekit.present import text
 
 if TYPE_CHECKING:

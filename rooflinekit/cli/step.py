@@ -15,9 +15,9 @@ import rooflinekit as rk
 from rooflinekit.cli.command import Answer, Tables, typed
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import ONE_OR_MORE, Rank, Target
-from rooflinekit.cli.parse import check_word, variants_of
+from rooflinekit.cli.parse import variants_of
 from rooflinekit.cli.workload import Workload, describes_workload
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, check_word
 from rooflinekit.present import text
 from rooflinekit.present.text.progress import bar
 from rooflinekit.step.allocator import Settings
@@ -58,7 +58,7 @@ def predict(
 
     Example: rooflinekit predict timm:resnet50 --batch 32 --gpu nvidia-l4
     """
-    check_word("--by", by, ("module", "kind", "phase", "kernel"))
+    check_word("--by", by or "kind", ("module", "kind", "phase", "kernel"))
     variants = variants_of(compare or [])
     resizing = largest_batch or bool(variants.keys() & workload.sizes.keys())
     if largest_batch and "batch" not in workload.sizes:

@@ -17,9 +17,8 @@ import rooflinekit as rk
 from rooflinekit.cli.command import Answer, made, say
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import Target
-from rooflinekit.cli.parse import check_word
 from rooflinekit.cli.workload import OPEN, Workload, describes_workload
-from rooflinekit.errors import InputError, LockError, RooflinekitError, printable
+from rooflinekit.errors import InputError, LockError, RooflinekitError, check_word, printable
 from rooflinekit.present import text
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError, check_word, nearest
 from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.op import DType
 
@@ -47,7 +47,7 @@ class DDP:
     backend: str = "nccl"
 
     def __post_init__(self) -> None:
-        check_word("DDP backend", self.backend, BACKENDS, " or ")
+        check_word("DDP backend", self.backend, BACKENDS)
         check_counts("DDP", self, "bucket_bytes", "first_bucket_bytes")
 
 
@@ -247,12 +247,6 @@ def check_imbalance(whose: str, value: object, expert: int) -> None:
         )
 
 
-def check_word(name: str, word: object, known: Collection[str], between: str = ", ") -> None:
-    """Raises InputError for a word that is none of the known ones."""
-    if word not in known:
-        raise InputError(f"{name}: expected {between.join(known)}; got {word!r}{nearest(str(word), known)}")
-
-
 SHARDINGS = ("ddp", "zero-1", "grad-op", "fsdp", "hybrid")
 _STAGES = {"zero-2": "grad-op", "zero-3": "fsdp"}  # names of DeepSpeed for the same
 
@@ -410,7 +404,7 @@ class Recipe:
             ("kernels", KERNELS), ("attention", ATTENTIONS), ("norms", NORMS), ("recompute", RECOMPUTES),
             ("optimizer", OPTIMIZERS), ("loss", LOSSES), ("selective", SELECTIVES),
         ):  # fmt: skip
-            check_word(f"recipe {name}", getattr(self, name), words, " or ")
+            check_word(f"recipe {name}", getattr(self, name), words)
         if not isinstance(self.issue, int | float) or not 0 < self.issue < 1000:
             raise InputError(f"recipe issue: expected a factor above 0, below 1000; got {self.issue!r}")
         if self.progress is not None and not 0 <= self.progress <= 1:
@@ -433,10 +427,8 @@ class Recipe:
 
     def with_changes(self, **changed: Any) -> Recipe:
         """The same recipe with other words. Raises InputError for a field that there is not."""
-        known = list(self.__dataclass_fields__)
         for name in changed:
-            if name not in known:
-                raise InputError(f"recipe: no field {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+            check_word("recipe: name of a field", name, [*self.__dataclass_fields__])
         return replace(self, **changed)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.errors import InputError, UnitError, nearest
+from rooflinekit.errors import InputError, UnitError, check_word, nearest
 from rooflinekit.hardware import specs
 from rooflinekit.hardware.device import FORMATS, KINDS, Device
 from rooflinekit.hardware.specs import squash
@@ -69,11 +69,11 @@ def list_rows(
     come last. vendor and architecture (or compute capability): in any case. memory_min: "40 GB". kind: "gpu", "cpu".
     Raises InputError for a word that no device has, UnitError for a size without a unit.
     """
-    _check("sort", sort, KEYS)
-    _check("format", math, FORMATS)
+    check_word("sort", sort, KEYS)
+    check_word("format", math, FORMATS)
     devices = specs.devices(allow_draft=True)
     if kind is not None:
-        _check("kind", kind, KINDS)
+        check_word("kind", kind, KINDS)
         devices = tuple(device for device in devices if device.kind == kind)
     devices = _filter(devices, "vendor", vendor, lambda device: (device.vendor,))
     devices = _filter(
@@ -98,7 +98,7 @@ def offered_gpus(
 
 def make_row(device: Device, math: str = "fp16") -> Row:
     """The row of one device for one arithmetic. Raises InputError for one that is unknown."""
-    _check("format", math, FORMATS)
+    check_word("format", math, FORMATS)
     peaks = [device.peak(math)] if math in device.formats else []
     if math in _WIDENED:
         peaks.append(device.vector_peak["fp32"])
@@ -171,12 +171,6 @@ def _filter(
         names = sorted({next(iter(spellings(device))) for device in specs.devices(allow_draft=True)})
         raise InputError(f"{word} {wanted!r}: no device has it{nearest(wanted, names)}; they are {', '.join(names)}")
     return tuple(device for device in devices if squash(wanted) in map(squash, spellings(device)))
-
-
-def _check(what: str, word: str, known: Iterable[str]) -> None:
-    known = tuple(known)
-    if word not in known:
-        raise InputError(f"{what} {word!r}: expected one of {', '.join(known)}{nearest(word, known, 1)}")
 
 
 def _quotient(above: float | None, below: float | None) -> float | None:

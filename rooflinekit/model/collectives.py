@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import stdev
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError, check_word
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.estimate import Estimate
@@ -147,10 +147,7 @@ def time_collective(
     sums_in_switch: whether the number format is one that switches add up: fp32, fp16 and bf16 are, integers are not.
     Raises InputError for an unknown collective, a negative size and an algorithm that the route does not have.
     """
-    if collective not in COLLECTIVES:
-        raise InputError(
-            f"unknown collective {collective!r}{nearest(collective, COLLECTIVES)} (known: {', '.join(COLLECTIVES)})"
-        )
+    check_word("collective", collective, COLLECTIVES)
     if not 0 <= size_bytes < math.inf:
         raise InputError(f"{collective}: expected a size of 0 bytes or more; got {size_bytes:g}")
     if collective == "send-recv" and route.ranks > 2:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError, check_word
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import shown
 from rooflinekit.published.models import config_of
@@ -258,8 +258,6 @@ class Decoder:
 
 
 def _known(changed: Mapping[str, Any], decoder: type) -> Mapping[str, Any]:
-    names = [field.name for field in fields(decoder)]
     for name in changed:
-        if name not in names:
-            raise InputError(f"decoder: no number is called {name!r}{nearest(name, names)} (known: {', '.join(names)})")
+        check_word("decoder: name of a number", name, [field.name for field in fields(decoder)])
     return changed

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import check_word
 from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.op import DType
 
@@ -106,8 +106,7 @@ _Format = TypeVar("_Format")
 
 def check_format(what: str, name: str, known: Mapping[str, _Format]) -> _Format:
     """The format of this name; raises InputError for another word."""
-    if name not in known:
-        raise InputError(f"{what} {name!r}: expected {', '.join(known)}{nearest(str(name), known)}")
+    check_word(what, name, known)
     return known[name]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError, check_word
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.sizes import finite, shown
@@ -72,10 +72,7 @@ class Execution:
             object.__setattr__(self, "attention", _attention(self.attention))
         words = (("backend", self.backend, Backend), ("sync", self.sync, Sync), ("copy", self.copy, Copy))
         for field, value, known in words:
-            if value not in get_args(known):
-                expected = " or ".join(map(repr, get_args(known)))
-                near = nearest(str(value), get_args(known))
-                raise InputError(f"execution {field} {value!r}: expected {expected}{near}")
+            check_word(f"execution {field}", value, get_args(known))
         if self.sync == "op" and self.as_graph:
             raise InputError(
                 f"execution sync 'op': a CUDA graph ({self.backend!r}) runs as a whole; choose 'step' or 'none', or "
@@ -117,10 +114,7 @@ def _attention(given: str) -> str:
     """The name in BACKENDS that is meant. Raises InputError."""
     word = given.lower().replace("_", "-")
     word = _MEANT_ATTENTION.get(word, word)
-    if word not in BACKENDS:
-        raise InputError(
-            f"execution attention {given!r}: expected one of {', '.join(BACKENDS)}{nearest(word, BACKENDS)}"
-        )
+    check_word("execution attention", word, BACKENDS)
     return word
 
 

@@ -239,8 +239,8 @@ def test_a_bad_specification_is_one_line(run, net, tmp_path, text, message) -> N
         (("--gpu", "l4", "-i", "8,3,32,32", "--mode", "trane"), "--mode 'trane': expected 'inference' or 'training'"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--optimizer", "sgd"), "--optimizer belongs to --mode training"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--mode", "training", "--optimizer", "adamx"), "torch.optim has no optimizer 'adamx'; did you mean 'Adam"),
-        (("--gpu", "l4", "-i", "8,3,32,32", "--sync", "all"), "execution sync 'all': expected 'none' or 'step' or 'op'"),
-        (("--gpu", "l4", "-i", "8,3,32,32", "--by", "layer"), "--by 'layer': expected 'module' or 'kind'"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--sync", "all"), "execution sync: expected none, step, op, events; got 'all'"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--by", "layer"), "--by: expected module, kind, phase, kernel; got 'layer'"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--dtype", "float8_e4m3fn"), "products in 8 bits are ops of their own"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--host", "generic-servr"), "unknown host 'generic-servr'; the hosts are desktop-2020, generic-cloud, generic-desktop, generic-server, unnamed, xeon-server-2018"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--plot", "{tmp}/figure.bmp"), ".bmp"),
@@ -366,8 +366,8 @@ def test_execution_decides_which_kernels_run(run, tmp_path) -> None:
     [
         (
             ("--execution", "compild"),
-            "execution backend 'compild': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead' or "
-            "'max-autotune' or 'max-autotune-no-cudagraphs' or 'cudagraphs' or 'aot-eager'; did you mean 'compiled'?",
+            "execution backend: expected eager, compiled, cuda-graph, reduce-overhead, max-autotune, "
+            "max-autotune-no-cudagraphs, cudagraphs, aot-eager; got 'compild'; did you mean 'compiled'?",
         ),
         (
             ("--compare", "execution"),

@@ -76,7 +76,7 @@ def test_json_is_what_python_gives(run: Run) -> None:
             ("all-reduce", "--bytes", "100", "--cluster", "dgx-h100"),
             "expected a quantity in B, such as '3 GB'; got '100'",
         ),
-        (("reduce", "--bytes", "1 GB", "--cluster", "dgx-h100"), "unknown collective 'reduce'"),
+        (("reduce", "--bytes", "1 GB", "--cluster", "dgx-h100"), "collective: expected all-reduce, all-gather, "),
         (("all-reduce", "--bytes", "1 GB", "--cluster", "dgx-h100", "--gpus", "9"), "dgx-h100 has 8 devices; got 9"),
         (("all-reduce", "--bytes", "1 GB", "--cluster", "none.yaml"), "none.yaml: no such file"),
         (("all-reduce", "--bytes", "1 GB", "--cluster", "dgx"), "unknown cluster 'dgx'"),

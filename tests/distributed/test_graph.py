@@ -154,7 +154,7 @@ def test_eight_bits_are_as_many_products_and_less_time() -> None:
 def test_words_that_are_no_recipe() -> None:
     with pytest.raises(InputError, match=r"expected pytorch, .*, megatron-2023; got 'megatorn'"):
         rk.training_graph(GPT, batch=1, seq=64, recipe="megatorn")
-    with pytest.raises(InputError, match="attention: expected flash or flash-1 or flash-2 or unfused; got 'flsh'"):
+    with pytest.raises(InputError, match="attention: expected flash, flash-1, flash-2, unfused; got 'flsh'"):
         rk.Recipe(attention="flsh")
 
 

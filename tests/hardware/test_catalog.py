@@ -86,12 +86,12 @@ def test_filters() -> None:
 @pytest.mark.parametrize(
     ("filters", "start"),
     [
-        ({"sort": "fp61"}, "sort 'fp61': expected one of name, vendor, architecture, date, memory, "),
+        ({"sort": "fp61"}, "sort: expected name, vendor, architecture, date, memory, "),
         (
             {"math": "fp17"},
-            "format 'fp17': expected one of fp64, fp32, tf32, bf16, fp16, fp8, int8, fp4; did you mean ",
+            "format: expected fp64, fp32, tf32, bf16, fp16, fp8, int8, fp4; got 'fp17'; did you mean ",
         ),
-        ({"kind": "tpu"}, "kind 'tpu': expected one of gpu, cpu; did you mean 'gpu'?"),
+        ({"kind": "tpu"}, "kind: expected gpu, cpu; got 'tpu'; did you mean 'gpu' or 'cpu'?"),
         ({"vendor": "nvida"}, "vendor 'nvida': no device has it; did you mean 'NVIDIA'?; they are AMD, Apple, Intel, "),
         ({"architecture": "hoper"}, "architecture 'hoper': no device has it; did you mean 'Hopper'?; they are Ada "),
     ],

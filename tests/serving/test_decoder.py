@@ -158,7 +158,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ({"layers": 0}, "decoder: layers: expected an integer of 1 or more; got 0"),
         ({"kv_heads": 3}, "decoder: heads 4 is no multiple of kv_heads 3"),
         ({"experts": 4}, "decoder: experts_per_token: expected 1 to experts (4)"),
-        ({"layer": 3}, "decoder: no number is called 'layer'; did you mean 'layers' or 'dense_layers'?"),
+        ({"layer": 3}, "got 'layer'; did you mean 'layers' or 'dense_layers'?"),
     ],
 )
 def test_numbers_that_make_no_decoder(changed: dict[str, int], message: str) -> None:
@@ -171,5 +171,5 @@ def test_layers_that_cannot_be_cut() -> None:
     decoder = rk.Decoder(name="d", layers=1, hidden=8, heads=4, kv_heads=2, head_dim=2, ffn=6, vocab=8)
     with pytest.raises(InputError, match="tp 4: d cannot be cut so: expected a divisor of its heads"):
         decoder.decode(tp=4)
-    with pytest.raises(InputError, match=r"weights .int5.: expected bf16, fp16, fp8, .*, mxfp4; did you"):
+    with pytest.raises(InputError, match=r"weights: expected bf16, fp16, fp8, .*, mxfp4; got 'int5'; did you"):
         decoder.decode(weights="int5")

@@ -151,7 +151,7 @@ def test_bounds_and_document() -> None:
     [
         ({"batch": 0}, "batch: expected a positive integer; got 0"),
         ({"tp": 2}, "tp 2: the GPUs sum their results over a link"),
-        ({"kv": "int4"}, "kv 'int4': expected bf16, fp16, fp8"),
+        ({"kv": "int4"}, "kv: expected bf16, fp16, fp8; got 'int4'"),
         ({"decoder": D.with_changes(layers=300)}, "d does not fit nvidia-l4: one request needs "),
     ],
 )

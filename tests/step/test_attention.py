@@ -157,7 +157,7 @@ def test_the_terms_of_a_step_say_which_kernel_attention_runs_by() -> None:
 
 def test_words_that_are_no_kernel_are_refused() -> None:
     with pytest.raises(
-        InputError, match=r"execution attention 'flesh': expected one of flash-1, .*did you mean 'flash'"
+        InputError, match=r"execution attention: expected flash-1, .*; got 'flesh'; did you mean 'flash'"
     ):
         rk.Execution(attention="flesh")
 

@@ -126,7 +126,7 @@ def test_cpus_copy_nothing_and_run_in_series() -> None:
     [
         (
             {"copy": "pined"},
-            "execution copy 'pined': expected 'none' or 'pageable' or 'pinned'; did you mean 'pinned'?",
+            "execution copy: expected none, pageable, pinned; got 'pined'; did you mean 'pinned'?",
         ),
         (
             {"copy": "pageable", "non_blocking": True},

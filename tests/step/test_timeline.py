@@ -185,12 +185,12 @@ def test_laws_of_the_queues(kernel_times: list[list[float]]) -> None:
 
 def test_unknown_words_are_refused() -> None:
     with pytest.raises(
-        InputError, match="execution sync 'stepp': expected 'none' or 'step' or 'op' or 'events'; did you mean 'step'"
+        InputError, match="execution sync: expected none, step, op, events; got 'stepp'; did you mean 'step'"
     ):
         Execution(sync="stepp")
     with pytest.raises(InputError) as wrong:
         rk.predict(torch.exp, rk.Input(3), gpu="nvidia-l4", execution="compilde")
     assert str(wrong.value) == (
-        "execution backend 'compilde': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead' or "
-        "'max-autotune' or 'max-autotune-no-cudagraphs' or 'cudagraphs' or 'aot-eager'; did you mean 'compiled'?"
+        "execution backend: expected eager, compiled, cuda-graph, reduce-overhead, max-autotune, "
+        "max-autotune-no-cudagraphs, cudagraphs, aot-eager; got 'compilde'; did you mean 'compiled'?"
     )

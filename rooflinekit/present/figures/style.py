@@ -22,7 +22,7 @@ from matplotlib.markers import TICKDOWN, TICKLEFT
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError, check_word, nearest
 from rooflinekit.hardware.specs import device_names, load_device
 from rooflinekit.ir.sizes import shown
 from rooflinekit.present.figures.records.figure import PointBound
@@ -150,12 +150,11 @@ def style_of(width: str, venue: str | None = None) -> Style:
     """
     if (told := STYLE.get()) is not None:
         return told
-    if venue is not None and venue not in _VENUES:
-        raise InputError(f"venue: expected {', '.join(_VENUES)} or None; got {venue!r}{nearest(str(venue), _VENUES)}")
+    if venue is not None:
+        check_word("venue", venue, _VENUES)
     styles = _STYLES if venue is None else _VENUES[venue]
-    if width in styles:
-        return styles[width]
-    raise InputError(f"width: expected {' or '.join(map(repr, _STYLES))}; got {width!r}{nearest(str(width), _STYLES)}")
+    check_word("width", width, styles)
+    return styles[width]
 
 
 class Sheet:

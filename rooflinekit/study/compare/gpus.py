@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import combinations, islice, pairwise, permutations
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.errors import FormatError, InputError, nearest
+from rooflinekit.errors import FormatError, InputError, check_word
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.prices import price_hint
@@ -227,7 +227,7 @@ def compare_machines(
     """
     bounds = bounds or Bounds()
     bounds.check(sort)
-    check_sort(sort)
+    check_word("sort", sort, SORTS)
     check_gpus(machines)
     found, refused = [], {}
     for machine in machines:
@@ -273,12 +273,6 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
     found = pd.DataFrame(list(rows)).set_index("gpu")
     return found.astype({name: float for name in _MAYBE if name in found})
-
-
-def check_sort(word: str) -> None:
-    """Raises InputError for a word that rows cannot be sorted by."""
-    if word not in SORTS:
-        raise InputError(f"sort {word!r}: expected one of {', '.join(SORTS)}{nearest(word, SORTS, 1)}")
 
 
 def check_gpus(machines: Sequence[Machine]) -> None:

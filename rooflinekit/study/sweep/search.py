@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooflinekit.errors import InputError, UnitError, nearest
+from rooflinekit.errors import InputError, UnitError, check_word, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.prices import price_hint, price_word, some_of
 from rooflinekit.hardware.specs import resolve
@@ -135,8 +135,7 @@ def search_plan(
     "cost", where `prices` are those of an hour. correct: of predicted times. currency: says that prices are those of an
     hour, in this currency; where `cost` is asked for they are, in USD.
     """
-    if goal not in GOALS:
-        raise InputError(f"goal {goal!r}: expected {' or '.join(map(repr, GOALS))}{nearest(goal, GOALS)}")
+    check_word("goal", goal, GOALS)
     asked = requirements_of(require, tuple(plan.grid.lists))
     money = {"dollars", "price", "cost"}
     priced = goal in money or any(r.column in money for r in asked)

@@ -194,7 +194,7 @@ def test_by_default_every_gpu_that_is_no_draft(graph: rk.Graph) -> None:
     [
         (
             {"sort": "tiem"},
-            "sort 'tiem': expected one of time, per-dollar, per-watt, share-of-peak, price, energy, cost; did you",
+            "sort: expected time, per-dollar, per-watt, share-of-peak, price, energy, cost; got 'tiem'; did you",
         ),
         ({"gpus": []}, "gpus: expected a list of names, paths or Devices; got []"),
         ({"gpus": ["nvidia-l4", "L4"]}, "gpus: 'nvidia-l4' is given twice"),
