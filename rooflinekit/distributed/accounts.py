@@ -16,6 +16,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.stated import PROGRAMS, SPREADS
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
@@ -29,16 +30,7 @@ _DETERMINISTIC = 8 * 4 * 2**20
 #: Of Transformer Engine's products, by whether the GPU is Hopper or later
 #: (transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes).
 _FUSED = {False: 4 * 2**20, True: 32 * 2**20}
-#: By how much the allocator's reserve lies above what is allocated at most: blocks of other sizes, of 2 MiB and more.
-#: Stated: 1.02 to 1.15 are commonly seen.
-_RESERVED = 1.06
-#: The least room in which it still places every block, over what is allocated: near the end of memory it gives back
-#: what it keeps. `step.verdict` finds 1.000 to 1.011 for steps of decoders of 0.4 to 2.7 billion weights by four
-#: recipes.
-_LEAST = 1.01
-#: Stated standard deviation, as a share, of what is allocated: by peaks of Megatron's ranks, of which nine of ten are
-#: within 10 % (benchmarks/memory/accuracy.py).
-_SPREAD = 0.06
+_RESERVED, _LEAST = (PROGRAMS[name].value for name in ("reserve", "least room"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +76,7 @@ class Accounts:
         """Bytes allocated, reserved and of the process, and how likely it is that they fit: see `Verdict.of`."""
         return Verdict.of(
             allocated=self.allocated, reserved=self.reserved, least=self.allocated * _LEAST, beside=self.beside,
-            capacity=self.capacity, level=level, spread=_SPREAD,
+            capacity=self.capacity, level=level, spread=SPREADS["described memory"].value,
         )  # fmt: skip
 
     @property
@@ -348,9 +340,8 @@ class TrainingStep(Draws):
         return f"fullest: {where}{stage}; {memory.probability:.0%} that it fits; {held}"
 
 
-#: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were
-#: trained with room for 1.25 times the mean (Fedus et al. 2021, "Switch Transformers", section 2.2). Not fitted.
-LOAD = math.log(1.25)
+#: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean.
+LOAD = math.log(PROGRAMS["fullest experts"].value)
 
 
 def _expert_share(d: Decoder) -> float:

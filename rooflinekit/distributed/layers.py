@@ -10,10 +10,9 @@ from typing import Any
 
 from rooflinekit.distributed.products import Products
 from rooflinekit.ir.op import DType, Role, TensorSpec
+from rooflinekit.model.stated import PROGRAMS
 
-#: Calls that make a tensor 8 bits: its largest element, the scale, the cast with its transpose, the scales' order.
-#: Stated default, as read in Transformer Engine 2.
-_CALLS_OF_EIGHT_BITS = 4
+_CALLS_OF_EIGHT_BITS = int(PROGRAMS["calls of eight bits"].value)
 _FLASH = "aten._scaled_dot_product_flash_attention"
 #: Vector FLOP and special functions an element of activations: forward, backward (see cost/rules/elementwise.py).
 GELU, GELU_BACKWARD = (4, 1), (9, 2)

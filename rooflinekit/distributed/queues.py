@@ -17,6 +17,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.model.collectives import CollectiveTiming, time_copy
 from rooflinekit.model.memory_system import slowdown_of
+from rooflinekit.model.stated import PROGRAMS
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.entry import by_issue, entry_of, is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.prediction import Prediction
@@ -375,15 +376,9 @@ class HostWait:
 Item = Work | Transmission | Barrier | HostCopy | HostWait
 
 
-#: Of an op that a module calls, Python's part beyond calling the module, in issues of a plain op: 2.0 µs were measured
-#: for both (torch 2.13, Python 3.11, an activation of one number on a CPU, whose arithmetic is less than 0.3), of which
-#: 1.5 are generic-server's `module`; the rest is 0.05 of its 10 for an op. Hosts whose ops have the module's call in
-#: them have 0.2 in all. Uncertain to a factor of 1.5.
-_PYTHON_ISSUES = 0.05
-_PYTHON_ISSUES_WITH_MODULE = 0.2
-#: From one thread's letting go of Python's lock until a waiting one runs: a wake-up by the operating system. Stated
-#: default of a server; 15 µs on a busy virtual machine.
-_HANDOVER_S = 5e-6
+_PYTHON_ISSUES, _PYTHON_ISSUES_WITH_MODULE, _HANDOVER_S = (
+    PROGRAMS[name].value for name in ("Python of an op", "Python of an op and module", "lock handover")
+)
 
 
 def program_of(p: Prediction, groups: Groups, threads: int = 1, stretch: float = 1.0) -> tuple[list[Item], Pace]:

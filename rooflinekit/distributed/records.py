@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from rooflinekit.errors import InputError, check_word, nearest
 from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.op import DType
+from rooflinekit.model.stated import PROGRAMS
 
 MIB = 2**20
 BACKENDS = ("nccl", "gloo")
@@ -432,10 +433,7 @@ class Recipe:
         return replace(self, **changed)
 
 
-#: CPU time of Megatron's layers over that of their ops alone: Python of autograd functions, TorchScript, generators'
-#: states around what is computed again. Fitted on whole steps of half of vtrain's models by hash, 5.9; the other half
-#: gives 5.9 too (the same command). Releases since are taken to be alike.
-MEGATRON_ISSUE = 5.9
+MEGATRON_ISSUE = PROGRAMS["Megatron's issue"].value
 
 #: By name. "pytorch": a plain module whose weights are all bf16, and AdamW. "huggingface": a model of transformers
 #: under its Trainer with bf16 weights. "torchtitan": fp32 weights of which FSDP gathers bf16, FlashAttention 2, as

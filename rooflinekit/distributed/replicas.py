@@ -38,6 +38,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
+from rooflinekit.model.stated import PROGRAMS
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.execution import Execution
 
@@ -196,15 +197,9 @@ def _gathered_by_block(graph: Graph, fsdp: FSDP, put: Insertions, *, kept: bool)
 # here it counts as a replica's.
 
 
-#: CPU time of copying a module, parameter or buffer for one more device, in issues of a plain op. Python's work in
-#: torch.nn.parallel.replicate (torch 2.13, Python 3.11, broadcast left out): 7 to 8 µs each, where a module that
-#: calls a small op takes 2.4 µs and a GPU op of a current server 7 µs.
-_ISSUES_A_COPY = 1.0
-#: Likewise of a thread that is started and joined: 47 µs.
-_ISSUES_A_THREAD = 7.0
-#: CPU time of a gradient in torch.nn.parallel.comm.reduce_add_coalesced, likewise, and for each device that has one:
-#: lists of pieces, views of the sum, and the order put back. 5 µs and 1.5 µs (the reduction left out).
-_ISSUES_A_SUM, _ISSUES_A_PART = 0.7, 0.2
+_ISSUES_A_COPY, _ISSUES_A_THREAD, _ISSUES_A_SUM, _ISSUES_A_PART = (
+    PROGRAMS[name].value for name in ("copy of a module", "thread", "sum of a gradient", "part of a gradient")
+)
 
 
 def with_threads(graph: Graph, threads: DataParallel, replicas: int, host: Host, *, first: bool) -> Graph:
@@ -272,12 +267,11 @@ def _copies(graph: Graph, threads: DataParallel, replicas: int, host: Host, put:
 # across. The first graph of each counts to the step as on one device; each further one costs the CPU its entry.
 
 
-#: CPU time of entering one more compiled graph, in guards of the host (30 µs for those of a step: dynamo's guards, the
-#: wrapper's checks of its inputs). benchmarks/speed/graph_entry.py, torch 2.13 on a CPU with other work: modules
-#: compiled one by one 27 to 29 µs forward, taken as one guards, and 15 to 16 µs backward; pieces of DDPOptimizer,
-#: called through modules, 39 to 82 µs and 34 to 70 µs, the least with nothing else to do. Uncertain to a factor of 1.5.
-_MODULE = {Phase.FORWARD: 1.0, Phase.BACKWARD: 0.6}
-_PIECE = {Phase.FORWARD: 2.0, Phase.BACKWARD: 1.6}
+#: CPU time of entering one more compiled graph, in guards of the host: dynamo's, and the checks of a graph's inputs.
+_MODULE, _PIECE = (
+    {phase: PROGRAMS[f"{phase} graph of a {what}"].value for phase in (Phase.FORWARD, Phase.BACKWARD)}
+    for what in ("module", "piece")
+)
 
 
 def check_execution(strategy: Strategy, ranks: int, execution: Execution) -> None:

@@ -32,6 +32,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, DType, Op, Phase, PricedOp, Role, TensorSpec, memories
+from rooflinekit.model.stated import PROGRAMS
 from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.execution import Execution
 from rooflinekit.units import format_bytes
@@ -39,8 +40,7 @@ from rooflinekit.units import format_bytes
 #: Elements of a state that share one scale of 4 bytes (bitsandbytes: blockwise, 256).
 _SCALED_TOGETHER = 256
 
-#: Share of the host's DRAM bandwidth that an optimizer on its cores gets. Stated default.
-_CPU_OPTIMIZER_SHARE = 0.7
+_CPU_OPTIMIZER_SHARE = PROGRAMS["optimizer on the CPU"].value
 
 
 def saving(graph: Graph, savers: Savers, device: Device, host: Host) -> Graph:

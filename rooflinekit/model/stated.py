@@ -72,6 +72,14 @@ NUMBERS: Mapping[str, Constant] = {
         "standard attention in fp16, 2,048 and 4,096 keys, without its products (FlashAttention's and SageAttention's "
         "figures): A100 0.35 to 0.45, RTX 3090 and 4090 0.4 to 0.5, H100 0",
     ),
+    "index division": Constant(
+        46, 0.3, "cycle", "of a CUDA core, for an integer division with its remainder, by which PyTorch finds a pixel",
+        "some 23 operations of 2 cycles each (conv_depthwise2d_grad_weight_kernel); fitted, it came to 44 ± 15",
+    ),
+    "polynomials": Constant(
+        0.25, 0.4, "1", "of the exponentials of attention in tensor memory, polynomials on the CUDA cores",
+        "FlashAttention 4: 10 to 25 %",
+    ),
     "shared softmax": Constant(
         0.2, 0.25, "cycle", "of an SM for a score, where attention's softmax passes shared memory (memory-efficient)",
         "on A100 and H100 0.15 to 0.25 (figures of SageAttention and FlashAttention), some 26 instructions; RTX 3090 "
@@ -124,6 +132,75 @@ NUMBERS: Mapping[str, Constant] = {
     ),
 }  # fmt: skip
 
+_PYTHON = "torch 2.13, Python 3.11, on a CPU with other work; a plain op of a current server takes 7 µs"
+_GRAPH_ENTRY = "benchmarks/speed/graph_entry.py, torch 2.13 on a CPU with other work: "
+
+#: Of programs that run on several GPUs: what their CPU takes and what their memory holds beside the ops' own.
+PROGRAMS: Mapping[str, Constant] = {
+    "copy of a module": Constant(
+        1.0, 0.3, "plain op", "CPU time of copying a module, parameter or buffer for one more device (DataParallel)",
+        _PYTHON + ": 7 to 8 µs each in torch.nn.parallel.replicate, broadcast left out",
+    ),
+    "thread": Constant(7.0, 0.3, "plain op", "CPU time of a thread that is started and joined", _PYTHON + ": 47 µs"),
+    "sum of a gradient": Constant(
+        0.7, 0.3, "plain op", "CPU time of a gradient in reduce_add_coalesced: lists, views, their order",
+        _PYTHON + ": 5 µs, the reduction left out",
+    ),
+    "part of a gradient": Constant(
+        0.2, 0.3, "plain op", "likewise for each device that has the gradient", _PYTHON + ": 1.5 µs",
+    ),
+    "Python of an op": Constant(
+        0.05, 0.4, "plain op", "Python's part of an op that a module calls, beyond calling the module",
+        "2.0 µs for both (torch 2.13, an activation of one number on a CPU, whose arithmetic is less than 0.3), of "
+        "which 1.5 are generic-server's `module`; the rest is 0.05 of its 10 for an op",
+    ),
+    "Python of an op and module": Constant(
+        0.2, 0.4, "plain op", "the same where a host's ops have the module's call in them", "the same measurement",
+    ),
+    "lock handover": Constant(
+        5e-6, 1.0, "s", "from one thread's letting go of Python's lock until a waiting one runs: the system wakes it",
+        "stated for a server; 15 µs on a busy virtual machine",
+    ),
+    "forward graph of a module": Constant(
+        1.0, 0.4, "guards", "CPU time of entering one more compiled graph, of a module compiled by itself",
+        _GRAPH_ENTRY + "27 to 29 µs, taken as the guards of a step (30 µs)",
+    ),
+    "backward graph of a module": Constant(
+        0.6, 0.4, "guards", "the same in the backward pass", _GRAPH_ENTRY + "15 to 16 µs",
+    ),
+    "forward graph of a piece": Constant(
+        2.0, 0.4, "guards", "the same of a piece that DDPOptimizer cuts, called through modules",
+        _GRAPH_ENTRY + "39 to 82 µs, the least with nothing else to do",
+    ),
+    "backward graph of a piece": Constant(
+        1.6, 0.4, "guards", "the same in the backward pass", _GRAPH_ENTRY + "34 to 70 µs",
+    ),
+    "Megatron's issue": Constant(
+        5.9, 0.1, "1", "CPU time of Megatron's layers over that of their ops alone: Python of autograd functions, "
+        "TorchScript, generators' states around what is computed again",
+        "whole steps of half of vtrain's models by hash (benchmarks/clusters/accuracy.py --fit); the other half gives "
+        "5.9 too. Releases since are taken to be alike",
+    ),
+    "calls of eight bits": Constant(
+        4, 0.3, "call", "that make a tensor 8 bits: its largest element, the scale, the cast with its transpose, the "
+        "scales' order", "as read in Transformer Engine 2",
+    ),
+    "optimizer on the CPU": Constant(0.7, 0.3, "1", "of the host's DRAM bandwidth, for an optimizer there", "stated"),
+    "reserve": Constant(
+        1.06, 0.04, "1", "what the allocator reserves, of what is allocated at most: blocks of other sizes",
+        "1.02 to 1.15 are commonly seen",
+    ),
+    "least room": Constant(
+        1.01, 0.005, "1", "of what is allocated, the least room in which the allocator still places every block: near "
+        "the end of memory it gives back what it keeps",
+        "`step.verdict` finds 1.000 to 1.011 for steps of decoders of 0.4 to 2.7 billion weights by four recipes",
+    ),
+    "fullest experts": Constant(
+        1.25, 0.3, "1", "tokens that come to the fullest GPU's experts, over the mean: the spread of it, as a factor",
+        "room that models were trained with (Fedus et al. 2021, Switch Transformers, section 2.2); not fitted",
+    ),
+}  # fmt: skip
+
 #: What kernels, steps and answers are off together beside what was measured of them: standard deviations of ln.
 SPREADS: Mapping[str, Constant] = {
     "day": Constant(
@@ -146,5 +223,9 @@ SPREADS: Mapping[str, Constant] = {
         0.08, 0.3, "1", "a token of an engine that serves (vLLM, TensorRT-LLM, SGLang, DeepSpeed-MII)", _LEDGER,
     ),
     "first token": Constant(0.15, 0.3, "1", "its first token", _LEDGER),
+    "described memory": Constant(
+        0.06, 0.3, "1", "what a decoder's training step allocates",
+        "peaks of Megatron's ranks, of which nine of ten are within 10 % (benchmarks/memory/accuracy.py)",
+    ),
     "several GPUs": Constant(0.024, 0.3, "1", "a traced step on several GPUs, beside that on one (gavel)", _LEDGER),
 }  # fmt: skip

@@ -20,10 +20,7 @@ from rooflinekit.model.tiling import Fill, Rates, tiled
 HALF_BYTES = 2  # of an element in the formats that attention is fused in
 FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
 _QUERIES = 128  # queries that one block works on
-#: Cycles of a lane for an integer division with its remainder, by which PyTorch's own kernels find a pixel: some 23
-#: operations of 2 each (conv_depthwise2d_grad_weight_kernel). Fitted, it came to 44 ± 15.
-_DIVISION = 46.0
-_POLYNOMIALS = 0.25  # of exponentials, by kernels for tensor memory (FlashAttention 4: 10 to 25 %)
+_DIVISION, _POLYNOMIALS = (NUMBERS[name].value for name in ("index division", "polynomials"))
 _KEYS = 64  # keys in one of its steps
 _GRAIN = 16  # queries that the tensor core takes at once
 #: Size of heads above which kernels come in steps of 64 in place of 32 (FlashAttention 2 and 3), and above which the
