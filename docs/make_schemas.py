@@ -20,7 +20,6 @@ from pydantic import BaseModel
 
 from rooflinekit.calibrate.bench import plan
 from rooflinekit.calibrate.fitting import files as fits
-from rooflinekit.cli.command import DOCUMENTS
 from rooflinekit.files import write_text
 from rooflinekit.hardware import prices
 from rooflinekit.hardware.cluster import Cluster
@@ -414,6 +413,7 @@ SCHEMAS: dict[str, Schema] = {
 }  # fmt: skip
 
 
+_VERSIONS: dict[str, int] = {}  # of documents that no longer have their first
 #: What prints a document that is not called as its command.
 _COMMANDS = {
     "campaign-from-trace": "campaign from-trace", "campaign-summarize": "campaign summarize",
@@ -425,7 +425,7 @@ _COMMANDS = {
 
 def schema(name: str) -> Schema:
     """The whole schema of a document, whose field `schema` says its name and version."""
-    content, version = SCHEMAS[name], f"rooflinekit/{name}/{DOCUMENTS[name]}"
+    content, version = SCHEMAS[name], f"rooflinekit/{name}/{_VERSIONS.get(name, 1)}"
     command = _COMMANDS.get(name, name)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -453,7 +453,7 @@ def main() -> None:
     check = parser.parse_args().check
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / "files").mkdir(exist_ok=True)
-    wanted = {FOLDER / f"{name}.json": json.dumps(schema(name), indent=1) + "\n" for name in DOCUMENTS}
+    wanted = {FOLDER / f"{name}.json": json.dumps(schema(name), indent=1) + "\n" for name in SCHEMAS}
     wanted |= {
         FOLDER / "files" / f"{name}.json": json.dumps(of_file(name, model), indent=1) + "\n"
         for name, model in FILES.items()

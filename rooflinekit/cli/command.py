@@ -23,22 +23,14 @@ from rooflinekit.errors import InputError, printable
 from rooflinekit.present.text.form import FORM, PRINTED, being
 from rooflinekit.present.text.progress import following
 
-#: The documents that `--json` prints, and their versions, which rise when a field goes or changes its meaning, and not
-#: when one is added. Their schemas are in docs/schemas, made by docs/make_schemas.py.
-_NAMES = (
-    "advise calibrate campaign-from-trace campaign-summarize campaign-validate check cluster clusters collective "
-    "compare cost crossover device devices doctor explain fit fit-into guard host hosts measure own-fit parallel "
-    "power predict profile search serve serve-capacity serve-rates specs summary sweep train transfer"
-)
-DOCUMENTS = dict.fromkeys(_NAMES.split(), 1)
-
 
 @dataclass(frozen=True)
 class Answer:
     """What a command has found: a command that returns it has --json. failed: the exit status is then 1.
 
-    name: of the document, in DOCUMENTS. fields: of the document. text: prints it for a person; lines: said after that,
-    such as where files were written.
+    name, fields: of the document, whose schema is in docs/schemas (docs/make_schemas.py). text: prints it for a person;
+    lines: said after that, such as where files were written. version: of the document, which rises when a field goes or
+    changes its meaning, and not when one is added.
     """
 
     name: str
@@ -46,11 +38,12 @@ class Answer:
     text: Callable[[], object] = lambda: None
     failed: bool = False
     lines: Sequence[object] = ()
+    version: int = 1
 
     def print(self, *, as_json: bool) -> None:
         """Prints the answer: as JSON, or as words and tables."""
         if as_json:
-            whole = {"schema": f"rooflinekit/{self.name}/{DOCUMENTS[self.name]}", **self.fields()}
+            whole = {"schema": f"rooflinekit/{self.name}/{self.version}", **self.fields()}
             print(json.dumps(whole, indent=2, ensure_ascii=False))
         else:
             self.text()
