@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date
 from math import hypot
 from types import MappingProxyType
 from typing import Any
@@ -83,9 +82,6 @@ RUN_AS_FP32 = (Math.FP16, Math.BF16, Math.TF32)
 #: 16, 24, 48 and 24. Data that is read as a stream brings its codes along, in the same share.
 _CODE_SHARE = 1 / 16
 
-#: From Volta on, controllers of HBM2 sustain more of their pins' rate.
-_NEWER_HBM = date(2017, 5, 1)
-
 _THREADS = 2048  # of an SM, as most have, where the specification is silent
 
 #: Of the vector peak, which counts a multiply-add as two FLOP: arithmetic outside products has few of them.
@@ -144,8 +140,8 @@ class Machine:
     @property
     def bandwidth_share(self) -> float:
         """Share of the datasheet's DRAM bandwidth that a kernel gets."""
-        hbm, launched = (self.device.dram.type or "").startswith("HBM"), self.device.launch_date
-        early = hbm and launched is not None and launched < _NEWER_HBM
+        # From Volta on, controllers of HBM2 sustain more of their pins' rate.
+        early = (self.device.dram.type or "").startswith("HBM") and 0 < self.device.cuda_generation < _SINGLE_ISSUE
         return self.values["memory_share"] * (self.values["early_memory"] if early else 1.0) * self._data_share
 
     @property
