@@ -60,14 +60,15 @@ def read_json(path: Path, error: type[RooflinekitError], most: int = MOST_BYTES)
 def parse_json(text: str, error: type[RooflinekitError], label: str) -> Any:
     """The value of a JSON text, NaN and infinities excluded. Raises `error`, beginning with the label."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=refuse_constant)
     except ValueError as reason:
         raise error(f"{label}: is no JSON: {reason}") from None
     except (RecursionError, MemoryError):
         raise error(f"{label}: is no JSON that can be read: it nests too deep") from None
 
 
-def _refuse_constant(word: str) -> None:
+def refuse_constant(word: str) -> None:
+    """Raises ValueError for NaN and infinities, which no JSON has; what `json.loads` takes as parse_constant."""
     raise ValueError(f"{word} is no number of JSON")
 
 

@@ -354,8 +354,4 @@ def _flop_per_token(d: Decoder, seq: int) -> float:
     attention = d.hidden * d.head_dim * (2 * d.heads + 2 * d.kv_heads)
     network = matrices * d.hidden * (d.ffn * max(1, d.experts_per_token) + d.shared_ffn) + d.hidden * d.experts
     numbers = d.layers * (attention + network) + d.vocab * d.hidden
-    return 6.0 * numbers + _attention_flop(d, seq)
-
-
-def _attention_flop(d: Decoder, seq: int) -> float:
-    return 12.0 * d.layers * d.heads * d.head_dim * seq / 2
+    return 6.0 * numbers + 12.0 * d.layers * d.heads * d.head_dim * seq / 2

@@ -26,7 +26,6 @@ from rooflinekit.ir.op import DType, Phase
 from rooflinekit.ir.sizes import check_names
 from rooflinekit.step.capacity import MOST, guessed, largest
 from rooflinekit.step.entry import by_issue
-from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.variants import BATCH
 from rooflinekit.units import as_percent, format_bytes, format_quantity
 
@@ -342,7 +341,8 @@ def choices(
 def _worth(plain: ParallelPrediction) -> list[str]:
     """Ops that the blocks compute again as checkpoints, that which takes longest for its bytes first."""
     p = plain.slowest.prediction
-    each, once = _seconds(p), _once(p.graph)
+    each = {issue.op.name: sum(span.seconds for span in own) for issue, own in by_issue(p.issues, p.spans)}
+    once = _once(p.graph)
     seconds: dict[str, float] = defaultdict(float)
     sizes: dict[str, int] = defaultdict(int)
     for path in segments_of(once):
@@ -352,10 +352,6 @@ def _worth(plain: ParallelPrediction) -> list[str]:
                 seconds[name] += each.get(one.op.name, 0.0)
                 sizes[name] += bytes_of({spec.memory: spec for spec in one.op.outputs}.values())
     return sorted(sizes, key=lambda name: seconds[name] / max(1, sizes[name]), reverse=True)
-
-
-def _seconds(p: Prediction) -> dict[str, float]:
-    return {issue.op.name: sum(span.seconds for span in own) for issue, own in by_issue(p.issues, p.spans)}
 
 
 _Part = tuple[list[str], str]  # lines that import, and code

@@ -176,7 +176,10 @@ def checkpointed(
         backward = [i for i in inside if priced[i].op.phase is Phase.BACKWARD]
         if not forward or not backward:
             continue
-        saved = save(forward) if callable(save) else _named(forward, path, save)
+        if callable(save):
+            saved = save(forward)
+        else:
+            saved = [p for p in forward if p.costs and not {*save}.isdisjoint(names_of(p.op, path))]
         met |= {name for p in saved for name in names_of(p.op, path)}
         repeated = forward if whole else _needed(forward, saved, [priced[i] for i in backward])
         # ops before the last that is run again; what others have saved is never fetched, and goes last
@@ -197,10 +200,6 @@ def checkpointed(
         )
         raise InputError(f"save: {', '.join(missing)}: expected ops of these blocks: {', '.join(known)}")
     return put.into(replace(graph, held=MappingProxyType(held), saved=MappingProxyType(kept)), priced)
-
-
-def _named(forward: Sequence[PricedOp], path: Sequence[str], names: Collection[str]) -> list[PricedOp]:
-    return [p for p in forward if p.costs and set(names_of(p.op, path)) & set(names)]
 
 
 def repeated_of(graph: Graph, path: tuple[str, ...]) -> list[PricedOp]:

@@ -20,6 +20,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.files import refuse_constant
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.coverage import Assumption, Ground
 from rooflinekit.ir.graph import Graph
@@ -74,7 +75,7 @@ def opened(data: bytes) -> Graph:
         table = unpacker.decompress(body, _MOST_BYTES)
         if unpacker.unconsumed_tail:
             raise ValueError("too large")
-        nodes, root = json.loads(table, parse_constant=_refused)
+        nodes, root = json.loads(table, parse_constant=refuse_constant)
         found = _Reader().read(nodes, root)
     except (zlib.error, KeyError, IndexError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
         raise ValueError(f"not a packed graph: {type(error).__name__}") from error
@@ -276,10 +277,6 @@ def _among(name: Any, known: frozenset[str]) -> str:
     if name not in known:
         raise ValueError(f"no such name in formulas: {name!r:.20}")
     return str(name)
-
-
-def _refused(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
 
 
 def _typed(value: Any, kind: type[Any]) -> Any:

@@ -83,7 +83,8 @@ def around(middle: Any, *parts: Any) -> tuple[Any, Any]:
     >>> [round(bound, 4) for bound in around(1.0, 0.3, (0.4, 0.0))]  # exp(-0.5), exp(0.3)
     [0.6065, 1.3499]
     """
-    below, above = (_joined([one[side] if isinstance(one, tuple) else one for one in parts]) for side in (0, 1))
+    pairs = [one if isinstance(one, tuple) else (one, one) for one in parts]
+    below, above = (np.sqrt(sum(np.square(one[side]) for one in pairs)) for side in (0, 1))
     return plain(middle * np.exp(-below)), plain(middle * np.exp(above))
 
 
@@ -96,10 +97,6 @@ def away(middle: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
     low, high = bounds
     with np.errstate(divide="ignore"):
         return plain(np.log(middle) - np.log(low)), plain(np.log(high) - np.log(middle))
-
-
-def _joined(logarithms: list[Any]) -> Any:
-    return np.sqrt(sum(np.square(one) for one in logarithms))
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -234,7 +235,7 @@ class ExpandableAllocator(Allocator):
                         if size:
                             self._keep(_linked(Block(address, size, small, used=False), hole, first=address < low))
                     _joined(hole)
-                    insort(self._holes[small], hole, key=_address)
+                    insort(self._holes[small], hole, key=attrgetter("address"))
                     self.reserved -= high - low
 
     def _wanted(self, size: int) -> int:
@@ -280,10 +281,6 @@ class ExpandableAllocator(Allocator):
 
 
 _ENDLESS = 2**50
-
-
-def _address(block: Block) -> int:
-    return block.address
 
 
 def _joined(block: Block) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,7 +101,7 @@ class Lives:
 
     def watch(self, tensor: torch.Tensor, memory: str) -> None:
         """A tensor that is there now; a view of its memory is one of its own."""
-        self._watched.append(weakref.ref(tensor, functools.partial(self._died, memory)))
+        self._watched.append(weakref.ref(tensor, lambda _: self._until_now(memory)))
 
     def returned(self, arguments: Any) -> None:
         """A call of a module is over: until now Python has held the tensors that it was given."""
@@ -114,9 +113,6 @@ class Lives:
     def alive(self) -> Iterator[torch.Tensor]:
         """The tensors that are still there, in the order in which they were made."""
         return (tensor for reference in self._watched if (tensor := reference()) is not None)
-
-    def _died(self, memory: str, _: object) -> None:
-        self._until_now(memory)
 
     def _until_now(self, memory: str) -> None:
         phase = self._phase()

@@ -286,14 +286,13 @@ def _asked_inside() -> bool:
     return sys._getframe(2).f_code.co_filename.startswith(_INSIDE)
 
 
-def _never(value: object) -> bool:
-    return False
-
-
 def eager_view() -> AbstractContextManager[None]:
     """Within it, code outside of torch that asks whether a tensor is fake is told that it is not."""
     is_fake = torch._subclasses.fake_tensor.is_fake
-    stand_ins: dict[str, tuple[Any, Any]] = {"FakeTensor": (FakeTensor, _FakeTensor), "is_fake": (is_fake, _never)}
+    stand_ins: dict[str, tuple[Any, Any]] = {
+        "FakeTensor": (FakeTensor, _FakeTensor),
+        "is_fake": (is_fake, lambda _: False),
+    }
     places: list[tuple[Any, str]] = [(torch._subclasses, "FakeTensor")]
     for name, module in list(sys.modules.items()):
         known = getattr(module, "__dict__", {})

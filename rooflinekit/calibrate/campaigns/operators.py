@@ -258,7 +258,7 @@ def _attention_backward(dtype: DType, size: Sizes) -> tuple[Op, ...]:
 # The ops that measurements are of, and what their sizes are called: the vocabulary of campaigns, plans and tables.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MeasuredOp:
     """What an op is, and its sizes: positive integers, of which `optional` ones may be missing or 0, for none.
 
@@ -266,18 +266,14 @@ class MeasuredOp:
     """
 
     family: str
+    make: _Maker = lambda dtype, size: ()  # its operators in a format and at sizes; of what is no kernel none
     needed: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    make: _Maker = lambda dtype, size: ()  # its operators in a format and at sizes; of what is no kernel none
 
     @property
     def sizes(self) -> tuple[str, ...]:
         """The names of all its sizes."""
         return (*self.needed, *self.optional)
-
-
-def _measured(family: str, make: _Maker, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> MeasuredOp:
-    return MeasuredOp(family=family, needed=needed, optional=optional, make=make)
 
 
 _ROWS = ("rows", "cols")
@@ -293,35 +289,35 @@ _to_eight_bits = partial(_plain, "serving.scale_to_eight_bits", out=DType.INT8)
 
 OPS: Mapping[str, MeasuredOp] = MappingProxyType(
     {
-        "linear": _measured("product", _linear, _PRODUCT, ("b", "copies")),
-        "mm": _measured("product", _product, _PRODUCT, ("b", "copies")),
-        "mm_quantized": _measured("quantized product", _quantized_product, _PRODUCT, _AGAIN),
-        "mm_int8": _measured(PACKED, partial(_packed_product, 8), _PRODUCT),
-        "mm_int4": _measured(PACKED, partial(_packed_product, 4), _PRODUCT),
-        "mm_nvfp4": _measured("four-bit product", _four_bit_product, _PRODUCT, _AGAIN),
-        "bmm": _measured("product", partial(_product, batched=True), ("b", *_PRODUCT), _AGAIN),
-        **{op: _measured("elementwise", partial(_elementwise, op), _ROWS, _AGAIN) for op in ELEMENTWISE},
-        "quantize": _measured("elementwise", _to_eight_bits, _ROWS, _AGAIN),
-        "llm_add": _measured("elementwise", partial(_elementwise, "add"), _ROWS, _AGAIN),
-        "softmax": _measured("softmax", partial(_plain, "aten._softmax", dim=-1), _ROWS, _AGAIN),
-        "layernorm": _measured("normalization", _layer_norm, _ROWS, _AGAIN),
-        "llm_norm": _measured("serving", partial(_plain, "serving.rms_norm"), _ROWS, _AGAIN),
-        "llm_act": _measured("serving", partial(_plain, "serving.gated_activation", halves=2), _ROWS, _AGAIN),
-        "llm_gelu": _measured("serving", partial(_plain, "serving.activation"), _ROWS, _AGAIN),
-        "llm_rope": _measured("serving", partial(_plain, "serving.rope_and_cache"), _ROWS, _AGAIN),
-        **{op: _measured("convolution", partial(_convolution, op), _IMAGE, _OF_IMAGES) for op in CONVOLUTIONS},
-        **{op: _measured("reduction", partial(_reduction, op), _ROWS) for op in REDUCTIONS},
+        "linear": MeasuredOp("product", _linear, _PRODUCT, ("b", "copies")),
+        "mm": MeasuredOp("product", _product, _PRODUCT, ("b", "copies")),
+        "mm_quantized": MeasuredOp("quantized product", _quantized_product, _PRODUCT, _AGAIN),
+        "mm_int8": MeasuredOp(PACKED, partial(_packed_product, 8), _PRODUCT),
+        "mm_int4": MeasuredOp(PACKED, partial(_packed_product, 4), _PRODUCT),
+        "mm_nvfp4": MeasuredOp("four-bit product", _four_bit_product, _PRODUCT, _AGAIN),
+        "bmm": MeasuredOp("product", partial(_product, batched=True), ("b", *_PRODUCT), _AGAIN),
+        **{op: MeasuredOp("elementwise", partial(_elementwise, op), _ROWS, _AGAIN) for op in ELEMENTWISE},
+        "quantize": MeasuredOp("elementwise", _to_eight_bits, _ROWS, _AGAIN),
+        "llm_add": MeasuredOp("elementwise", partial(_elementwise, "add"), _ROWS, _AGAIN),
+        "softmax": MeasuredOp("softmax", partial(_plain, "aten._softmax", dim=-1), _ROWS, _AGAIN),
+        "layernorm": MeasuredOp("normalization", _layer_norm, _ROWS, _AGAIN),
+        "llm_norm": MeasuredOp("serving", partial(_plain, "serving.rms_norm"), _ROWS, _AGAIN),
+        "llm_act": MeasuredOp("serving", partial(_plain, "serving.gated_activation", halves=2), _ROWS, _AGAIN),
+        "llm_gelu": MeasuredOp("serving", partial(_plain, "serving.activation"), _ROWS, _AGAIN),
+        "llm_rope": MeasuredOp("serving", partial(_plain, "serving.rope_and_cache"), _ROWS, _AGAIN),
+        **{op: MeasuredOp("convolution", partial(_convolution, op), _IMAGE, _OF_IMAGES) for op in CONVOLUTIONS},
+        **{op: MeasuredOp("reduction", partial(_reduction, op), _ROWS) for op in REDUCTIONS},
         **{
-            op: _measured("movement", partial(_plain, "aten._to_copy", out=STORED[written]), _ROWS)
+            op: MeasuredOp("movement", partial(_plain, "aten._to_copy", out=STORED[written]), _ROWS)
             for op, written in CASTS.items()
         },
-        "transpose": _measured("movement", _transposition, _ROWS),
-        **{op: _measured("stream", partial(_stream, op), _ROWS, ("warm",)) for op in STREAMS},
-        **{op: _measured("movement", partial(_gather, op), (*_ROWS, "table")) for op in GATHERS},
-        "attention": _measured("attention", _attention, _ATTENTION, _MASKS),
-        "attention_call": _measured("attention", _attention_call, _ATTENTION, _MASKS),
-        "attention_encoder": _measured("attention", partial(_attention, called=True), _ATTENTION, _MASKS),
-        "attention_bwd": _measured("attention", _attention_backward, _ATTENTION, ("causal",)),
+        "transpose": MeasuredOp("movement", _transposition, _ROWS),
+        **{op: MeasuredOp("stream", partial(_stream, op), _ROWS, ("warm",)) for op in STREAMS},
+        **{op: MeasuredOp("movement", partial(_gather, op), (*_ROWS, "table")) for op in GATHERS},
+        "attention": MeasuredOp("attention", _attention, _ATTENTION, _MASKS),
+        "attention_call": MeasuredOp("attention", _attention_call, _ATTENTION, _MASKS),
+        "attention_encoder": MeasuredOp("attention", partial(_attention, called=True), _ATTENTION, _MASKS),
+        "attention_bwd": MeasuredOp("attention", _attention_backward, _ATTENTION, ("causal",)),
     }
 )
 
