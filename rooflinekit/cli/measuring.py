@@ -182,9 +182,9 @@ def calibrate(
     seconds = seconds_of(budget)
     if campaign:
         return _fit_campaigns(campaign, spec, out, allow_draft=allow_draft)
-    from rooflinekit.calibrate.bench.record_file import TOLD, WRITING
+    from rooflinekit.calibrate.bench.record_file import STOPPING, WRITING
 
-    with stopped_in_time(WRITING, TOLD) as stop:
+    with stopped_in_time(WRITING, STOPPING) as stop:
         from rooflinekit.api import calibrate as calibration_workflows
         from rooflinekit.calibrate.bench import plan as plans
         from rooflinekit.calibrate.local_hardware import hardware as local_hardware

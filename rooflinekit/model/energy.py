@@ -257,7 +257,7 @@ def exceeds_own_limit(law: PowerLaw, machine: Machine) -> bool:
     return streaming_w > law.kept(law.board_w)
 
 
-def _held(law: PowerLaw, load: Load, machine: Machine, plain: Any) -> Load:
+def _throttled(law: PowerLaw, load: Load, machine: Machine, plain: Any) -> Load:
     """Kernels without products at the clock that they keep at the board's own limit, none below its base clock."""
     least = min((machine.device.clock.base or 0.0) / machine.clock, 1.0)
     highest = _highest(law, load, lambda some, x, _: watts(law, some.at(x), x), law.kept(law.board_w))
@@ -288,7 +288,7 @@ def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Ti
         return times, times
     load = Load.of(work, machine, times)
     if exceeds_own_limit(law, machine):
-        load = _held(law, load, machine, ~work.multiplies)
+        load = _throttled(law, load, machine, ~work.multiplies)
         times = replace(times, **load.seconds)
     if not machine.is_limited:
         return times, times

@@ -100,7 +100,7 @@ class Products(Columns):
         empty = np.zeros(0)
         return cls.of(empty, m=empty, n=empty, k=empty)
 
-    def told(self, value: Callable[[Algorithm], T]) -> NDArray[Any]:
+    def of_algorithm(self, value: Callable[[Algorithm], T]) -> NDArray[Any]:
         """A value of each product's algorithm."""
         return np.array([value(one) for one in self.algorithms])[self.algorithm]
 
@@ -216,7 +216,7 @@ class KernelBatch:
 
 
 #: Columns that say something of a whole kernel, beside its traffic and its arithmetic outside products.
-TOLD: Mapping[str, Callable[[Kernel], Number]] = {
+OF_KERNEL: Mapping[str, Callable[[Kernel], Number]] = {
     **{
         name: attrgetter(place)
         for name, place in {
@@ -242,7 +242,7 @@ def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> Kerne
     """The kernels as columns, in their order, each at so many points (of all, or of each kernel) one after another."""
     counts = np.full(len(kernels), points) if isinstance(points, int) else np.asarray(points, dtype=np.int64)
     at = _Rows(counts, single=points == 1)
-    links = [TOLD["links"](kernel) for kernel in kernels]
+    links = [OF_KERNEL["links"](kernel) for kernel in kernels]
     everywhere = range(len(kernels))
 
     def of_a_link(numbers: Iterable[Number], places: Sequence[int] = everywhere) -> Floats:
@@ -275,7 +275,7 @@ def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> Kerne
             name: of_a_link(getattr(kernel.cost, name) for kernel in kernels)
             for name in ("vector_flop", "special_flop", "read_bytes", "write_bytes")
         },
-        **{name: at.flat(map(told, kernels), everywhere) for name, told in TOLD.items()},
+        **{name: at.flat(map(read, kernels), everywhere) for name, read in OF_KERNEL.items()},
     )
 
 

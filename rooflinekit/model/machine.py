@@ -323,7 +323,7 @@ def power_limit(device: Device, values: Mapping[str, float], math: Math, *, tens
     return watts / flop_energy(device, values, math, tensor_core=tensor_core)
 
 
-def held_s(free_s: Any, limited_s: Any, *, window_s: float, calls: float, before: float) -> Any:
+def throttled_s(free_s: Any, limited_s: Any, *, window_s: float, calls: float, before: float) -> Any:
     """Mean seconds of `calls` after `before` others, at the full clock for `window_s`, then at what power sustains."""
     if np.isinf(calls):
         return np.maximum(free_s, limited_s)

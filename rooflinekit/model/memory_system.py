@@ -107,7 +107,7 @@ def _found(work: KernelBatch, machine: Machine) -> Floats:
     walked = work.column > 0
     filled = np.where(walked, work.column * machine.threads_per_sm * machine.sm_count, work.reread_bytes)
     later = work.reread_bytes * _kept(filled, np.where(walked, 0.0, work.write_bytes), machine)
-    return _held(work, machine) + later
+    return _cached(work, machine) + later
 
 
 def levels(kernels: Sequence[Kernel], memory_s: Sequence[float], machine: Machine) -> list[tuple[float, float]]:
@@ -140,7 +140,7 @@ def cache_bandwidth(work: KernelBatch, machine: Machine) -> Floats:
     return np.maximum(machine.l2_bandwidth * share * work.streamed, sustained_bandwidth(work, machine))
 
 
-def _held(work: KernelBatch, machine: Machine) -> Floats:
+def _cached(work: KernelBatch, machine: Machine) -> Floats:
     """Bytes that a kernel finds in the cache because one before it, or the same in the round before, touched them.
 
     What it reads of a tensor's end, it reads after the rest of its own traffic has passed too; where the whole call

@@ -117,7 +117,7 @@ def _product_rates(work: KernelBatch, machine: Machine) -> Rates:
     on_tensor_core, peak, issued, limit, single = table[:, key]
     issued = np.where(on_tensor_core > 0, 1.0, _conversion(work, machine)) * issued
     # of convolutions, whose algorithms have rates of their own, these know it
-    issued = np.where(work.products.told(lambda one: not one.rate.tensor_cores), single, 1.0) * issued
+    issued = np.where(work.products.of_algorithm(lambda one: not one.rate.tensor_cores), single, 1.0) * issued
     gain = machine.clock_gain
     return Rates(on_tensor_core=on_tensor_core > 0, peak=gain * peak, issued=gain * issued, limit=limit)
 
@@ -133,8 +133,8 @@ def _conversion(work: KernelBatch, machine: Machine) -> Floats:
     emulated = value["emulated_half"]
     shares = {Math.BF16: emulated, Math.FP16: emulated if converts else 1.0}
     found = np.array([shares.get(math, 1.0) for math in work.math])[work.arithmetic[work.products.kernel]]
-    found = found * np.where(work.products.told(lambda one: one.tuned), 1.0, value["untuned_bf16"])
-    return np.where(work.products.told(lambda one: one.converts), found, 1.0)
+    found = found * np.where(work.products.of_algorithm(lambda one: one.tuned), 1.0, value["untuned_bf16"])
+    return np.where(work.products.of_algorithm(lambda one: one.converts), found, 1.0)
 
 
 def _vector_rates(work: KernelBatch, machine: Machine) -> tuple[Floats, Floats]:

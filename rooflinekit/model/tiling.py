@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.model.algorithms import SQUARE, Algorithm
 from rooflinekit.model.kernel_batch import Columns, Floats, Products
-from rooflinekit.model.machine import Machine, held_s
+from rooflinekit.model.machine import Machine, throttled_s
 from rooflinekit.model.memory_system import combined
 from rooflinekit.model.stated import NUMBERS
 
@@ -97,7 +97,7 @@ def bounds_on_cuda_cores(p: Products, rates: Rates, tensor_core: bool, machine: 
     """
     if tensor_core:
         return np.full(p.m.size, np.inf), np.zeros(p.m.size)
-    vector = ((p.m == 1) | (p.n == 1)) & p.told(lambda one: one.vectors)
+    vector = ((p.m == 1) | (p.n == 1)) & p.of_algorithm(lambda one: one.vectors)
     fetched = _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n) * p.executed
     return np.where(vector, p.flop / rates.issued, np.inf), fetched / machine.l2_bandwidth
 
@@ -110,21 +110,21 @@ def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tup
     peaks = machine.device.matrix_peak if tensor_core else machine.device.vector_peak
     pace = rates.peak / (machine.clock_gain * (peaks.get("fp16" if tensor_core else "fp32") or max(peaks.values())))
     # of some, slower formats wait less for operands
-    by_pace = p.told(lambda one: tensor_core and one.loss_by_pace)
+    by_pace = p.of_algorithm(lambda one: tensor_core and one.loss_by_pace)
     lost = (
         value["matrix_tile_loss"] * (1.0 if tensor_core else SIMT_LOSS) * np.where(by_pace, np.minimum(pace, 1.0), 1.0)
     )
-    share = p.told(lambda one: one.share(value, tensor_core))
-    half = p.told(lambda one: value[one.half_rate] if one.half_rate else 1.0)
+    share = p.of_algorithm(lambda one: one.share(value, tensor_core))
+    half = p.of_algorithm(lambda one: value[one.half_rate] if one.half_rate else 1.0)
     share = share * np.where(pace > 1, half, 1.0) * np.where(pace < 1, 1.0, _rate_by_layout(p, tensor_core, machine))
     loss = 1 + lost * (1 / a + 1 / b)
     per_sm = rates.issued * share / machine.sm_count
-    latency = p.told(lambda one: value[one.latency])
+    latency = p.of_algorithm(lambda one: value[one.latency])
     # but not of four times the rate: of 4 bits, short ones take as long as of 16
     latency_s = latency / machine.clock / np.where(pace > _TWICE, 1.0, pace)
     step_s = _step_s(p, 2 * a * b * loss / per_sm, latency_s, tensor_core, machine)
     # halved units come near their peak, as operands are there in time; gradients lose by more than operands
-    reached = rates.peak * np.where(p.told(lambda one: one.gradient), np.minimum(share, 1.0), 1.0)
+    reached = rates.peak * np.where(p.of_algorithm(lambda one: one.gradient), np.minimum(share, 1.0), 1.0)
     return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
 
 
@@ -137,7 +137,7 @@ def _turns_both(p: Products, machine: Machine) -> NDArray[np.bool_] | None:
     capability = machine.device.cuda_capability
     if capability is None or not _OWN_KERNELS <= capability < (_HOPPER, 0):
         return None
-    found: NDArray[np.bool_] = p.told(lambda one: one.layout == "TN") & (p.batch == 1)
+    found: NDArray[np.bool_] = p.of_algorithm(lambda one: one.layout == "TN") & (p.batch == 1)
     return found
 
 
@@ -162,7 +162,7 @@ def _in_large_tiles(p: Products, machine: Machine) -> NDArray[np.bool_]:
     """Whether cuBLAS multiplies on the CUDA cores of Hopper by its large tiles alone, of which no two share a k."""
     a, b = _LARGE
     filling = (p.m >= a) & (p.n >= b) & (p.m * p.n >= a * b * machine.sm_count) & (p.batch == 1)
-    plain = p.told(lambda one: one.tiles.cuda_cores == "plain" and one.layout != "NT")
+    plain = p.of_algorithm(lambda one: one.tiles.cuda_cores == "plain" and one.layout != "NT")
     found: NDArray[np.bool_] = filling & plain & (machine.device.cuda_generation == _HOPPER)
     return found
 
@@ -173,7 +173,7 @@ def _step_s(p: Products, issued_s: Floats, latency_s: Floats, tensor_core: bool,
     The next operands come while this step is computed, so the longer of the two counts. MIOpen's kernels wait for them:
     a block that is alone on its SM takes the sum, and of several one computes while others wait.
     """
-    longer, waits = np.maximum(issued_s, latency_s), p.told(lambda one: one.waits)
+    longer, waits = np.maximum(issued_s, latency_s), p.of_algorithm(lambda one: one.waits)
     if not waits.any():
         return longer
     a, b = SIDES[tensor_core]
@@ -190,14 +190,14 @@ def prologues(p: Products, tensor_core: bool, machine: Machine) -> Floats:
         name = one.prologue.of(tensor_core)
         return machine.values[name] if name else 0.0
 
-    return p.told(told)
+    return p.of_algorithm(told)
 
 
 def packed_bytes(p: Products, machine: Machine) -> Floats:
     """What a CPU's library moves to bring matrices, or a convolution's weights, into the order of its tiles."""
     if machine.device.kind != "cpu":
         return np.zeros(p.k.shape)
-    packs = p.told(lambda one: one.packs)
+    packs = p.of_algorithm(lambda one: one.packs)
     both = np.where((packs == "both") & (p.batch == 1) & (p.m > 1) & (p.n > 1), p.k * (p.m + p.n), 0.0)
     weights = np.where(packs == "weight", p.batch * p.k * p.n, 0.0)
     return 2 * _FP32_BYTES * (both + weights)
@@ -206,7 +206,7 @@ def packed_bytes(p: Products, machine: Machine) -> Floats:
 def least_tiles(p: Products, tensor_core: bool, machine: Machine) -> tuple[Floats, Floats]:
     """Rows and columns of the least tile that the library has for each product; 0 where it has all."""
     generation = machine.device.cuda_generation
-    plain = p.told(lambda one: one.tiles.of(tensor_core) == "plain")
+    plain = p.of_algorithm(lambda one: one.tiles.of(tensor_core) == "plain")
     if not generation or not plain.any():
         return np.zeros(1), np.zeros(1)
     known = max((one for one in _LEAST if one <= generation), default=min(_LEAST))
@@ -229,7 +229,7 @@ def where_tiled(p: Products, seconds: Floats, tensor_core: bool, least: tuple[Fl
     if all(one.tiles.of(tensor_core) in all_there for one in p.algorithms):
         return seconds
     a, b = SIDES[tensor_core]
-    kinds = p.told(lambda one: one.tiles.of(tensor_core))
+    kinds = p.of_algorithm(lambda one: one.tiles.of(tensor_core))
     narrow = np.minimum(p.m, p.n) < _GRADIENT_SIDE
     small = (a < np.minimum(p.m, _GRADIENT_SIDE)) | (b < np.minimum(p.n, _GRADIENT_SIDE))
     by_name = ~(small | (~narrow & (a * b < _GRADIENT_TILE)))
@@ -257,7 +257,7 @@ def rows_of_tiles(p: Products, a: Floats, machine: Machine) -> Floats:
         return found
     pairs = 2 * np.ceil(p.m / (2 * a))
     beyond = pairs - p.m / a if generation == _HOPPER else 0.0
-    return np.where(p.told(lambda one: one.clusters) & (p.m > 64), pairs + beyond, found)
+    return np.where(p.of_algorithm(lambda one: one.clusters) & (p.m > 64), pairs + beyond, found)
 
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -341,18 +341,18 @@ class _Tiled:
 
     def __init__(self, p: Products, rates: Rates, traffic_s: Floats, tensor_core: bool, machine: Machine) -> None:
         self.count, self.traffic_s, self.tensor_core, self.machine = p.m.size, traffic_s, tensor_core, machine
-        p = replace(p, k=np.where(p.told(lambda one: one.fills.of(tensor_core)), p.k * p.padded, p.k))
+        p = replace(p, k=np.where(p.of_algorithm(lambda one: one.fills.of(tensor_core)), p.k * p.padded, p.k))
         p, rates = p.with_columns(_shortened), rates.with_columns(_shortened)
         a, b = SIDES[tensor_core]
         step_s, issue_s, pace = steps(p, rates, tensor_core, machine)
         prologue_s = prologues(p, tensor_core, machine) * pace * step_s
-        seen_s = np.where(p.told(lambda one: one.gradient), prologue_s, 0.0)
+        seen_s = np.where(p.of_algorithm(lambda one: one.gradient), prologue_s, 0.0)
         self.p, self.steps = p, (step_s, issue_s, prologue_s, seen_s)
         self.tiles = p.batch * rows_of_tiles(p, a, machine) * np.ceil(p.n / b)
         # cuDNN's implicit products find their pixels beside multiplying: a board that its power holds has them at the
         # clock that it has for plain ones. Winograd's wait for transforms, MIOpen's for operands; who waits draws less.
         value = machine.values
-        share = p.told(lambda one: min(one.share(value, tensor_core), 1.0) if one.holds_clock else 1.0)
+        share = p.of_algorithm(lambda one: min(one.share(value, tensor_core), 1.0) if one.holds_clock else 1.0)
         self.least = rows, columns = least_tiles(p, tensor_core, machine)
         # what the least tile computes beyond the edge takes power, too
         asked = _share_asked(p.m, rows) * _share_asked(p.n, columns)
@@ -386,7 +386,7 @@ class _Tiled:
         p, every = self.p, np.arange(self.count)
         tiled_s = np.ceil(self.tiles / self.machine.sm_count)
         tiled_s = tiled_s * block_s(np.ceil(p.k), *self.steps) * p.executed
-        compute_s = np.maximum(np.minimum(self._held_s(tiled_s, self.limit_s), self.vector_s), self.fetch_s)
+        compute_s = np.maximum(np.minimum(self._throttled_s(tiled_s, self.limit_s), self.vector_s), self.fetch_s)
         extra = np.broadcast_to(self.packed_bytes, (self.count,))
         memory_s = self.traffic_s + extra / self.bandwidth
         least_s = where_tiled(p, np.maximum(compute_s, memory_s), self.tensor_core, self.least)
@@ -414,7 +414,7 @@ class _Tiled:
         s, k, executed = _SPLITS[split], _of(self.p.k, product), _of(self.p.executed, product)
         tiled_s = np.ceil(_of(self.tiles, product, tile) * s / self.machine.sm_count)
         tiled_s = tiled_s * block_s(np.ceil(k / s), *(_of(part, product, tile) for part in self.steps)) * executed
-        compute_s = np.maximum(self._held_s(tiled_s, _of(self.limit_s, product)), _of(self.fetch_s, product))
+        compute_s = np.maximum(self._throttled_s(tiled_s, _of(self.limit_s, product)), _of(self.fetch_s, product))
         extra = self._extra_bytes(s, product)
         memory_s = self.traffic_s[product] + extra / self.bandwidth
         kept = np.flatnonzero(start_s + np.maximum(compute_s, memory_s) <= most_s[product])
@@ -424,17 +424,17 @@ class _Tiled:
             tiled_s=tiled_s[kept], extra_bytes=extra[kept],
         )  # fmt: skip
 
-    def _held_s(self, free_s: Floats, limit_s: Floats) -> Any:
+    def _throttled_s(self, free_s: Floats, limit_s: Floats) -> Any:
         """The seconds at the clock that the board's power sustains."""
         window_s, calls, before = self.machine.values["power_window"], self.machine.calls, self.machine.warm_calls
-        return held_s(free_s, limit_s, window_s=window_s, calls=calls, before=before)
+        return throttled_s(free_s, limit_s, window_s=window_s, calls=calls, before=before)
 
     def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
         most_s = np.where(self._parts() > 1, most_s * (1 + _ROUNDING), -1.0)
         least_s = self.tiles * (block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
-        least_s = np.maximum(self._held_s(least_s, self.limit_s), self.fetch_s)
+        least_s = np.maximum(self._throttled_s(least_s, self.limit_s), self.fetch_s)
         least_s = where_tiled(p, least_s, self.tensor_core, self.least)
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
         tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
@@ -445,7 +445,7 @@ class _Tiled:
     def _parts(self) -> Any:
         """How many blocks may share a k, at most."""
         whole = (self.least[0] > 0) & ((self.p.batch > 1) | (self.least[0] == _LARGE[0]))
-        return np.where(whole, 1, self.p.told(lambda one: one.parts.of(self.tensor_core)))
+        return np.where(whole, 1, self.p.of_algorithm(lambda one: one.parts.of(self.tensor_core)))
 
     def _extra_bytes(self, s: Any, product: _Ints) -> Floats:
         """Partial sums of so many splits, and what is packed."""

@@ -24,7 +24,7 @@ from rooflinekit.model.energy import SECONDS, Load, PowerLaw, drawn_under_limit,
 from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.families import estimate_of, of_the_step, residuals_of, stated_family, unmodelled
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.kernel_batch import TOLD, Floats, KernelBatch, work_of
+from rooflinekit.model.kernel_batch import OF_KERNEL, Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import combined
 from rooflinekit.model.roofline import Times, choices_of, exposed_share, time_work
@@ -318,7 +318,7 @@ class PointKernels:
         same = self._same
         return (
             self._shape_key(kernel), kernel.math, kernel.family, kernel.algorithm, kernel.pointwise, kernel.direction,
-            same(kernel.padded), *(same(told(kernel)) for told in TOLD.values()),
+            same(kernel.padded), *(same(read(kernel)) for read in OF_KERNEL.values()),
             *((same(part.bytes), same(part.distance)) for part in kernel.recent),
             *map(self._timing_key, kernel.alternatives),
         )  # fmt: skip

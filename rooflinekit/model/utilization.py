@@ -73,14 +73,15 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     """
     value = machine.values
     by_warps = value["warp_mma_flop"] * machine.sm_count * machine.clock
-    single = rates.on_tensor_core & p.told(lambda one: one.warp_level)
+    single = rates.on_tensor_core & p.of_algorithm(lambda one: one.warp_level)
     peak = np.where(single, np.minimum(rates.peak, by_warps), rates.peak)
     share = np.minimum(rates.issued / rates.peak, value["issue_share"]) * _of_forward(p, machine)
-    share = share * p.told(lambda one: one.share(value, True))
-    share = share * p.told(lambda one: value["tensor_memory_attention" if one.tensor_memory else "attention_share"])
+    share = share * p.of_algorithm(lambda one: one.share(value, True))
+    in_memory, others = value["tensor_memory_attention"], value["attention_share"]
+    share = share * p.of_algorithm(lambda one: in_memory if one.tensor_memory else others)
     lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * np.maximum(1 / share - 1, 0.0)
     # the seconds of a FLOP beside its product's, of that
-    shared, width = p.told(lambda one: one.shared_softmax), np.minimum(p.k, p.n)
+    shared, width = p.of_algorithm(lambda one: one.shared_softmax), np.minimum(p.k, p.n)
     score_s = NUMBERS["shared softmax"].value / machine.clock / machine.sm_count / _of_forward(p, machine)
     beside = lost + np.where(shared, peak * score_s / (4 * _compiled(width)), 0.0)
     hidden = shared & rates.on_tensor_core & ~_alone(width, machine)
@@ -100,7 +101,7 @@ def _alone(width: Floats, machine: Machine) -> NDArray[np.bool_]:
 
 def _of_forward(p: Products, machine: Machine) -> Floats:
     """The rate of a gradient's products, of those in the forward pass; 1 for these."""
-    return p.told(lambda one: machine.values["attention_gradient"] if one.gradient else 1.0)
+    return p.of_algorithm(lambda one: machine.values["attention_gradient"] if one.gradient else 1.0)
 
 
 def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floats:
@@ -110,7 +111,7 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
     products, calls of less than a millisecond in a row were not measured to escape the limit.
     """
     found: Floats = np.zeros(products.m.size)
-    attends = products.told(lambda one: one.shape) == "queries"
+    attends = products.of_algorithm(lambda one: one.shape) == "queries"
     if attends.any():
         p = products.where(attends)
         size = np.where(p.k <= p.n, p.k, p.n)
@@ -121,10 +122,10 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
 def exponential_s(special: Floats, products: Products, machine: Machine) -> Floats:
     """Seconds of each kernel's special functions; in attention one instruction a score, beside some polynomials."""
     found: Floats = special / (machine.device.exponentials_per_sm * machine.sm_count * machine.clock)
-    attends = products.told(lambda one: one.shape) == "queries"
+    attends = products.of_algorithm(lambda one: one.shape) == "queries"
     if machine.device.kind == "gpu" and attends.any():
         which = products.kernel[attends]
-        polynomials = _POLYNOMIALS * products.told(lambda one: one.tensor_memory)[attends]
+        polynomials = _POLYNOMIALS * products.of_algorithm(lambda one: one.tensor_memory)[attends]
         rate = machine.device.exponentials_per_sm / (1 - polynomials)
         found[which] = special[which] / (rate * machine.sm_count * machine.clock)
     return found
@@ -139,7 +140,7 @@ def _compiled(size: Floats) -> Floats:
 def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) -> Fill:
     """The time of each product, beside `traffic_s` of memory traffic."""
     found = Fill.empty(products.m.size)
-    shape = products.told(lambda one: one.shape)
+    shape = products.of_algorithm(lambda one: one.shape)
     for tensor_core in (True, False):
         chosen = (rates.on_tensor_core == tensor_core) & (shape == "tiles")
         if chosen.any():
@@ -155,15 +156,14 @@ def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) 
 def _in_threads(p: Products, rates: Rates, machine: Machine) -> Fill:
     """A thread a result, which fetches every input and weight of its window by itself: nothing is shared in tiles."""
     value = machine.values
-    all_channels = p.told(lambda one: one.sums_channels)
+    all_channels = p.of_algorithm(lambda one: one.sums_channels)
     taps = np.where((p.m == 1) & (p.n > 1), p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
     taps = np.where(all_channels, p.k, taps)
     outputs = p.batch * p.m * p.n * p.k / taps
-    window = p.told(lambda one: value.get(one.window_cycles, 0.0) + one.window_divisions * _DIVISION)
-    cycles = window + p.told(lambda one: value.get(one.tap_cycles, 0.0) + one.tap_divisions * _DIVISION) * taps
-    cycles = (
-        cycles * np.where(p.told(lambda one: one.fills.cuda_cores), p.padded, 1.0) / p.told(lambda one: one.sharers)
-    )
+    window = p.of_algorithm(lambda one: value.get(one.window_cycles, 0.0) + one.window_divisions * _DIVISION)
+    cycles = window + p.of_algorithm(lambda one: value.get(one.tap_cycles, 0.0) + one.tap_divisions * _DIVISION) * taps
+    padded = np.where(p.of_algorithm(lambda one: one.fills.cuda_cores), p.padded, 1.0)
+    cycles = cycles * padded / p.of_algorithm(lambda one: one.sharers)
     lanes = machine.sm_count * machine.device.lanes_per_sm
     compute_s = np.where(all_channels, np.maximum(outputs, lanes), outputs) * cycles / lanes / machine.clock
     return Fill.unsplit(compute_s, compute_s)

@@ -64,12 +64,12 @@ def test_products_of_numbers_and_columns() -> None:
     assert products.kernel.tolist() == [0, 0, 1]
     # 2·batch·m·n·k: 2·2·8·4·10 = 1280, half of 2560, 5120
     assert products.flop.tolist() == [1280.0, 1280.0, 5120.0]
-    assert products.told(lambda one: one.packs).tolist() == [PRODUCT.packs] * 3
+    assert products.of_algorithm(lambda one: one.packs).tolist() == [PRODUCT.packs] * 3
 
 
 def test_chosen_products_keep_their_kernels() -> None:
     products = Products.of([0, 1, 2], m=[1, 2, 3], n=1, k=1, algorithm=[PRODUCT, ATTENTION, ATTENTION])
-    chosen = products.where(products.told(lambda one: one == ATTENTION))
+    chosen = products.where(products.of_algorithm(lambda one: one == ATTENTION))
     assert chosen.kernel.tolist() == [1, 2]
     assert chosen.m.tolist() == [2.0, 3.0]
 

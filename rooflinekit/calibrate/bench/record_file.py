@@ -31,7 +31,7 @@ WRITING = threading.Lock()
 
 #: Set when the process is told to end. A library at work may swallow the interrupt, or make an error of its own of it:
 #: what comes of such a case is not taken for a measurement.
-TOLD = threading.Event()
+STOPPING = threading.Event()
 
 
 _KIND = "rooflinekit campaign"
@@ -179,7 +179,7 @@ class Recorder:
         Raises OutputError where that is full, or the file was taken away or written by another program, and
         KeyboardInterrupt where the process was told to end meanwhile.
         """
-        if TOLD.is_set():
+        if STOPPING.is_set():
             raise KeyboardInterrupt
         self._write(asdict(measurement))
         self.done[measurement.case.key, measurement.round] = measurement

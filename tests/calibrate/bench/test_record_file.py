@@ -299,7 +299,7 @@ def test_a_file_that_another_program_writes(tmp_path: Path, content: bytes) -> N
 
 def test_nothing_is_taken_for_measured_once_it_is_told_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
-    monkeypatch.setattr(record_file, "TOLD", told)
+    monkeypatch.setattr(record_file, "STOPPING", told)
     file = tmp_path / "run.jsonl"
     with recording(file, HEAD, 10) as recorder:
         recorder.append(measurement(1))
