@@ -4,7 +4,7 @@
 
 benchmark.py begins at 1024, 512 or 256 images and takes the next smaller of 1024, 768, 512, 384, 256 … where memory
 does not suffice. Of the rows that it had to make smaller: how many steps the predicted batch is from the recorded one.
-It also does so after other errors; rows are left out where PyTorch refuses the larger batch for the size of a tensor.
+It also does so after other errors, so rows are left out whose larger batch ran on a GPU with less memory.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from pathlib import Path
 import pandas as pd
 
 import rooflinekit as rk
-from benchmarks.networks.accuracy import traced
+from benchmarks.networks.accuracy import normalized_by_another, traced
 from benchmarks.sources.command import asked
 from benchmarks.sources.networks import Step, timm_steps
 from rooflinekit.step.capacity import memory_on
 
-#: ATen's cuda/ReflectionPad.cu: "input tensor must fit into 32-bit index math".
-_SHORT_INDEX, _INDEXED = ("aten.reflection_pad1d", "aten.reflection_pad2d"), 2**31
 _FAR = 3  # steps that are looked at to either side
 
 
@@ -53,17 +51,22 @@ def made_smaller(data: Path, share: float) -> Iterator[tuple[Step, rk.Graph, lis
     starts: dict[tuple[str, str], int] = {}
     for step in steps:
         starts[step.table, step.gpu] = max(starts.get((step.table, step.gpu), 0), step.sizes["batch"])
-    for step, graph in traced(_decayed(steps, starts, share)):
+    ran: dict[tuple[str, str], list[Step]] = {}
+    for step in steps:
+        ran.setdefault((step.table, step.workload), []).append(step)
+    decayed = (
+        step for step in _decayed(steps, starts, share)
+        if not any(_with_less(other, step) for other in ran[step.table, step.workload])
+    )  # fmt: skip
+    for step, graph in traced(decayed):
         tried = batches_from(starts[step.table, step.gpu])
-        place = tried.index(step.sizes["batch"])
-        if not _refused(graph, tried[place - 1]):
-            yield step, graph, tried, place
+        yield step, graph, tried, tried.index(step.sizes["batch"])
 
 
-def _refused(graph: rk.Graph, batch: int) -> bool:
-    """Whether an op counts elements in 32 bits and has too many of them at this batch."""
-    padded = [op for op in graph.at(batch=batch).ops if op.kind in _SHORT_INDEX]
-    return any(int(spec.numel) >= _INDEXED for op in padded for spec in (*op.inputs, *op.outputs))
+def _with_less(other: Step, step: Step) -> bool:
+    """Whether another GPU ran a larger batch in less memory."""
+    less = rk.load_device(other.gpu).dram.capacity < rk.load_device(step.gpu).dram.capacity
+    return less and other.sizes["batch"] > step.sizes["batch"]
 
 
 def verdicts(data: Path, share: float) -> pd.DataFrame:
@@ -91,7 +94,7 @@ def _decayed(steps: list[Step], starts: dict[tuple[str, str], int], share: float
     for step in steps:
         start, batch = starts[step.table, step.gpu], step.sizes["batch"]
         chosen = zlib.crc32(step.columns["model"].encode()) % 1000 < 1000 * share
-        if chosen and batch < start and batch in batches_from(start):
+        if chosen and batch < start and batch in batches_from(start) and not normalized_by_another(step):
             yield step
 
 

@@ -173,7 +173,7 @@ def _memory(own: Sequence[Chunk], kept: Kept) -> MemoryUse:
     use, further = own[kept.fullest].prediction.memory, sum(kept.beside.values()) + kept.piece_bytes * (kept.most - 1)
     standing = {name: getattr(use, name) + kept.beside[account] for account, name in _STANDING.items()}
     peak, reserved = use.peak_bytes + further, use.reserved_bytes + further
-    fits = reserved <= own[0].prediction.memory.room
+    fits = reserved <= own[0].prediction.memory.room and not use.refused
     return replace(use, peak_bytes=peak, reserved_bytes=reserved, fits=fits, **standing)
 
 

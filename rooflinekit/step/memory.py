@@ -19,6 +19,7 @@ from rooflinekit.model.convolution import is_convolution
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.kernels import MADE_CONTIGUOUS, TIMES_RESULT
 from rooflinekit.model.libraries import exists
+from rooflinekit.model.limits import Limit, limits_of
 from rooflinekit.model.miopen import NAIVE, UNFOLDED
 from rooflinekit.step.allocator import DEFAULT, Settings, reserved_at, reserved_bytes, rounded, segments_of
 from rooflinekit.step.execution import Execution
@@ -68,8 +69,9 @@ class MemoryUse:
     reserved_bytes: int  # of segments that hold these blocks: torch.cuda.max_memory_reserved()
     beside: Mapping[str, int]  # bytes of the process that no segment holds, see `beside_segments`
     capacity: float  # the device's
-    fits: bool  # whether the allocator finds room for every block
+    fits: bool  # whether the allocator finds room for every block, and each op has a kernel for its sizes
     workspaces_fit: bool = True  # also for those that convolutions can do without, as slower algorithms
+    refused: str = ""  # why an op has none, see `model.limits`
 
     @property
     def standing_bytes(self) -> int:
@@ -98,6 +100,8 @@ class MemoryUse:
 
     def note(self, name: str) -> str:
         """What to tell of a step that the device of this name has no room for, or not for all of it; else ""."""
+        if self.refused:
+            return f"{name}: does not run: {self.refused}"
         if self.fits and self.workspaces_fit:
             return ""
         if self.fits:
@@ -147,13 +151,16 @@ def memory_of(
         whole = reserved is not None
         if not whole and blocks.optional:
             reserved = blocks.reserved(limit, STEPS, blocks.optional)
+    refused = next((str(one) for one in blocks.limits if one.number > one.most), "")
+    fits = reserved is not None if on_gpu else found.peak_bytes <= device.dram.capacity
     return replace(
         found,
         reserved_bytes=found.peak_bytes if reserved is None else reserved,
         beside=beside,
         capacity=device.dram.capacity,
-        fits=reserved is not None if on_gpu else found.peak_bytes <= device.dram.capacity,
+        fits=fits and not refused,
         workspaces_fit=whole,
+        refused=refused,
     )
 
 
@@ -219,6 +226,7 @@ class Blocks:
     spared: Sequence[bool]  # whether the op runs without it where there is no room: by another algorithm
     convolves: bool = False  # whether it runs convolutions
     captured: bool = False  # whether it is a CUDA graph
+    limits: Sequence[Limit] = ()  # numbers that kernels refuse above some size
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -315,6 +323,9 @@ class PointMemory:
         }
         self._most = sum(map(segments_of, self._sizes.values()), np.zeros(points.count))
         self._blocks = blocks
+        self._taken = np.full(points.count, True)  # whether each op has a kernel for its sizes
+        for one in blocks.limits:
+            self._taken &= self._column(one.number) <= one.most
         self._programs: dict[int, list[list[int]]] = {}  # by steps in a row, once they are asked for
         self._reserved = np.full(points.count, _UNKNOWN)  # bytes of segments where there is no limit
 
@@ -335,7 +346,7 @@ class PointMemory:
         unclear = unclear[~found[unclear]]  # as cached segments are given back, there may be room all the same
         _, failed = self._followed(unclear, limit)
         found[unclear] = ~failed
-        return found
+        return found & self._taken
 
     def _followed(self, index: NDArray[np.int64], limit: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         if not index.size:
@@ -381,6 +392,7 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, execution: 
         spared=[_is_spared(issue, device) for issue in issues],
         convolves=any(map(is_convolution, ops)),
         captured=execution.as_graph,
+        limits=tuple(limits_of(issues, device, graph.like)),
     )
 
 

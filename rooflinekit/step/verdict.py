@@ -99,6 +99,8 @@ def verdict_of(m: MemoryUse, blocks: Blocks, level: float, settings: Settings, *
     if settings != DEFAULT:
         m = _set(m, blocks, settings)
     found = verdict_in(m, m.reserved_bytes if gpu else m.peak_bytes, level, gpu=gpu)
+    if m.refused:
+        return replace(found, probability=0.0)
     if not gpu or (m.fits and found.probability > 1 - _UNSURE):
         return found
     least = max(blocks.levels(least=True))

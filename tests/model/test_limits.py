@@ -1,0 +1,47 @@
+"""Sizes at which a kernel refuses an op, though memory would do."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+from torch.nn import functional as F
+
+import rooflinekit as rk
+
+_GPU = "nvidia-h200"  # its memory holds all of these
+
+
+class Attending(nn.Module):
+    """Attention over windows."""
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        """Of itself."""
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def _depthwise(**options: object) -> rk.Graph:
+    module = nn.Conv2d(128, 128, 3, padding=1, groups=128)
+    return rk.trace(module, rk.Input("batch", 128, 128, 128), autocast="float16", **options)  # 2^21 elements an image
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [({"channels_last": True}, 1023), ({"channels_last": True, "like": "2.4"}, None), ({}, None)],
+)
+def test_depthwise_convolutions_of_32_bits(options: dict[str, object], most: int | None) -> None:
+    graph = _depthwise(**options)
+    p = rk.predict(graph, _GPU, batch=1024)
+    assert p.memory.fits == (most is None)
+    if most is None:
+        return
+    assert p.memory_verdict().probability == 0
+    assert "does not run: convolution: its kernel takes at most 2,147,483,647 elements, not 2,147,483,648" in str(p)
+    assert p.largest_batch() == most
+    assert rk.predict(graph, "amd-mi300x", batch=1024).memory.fits
+
+
+def test_batches_of_attention_beyond_a_grid() -> None:
+    graph = rk.trace(Attending(), rk.Input("windows", 3, 49, 32, dtype="float16"))
+    assert "65,535 sequences, not 65,536" in rk.predict(graph, "nvidia-l4", windows=65536).memory.refused
+    found = rk.sweep(graph, gpus=["nvidia-l4"], windows=[65535, 65536])
+    assert list(found["fits"]) == [True, False]
