@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from rooflinekit.serving.settings import Engine, Release, release_of
+from rooflinekit.serving.settings import Disaggregation, Engine, Release, release_of
+
+Parts = tuple[int, int, int]  # tp, ep, dp
 
 _FIRST_ASYNC = (0, 10)  # of vLLM: `--async-scheduling`
 #: The first version of each engine with kernels for a format, as remembered; others are as old as the rows.
@@ -15,11 +17,22 @@ _FORMATS_SINCE: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "tensorrt-llm": {"fp8-block": (0, 17), "nvfp4": (0, 17), "mxfp4": (1, 0)},
 }
 
+#: The first version of each that hands the cache of prompts to another engine, as remembered: vLLM by NIXL's connector.
+_APART_SINCE: Mapping[str, tuple[int, ...]] = {"vllm": (0, 9), "sglang": (0, 4, 6), "tensorrt-llm": (1, 0)}
 
-def launch_lines(engine: Engine, model: str, weights: str, kv: str, parts: tuple[int, int, int]) -> list[str]:
+
+def launch_lines(
+    engine: Engine,
+    model: str,
+    weights: str,
+    kv: str,
+    parts: Parts,
+    apart: Disaggregation | None = None,
+) -> list[str]:
     """The command as a line, or why there is none; nothing where no engine was chosen by name. parts: tp, ep, dp.
 
-    The share of the memory is left at the engine's own default, which each counts in its own way.
+    With `apart` one for each kind of engine. The share of the memory is left at the engine's own default, which each
+    counts in its own way.
     """
     if engine.release is None:
         return []
@@ -27,15 +40,29 @@ def launch_lines(engine: Engine, model: str, weights: str, kv: str, parts: tuple
     missing = _lacking(engine, release)
     if release.numbers < _FORMATS_SINCE[release.name].get(weights, ()):
         missing = f"kernels for weights in {weights}"
+    if apart and release.numbers < _APART_SINCE[release.name]:
+        missing = "engines apart for prompts and answers"
     if missing:
         return [f"no command starts it: {release.name} {release.version} has no {missing}"]
-    words = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm}[release.name](engine, release, kv, parts)
-    if weights == "fp8-dynamic" and release.name != "tensorrt-llm":
-        words.append("--quantization fp8")
+    command = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm}[release.name]
     draft = engine.speculation.draft if engine.speculation else None
-    beside = [f"a checkpoint with weights in {weights}"]
-    beside += ["its draft" if draft else "", "its adapters" if engine.adapters else ""]
-    return [f"start: {' '.join(words).replace('MODEL', model)}  # {', '.join(filter(None, beside))}"]
+    beside = [f"a checkpoint with weights in {weights}", draft and "its draft", engine.adapters and "its adapters"]
+    lines = []
+    for role, start, of_role in _roles(parts, apart):
+        words = command(engine, release, kv, of_role, role)
+        if weights == "fp8-dynamic" and release.name != "tensorrt-llm":
+            words.append("--quantization fp8")
+        lines.append(f"{start}: {' '.join(words).replace('MODEL', model)}  # {', '.join(filter(None, beside))}")
+    return lines
+
+
+def _roles(parts: Parts, apart: Disaggregation | None) -> list[tuple[str, str, Parts]]:
+    """Of each kind of engine: its role, how many are started, and the GPUs that share each."""
+    if apart is None:
+        return [("", "start", parts)]
+    reading = parts if apart.prefill_tp in (None, parts[0] * parts[2]) else (apart.prefill_tp or 1, 1, 1)
+    counts = ("prefill", apart.prefill, "prompts", reading), ("decode", apart.decode, "answers", parts)
+    return [(role, f"start {count} for {what}", of_role) for role, count, what, of_role in counts]
 
 
 def release_text(engine: Engine) -> str:
@@ -76,7 +103,7 @@ def _options(values: Mapping[str, object]) -> list[str]:
     return [name if value is True else f"{name} {value}" for name, value in values.items() if value]
 
 
-def _vllm(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
+def _vllm(engine: Engine, release: Release, kv: str, parts: Parts, role: str) -> list[str]:
     tp, ep, dp = parts
     proposed, lora = engine.speculation, engine.adapters
     draft = proposed.draft if proposed else None
@@ -94,13 +121,14 @@ def _vllm(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]
             **({"method": "ngram", "prompt_lookup_max": 4} if draft is None else {"model": draft.name}),
             "num_speculative_tokens": proposed.tokens,
         }),
+        "--kv-transfer-config": _said(role and {"kv_connector": "NixlConnector", "kv_role": "kv_both"}),
         "--enable-lora": lora and f"--max-loras {lora.number} --max-lora-rank {lora.rank}",
         "--generation-config": not before_v1 and engine.sampling == "greedy" and "vllm",
         "--override-generation-config": _said(engine.sampling == "sorted" and {"top_p": 0.9}),
     })]  # fmt: skip
 
 
-def _sglang(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
+def _sglang(engine: Engine, release: Release, kv: str, parts: Parts, role: str) -> list[str]:
     tp, ep, dp = parts
     proposed, lora = engine.speculation, engine.adapters
     draft = proposed.draft if proposed else None
@@ -117,11 +145,12 @@ def _sglang(engine: Engine, release: Release, kv: str, parts: tuple[int, int, in
         "--speculative-algorithm": proposed and ((draft is None and "NGRAM") or "STANDALONE"),
         "--speculative-draft-model-path": draft and draft.name,
         "--speculative-num-draft-tokens": proposed and proposed.tokens + 1,
+        "--disaggregation-mode": role,
         "--enable-lora": lora and f"--max-loras-per-batch {lora.number} --max-lora-rank {lora.rank}",
     })]  # fmt: skip
 
 
-def _tensorrt_llm(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
+def _tensorrt_llm(engine: Engine, release: Release, kv: str, parts: Parts, role: str) -> list[str]:
     tp, ep, dp = parts
     proposed, lora = engine.speculation, engine.adapters
     words = ["trtllm-serve MODEL --backend pytorch", *_options({
@@ -130,7 +159,9 @@ def _tensorrt_llm(engine: Engine, release: Release, kv: str, parts: tuple[int, i
     })]  # fmt: skip
     options = {
         "enable_chunked_prefill": engine.chunks, "enable_attention_dp": dp > 1,
-        "disable_overlap_scheduler": engine.host == "serial", "batch_wait_timeout_iters": engine.wait_steps,
+        # engines for prompts start without it alone
+        "disable_overlap_scheduler": engine.host == "serial" or role == "prefill",
+        "cache_transceiver_config": role and {"backend": "DEFAULT"}, "batch_wait_timeout_iters": engine.wait_steps,
         "cuda_graph_config": None if engine.graph_sizes == () else False,
         "kv_cache_config": {"dtype": "fp8"} if kv == "fp8" else {},
         "speculative_config": proposed and {

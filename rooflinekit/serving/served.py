@@ -23,7 +23,7 @@ from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import Answered, Played, Request, ServiceLevel, Stream, Traffic
 from rooflinekit.step.accuracy import Accuracy, engine_accuracy
 from rooflinekit.step.attention import attention_seconds
-from rooflinekit.step.bounds import widened
+from rooflinekit.step.bounds import unmeasured_note, widened
 from rooflinekit.step.energy import Draws, Energy, Member, energy_together
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -54,6 +54,7 @@ class Served(Draws, Options):
     decode: Prediction  # of the sequences that run, at the middle of an answer: one GPU's part
     memory: ServingMemory
     energy: Energy | None = None  # of all GPUs until the last token; None where no power is stated, or none asked
+    apart: Disaggregation | None = None  # engines of their own for prompts and answers
 
     @property
     def gpu(self) -> str:
@@ -71,12 +72,17 @@ class Served(Draws, Options):
         return None if self.energy is None else self.energy.joules / self.tokens_given
 
     def launch_lines(self) -> list[str]:
-        """The command that starts the engine so; nothing where none was chosen by name."""
-        return launch_lines(self.engine, self.decoder.name, self.weights, self.kv, (self.tp, self.ep, self.dp))
+        """The command that starts the engine so, or each kind; nothing where none was chosen by name."""
+        parts = self.tp, self.ep, self.dp
+        return launch_lines(self.engine, self.decoder.name, self.weights, self.kv, parts, self.apart)
 
     def notes(self) -> list[str]:
         """What was assumed, each once: kernels that were not measured on this GPU, limits."""
-        told = [*self.prefill.notes, *self.decode.notes]
+        steps = self.prefill, self.decode
+        missing = sorted({name for step in steps for name in step.unmeasured})
+        apart = {unmeasured_note(step.unmeasured, step.machine) for step in steps}
+        told = [note for step in steps for note in step.notes if note not in apart]
+        told = [*filter(None, [unmeasured_note(missing, self.decode.machine)]), *told]
         if self.sampling == "sorted" and self.engine.sampling == "published":
             told.append("each token is drawn of all logits, sorted, as the model's generation_config.json has a top_p")
         if self.decoder.experts:
@@ -287,7 +293,6 @@ class ServedTraffic(Served):
     traffic: Traffic
     alone: Answered  # a request of average length with the engine to itself: work without queueing
     bounds: dict[str, tuple[float, float]]  # of the means, with 90 %: played with kernels faster and slower
-    apart: Disaggregation | None = None  # engines of their own for prompts and answers
     transfer_s: float = 0.0  # of the cache of an average prompt between them
 
     @property
@@ -352,10 +357,6 @@ class ServedTraffic(Served):
     def goodput(self, level: ServiceLevel) -> float:
         """Requests answered a second that keep every promise of the level."""
         return self.kept(level) * self.requests_per_s
-
-    def launch_lines(self) -> list[str]:
-        """The lines of `Served.launch_lines`; none where several engines share the work."""
-        return Served.launch_lines(self) if self.apart is None else []
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the single requests, ready for JSON."""

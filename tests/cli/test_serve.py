@@ -80,6 +80,7 @@ def test_an_engine_by_name_at_a_rate(run: Run) -> None:
     alone = run(*args, "--engine", "vllm:0.12", "--sequences", 9)
     assert "cache bf16, engine vllm 0.12 (the defaults since 0.8), 20 requests" in alone.out.splitlines()[0]
     assert "start: vllm serve llama-3.1-8b --max-num-batched-tokens 2048 --max-num-seqs 9  #" in alone.out
+    assert "judged: first token, vllm on " in alone.out
     served = json.loads(run(*args, "--engine", "sglang:0.3,vllm", "--json").out)["served"]
     assert [one["engine"]["release"] for one in served] == ["sglang:0.3", "vllm"]
     assert [one["engine"]["policy"] for one in served] == ["prefill-first", "mixed"]

@@ -115,6 +115,30 @@ def test_the_command_has_the_settings(engine: rk.Engine, parts: tuple[int, int, 
     assert launch_lines(engine, "M", "bf16", "bf16", parts) == told
 
 
+@pytest.mark.parametrize(
+    ("release", "prompts", "answers"),
+    [
+        ("vllm:0.12", "vllm serve M --tensor-parallel-size 2 --max-num-batched-tokens 8192 --max-num-seqs 1024 {}",
+         "vllm serve M --max-num-batched-tokens 8192 --max-num-seqs 1024 {}"),
+        ("sglang:0.5", "python -m sglang.launch_server --model-path M --tp-size 2 --chunked-prefill-size 8192 "
+         "--disaggregation-mode prefill", "python -m sglang.launch_server --model-path M --chunked-prefill-size 8192 "
+         "--disaggregation-mode decode"),
+        ("vllm:0.8", None, None),
+    ],
+)  # fmt: skip
+def test_engines_apart_have_a_command_each(release: str, prompts: str | None, answers: str | None) -> None:
+    apart = rk.Disaggregation(prefill=3, decode=2, prefill_tp=2)
+    lines = launch_lines(rk.Engine.of(release), "M", "bf16", "bf16", (1, 1, 1), apart)
+    if prompts is None or answers is None:
+        assert lines == ["no command starts it: vllm 0.8 has no engines apart for prompts and answers"]
+        return
+    link = '--kv-transfer-config \'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}\''
+    beside = "  # a checkpoint with weights in bf16"
+    assert lines == [
+        f"start 3 for prompts: {prompts.format(link)}{beside}", f"start 2 for answers: {answers.format(link)}{beside}"
+    ]  # fmt: skip
+
+
 def test_kernels_that_a_version_does_not_have() -> None:
     older, newer = (launch_lines(rk.Engine.of(f"vllm:0.{n}"), "M", "mxfp4", "bf16", (1, 1, 1))[0] for n in (9, 10))
     assert older == "no command starts it: vllm 0.9 has no kernels for weights in mxfp4"

@@ -41,6 +41,15 @@ def test_the_engine_holds_fewer_than_there_are_clients() -> None:
     assert few.largest_batch() == all_at_once.largest_batch()
 
 
+def test_kernels_that_nobody_measured_are_said_once() -> None:
+    decoder = rk.Decoder.from_config("llama-3.2-1b")
+    found = rk.serve(decoder, "nvidia-h100-sxm5-80gb", batch=2, input=64, output=4, weights="fp8-block")
+    of_prompts, of_answers = set(found.prefill.unmeasured), set(found.decode.unmeasured)
+    assert of_prompts != of_answers
+    (note,) = (note for note in found.notes() if "are not measured" in note)
+    assert f": {', '.join(sorted(of_prompts | of_answers))} kernels are not measured" in note
+
+
 def first_without_source(found: rk.Serving) -> tuple[float, float]:
     """The bounds of the first token by kernels and CPU alone: engines' releases add theirs in squares of logarithms."""
     low, high = (abs(math.log(bound / found.ttft_s)) for bound in found.interval()["ttft_s"])

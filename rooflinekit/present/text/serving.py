@@ -68,7 +68,7 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
         numbers = (str(left.asked[name]) for name in ("batch", "input", "output"))
         rows.add_row(left.gpu, *numbers, short, *["–"] * (len(columns) - 5))
     print_table(rows, lambda: flat(_documents(found, refused)))
-    _print_left(found, (left.why for left in refused), (judged for one in found for judged in one.accuracy))
+    _print_left(found, (left.why for left in refused))
 
 
 def _documents(found: Sequence[Serving | ServedTraffic], refused: Sequence[Refused]) -> list[dict[str, Any]]:
@@ -230,9 +230,10 @@ def _more(seconds: float) -> str:
     return _s(seconds if abs(seconds) >= 1e-9 else 0.0)
 
 
-def _print_left(found: Sequence[Served], reasons: Iterable[object], judged: Iterable[object] = ()) -> None:
+def _print_left(found: Sequence[Served], reasons: Iterable[object]) -> None:
     """What was left out and why, what judges predictions, how to start the engines, notes: each line once."""
     notes = (note for one in found for note in one.notes())
+    judged = (line for one in found for line in one.accuracy)
     launches = (line for one in found for line in one.launch_lines())
     for lines, before in ((reasons, "left out: "), (judged, "judged: "), (launches, ""), (notes, "note: ")):
         say(*dict.fromkeys(map(str, lines)), before=before, soft_wrap=True)
