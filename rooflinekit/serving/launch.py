@@ -46,7 +46,8 @@ def launch_lines(
         return [f"no command starts it: {release.name} {release.version} has no {missing}"]
     command = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm}[release.name]
     draft = engine.speculation.draft if engine.speculation else None
-    beside = [f"a checkpoint with weights in {weights}", draft and "its draft", engine.adapters and "its adapters"]
+    beside = [f"a checkpoint with weights in {weights}"]
+    beside += ["its draft" if draft else "", "its adapters" if engine.adapters else ""]
     lines = []
     for role, start, of_role in _roles(parts, apart):
         words = command(engine, release, kv, of_role, role)

@@ -189,9 +189,10 @@ class StepTimes(StepSums):
             return timing.total_s + more_s + self._call_s(timing)
         engine = self.release.partition(":")[0]
         if timing.kernel.kind == "serving.combine_experts":
-            return timing.total_s + EXPERTS_CALL_S.get(engine, 0.0)
-        if timing.kernel.kind == GROUPED and self.decoder.experts and self._unpacks_or_scales(timing):
-            return timing.total_s + _more_s(timing, self.machine, GROUPED_SHARE.get(engine, 1.0))
+            return timing.total_s + self.decoder.experts * EXPERT_CALL_S.get(engine, 0.0)
+        slow = engine in GROUPED_SHARE and self.decoder.experts and self._unpacks_or_scales(timing)
+        if timing.kernel.kind == GROUPED and slow:
+            return timing.total_s + _more_s(timing, self.machine, GROUPED_SHARE[engine])
         if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
             return timing.total_s
         gpus = self.gpus if timing.kernel.module.endswith(f".{EXCHANGE}") else self.tp
@@ -222,24 +223,26 @@ class StepTimes(StepSums):
 #: on Blackwell and over fp8 the tables show less than 5.
 CALL_S = {TENSORRT: 8e-6, FLASH: 14e-6}
 
-#: Seconds that a layer with experts takes vLLM beside what is described, on H100 and B200, on 2 GPUs as on 8, with few
-#: clients as with many: tokens are counted and sorted by expert in kernels of their own, which no table here has. Told
-#: with `tape.SCORE_CORRELATION`, good to 10 µs (MiniMax M2's rows alone tell 45). TensorRT-LLM's tell 0 to 10.
-EXPERTS_CALL_S = {"vllm": 20e-6}
-#: What vLLM's grouped products get of the rate of plain ones where the kernel scales blocks of 8 bits or unpacks 4
-#: (Triton's, Marlin's and others, of which no table here is; on Blackwell 4 bits with their scales pass FlashInfer's,
-#: which are as fast). By the first and further tokens of half of vLLM's sets of `tape.SCORE_CORRELATION`, with the
-#: seconds above (GPT-OSS on H100, MiniMax M2 on both GPUs, Kimi K2 in int4): the other half's first tokens go from 39
-#: to 26 % off, times per token from 14.4 to 10.9. The other half tells 0.22, the least that was tried. Mixtral's in 16
-#: bits (blis) tell 0.9.
-GROUPED_SHARE = {"vllm": 0.3}
+#: Seconds that a layer with experts takes vLLM for each of them beside what is described, with few clients as with
+#: many: it counts, aligns and sorts tokens by expert in kernels of their own, which no table here has.
+#: What vLLM's grouped products get of the peak where the kernel scales blocks of 8 bits or unpacks 4 (Triton's, Marlin's
+#: and others; on Blackwell 4 bits with their scales pass FlashInfer's, which are as fast as plain ones). Few rows of an
+#: expert wait for operands and not for this.
+#: Both by vLLM's GPT-OSS on H100, MiniMax M2 on H100 and B200 and Kimi K2 in int4 (128, 256 and 384 experts; nine sets
+#: by GPUs, in halves by a hash of these): each half tells 0.2 µs and 0.25 to 0.3 by itself. One number for any layer and
+#: a share of the plain rate were 9.5 and 8.4 % off in time per token, and 23 in first tokens; with these it is 5.9 and
+#: 4.3, and 15 and 13. Good to 0.03 µs and 0.05. TensorRT-LLM's rows tell none of the former.
+EXPERT_CALL_S = {"vllm": 0.2e-6}
+GROUPED_SHARE = {"vllm": 0.25}
 
 
 def _more_s(timing: Timing, machine: Machine, share: float) -> float:
-    """Seconds that a grouped product takes longer at this share of its rate; unpacking weights takes what it does."""
-    unpacked_s = float(timing.kernel.cost.vector_flop) / machine.device.vector_peak["fp32"]
-    slower_s = timing.compute_s + max(0.0, timing.compute_s - unpacked_s) * (1 / share - 1)
-    return timing.longer_s(slower_s)
+    """Seconds that a grouped product takes longer at this share of the peak; unpacking weights takes what it does."""
+    cost = timing.kernel.cost
+    unpacked_s = float(cost.vector_flop) / machine.device.vector_peak["fp32"]
+    needed = 2 * sum(float(gemm.multiply_adds) for gemm in cost.gemms)
+    slower_s = unpacked_s + needed / (share * machine.matrix_rate(timing.kernel.math).peak)
+    return timing.longer_s(max(timing.compute_s, slower_s))
 
 
 #: Threads of a block of TensorRT-LLM's masked multi-head attention, numbers that one loads at once, and loads that it

@@ -132,8 +132,8 @@ class EngineTape(Tape):
         return self.run("serving.grouped_mm", (given, *read), result, weight_only=form.weight_only, rows=rows)
 
 
-#: Correlation of the scores that an expert gets of two tokens. With it and `step_times.EXPERTS_CALL_S`, times per token
-#: of GPT-OSS 120B, MiniMax M2, Qwen3 235B and Kimi K2 in aiconfigurator's tables (H100 and B200, vLLM and TensorRT-LLM,
+#: Correlation of the scores that an expert gets of two tokens. With it and some µs a layer of vLLM, times per token of
+#: GPT-OSS 120B, MiniMax M2, Qwen3 235B and Kimi K2 in aiconfigurator's tables (H100 and B200, vLLM and TensorRT-LLM,
 #: 17 sets of model, engine, GPU and number of GPUs; halves by a hash of these; mean over sets of the median error): one
 #: half tells 0.08 and 30 µs, the other 0.25 and 25; the half that had no part goes from 11.8 to 9.9 % and from 18.7 to
 #: 12.1. Among 128 experts, of which a token takes 4, the coefficient of variation is 1.0, among 8 of which it takes 2

@@ -18,7 +18,7 @@ from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.serving.settings import captured
-from rooflinekit.serving.step_times import EXPERTS_CALL_S, Chunk, StepTimes
+from rooflinekit.serving.step_times import EXPERT_CALL_S, Chunk, StepTimes
 from rooflinekit.step.execution import Execution
 
 SMALL = rk.Decoder(name="small", layers=6, hidden=1024, heads=16, kv_heads=4, head_dim=64, ffn=4096, vocab=32000)
@@ -232,7 +232,7 @@ def test_a_layer_with_experts_takes_vllm_more() -> None:
     machine = machine_of("nvidia-h100-sxm5-80gb")
     vllm, plain = (StepTimes(decoder=decoder, machine=machine, release=name) for name in ("vllm:0.12", ""))
     more_s = vllm.decode(8, 1024) - plain.decode(8, 1024)
-    assert more_s == pytest.approx(decoder.layers * EXPERTS_CALL_S["vllm"])
+    assert more_s == pytest.approx(decoder.layers * decoder.experts * EXPERT_CALL_S["vllm"])
     # in fewer bits its grouped products are slower besides, the more so the more there is to multiply
     few = [StepTimes(decoder=decoder, machine=machine, weights="fp8-block", release=n) for n in ("vllm:0.12", "")]
     slower = [times.prefill_s(1, 4096) - plain.prefill_s(1, 4096) for times, plain in ((vllm, plain), few)]
