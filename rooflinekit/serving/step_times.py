@@ -225,13 +225,13 @@ CALL_S = {TENSORRT: 8e-6, FLASH: 14e-6}
 
 #: Seconds that a layer with experts takes vLLM for each of them beside what is described, with few clients as with
 #: many: it counts, aligns and sorts tokens by expert in kernels of their own, which no table here has.
-#: What vLLM's grouped products get of the peak where the kernel scales blocks of 8 bits or unpacks 4 (Triton's, Marlin's
-#: and others; on Blackwell 4 bits with their scales pass FlashInfer's, which are as fast as plain ones). Few rows of an
-#: expert wait for operands and not for this.
+#: And what vLLM's grouped products get of the peak where the kernel scales blocks of 8 bits or unpacks 4 (Triton's,
+#: Marlin's and others; on Blackwell 4 bits with their scales pass FlashInfer's, which are as fast as plain ones). Few
+#: rows of an expert wait for operands and not for this.
 #: Both by vLLM's GPT-OSS on H100, MiniMax M2 on H100 and B200 and Kimi K2 in int4 (128, 256 and 384 experts; nine sets
-#: by GPUs, in halves by a hash of these): each half tells 0.2 µs and 0.25 to 0.3 by itself. One number for any layer and
-#: a share of the plain rate were 9.5 and 8.4 % off in time per token, and 23 in first tokens; with these it is 5.9 and
-#: 4.3, and 15 and 13. Good to 0.03 µs and 0.05. TensorRT-LLM's rows tell none of the former.
+#: by GPUs, in halves by a hash of these): each half tells 0.2 µs and 0.25 to 0.3 by itself. With one number for any
+#: layer and a share of the plain rate the halves were 9.5 and 8.4 % off in time per token and 23 in first tokens; with
+#: these it is 5.9 and 4.3, and 15 and 13. Good to 0.03 µs and 0.05. TensorRT-LLM's rows tell none of the former.
 EXPERT_CALL_S = {"vllm": 0.2e-6}
 GROUPED_SHARE = {"vllm": 0.25}
 
