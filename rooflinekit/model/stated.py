@@ -191,7 +191,7 @@ PROGRAMS: Mapping[str, Constant] = {
         "1.02 to 1.15 are commonly seen",
     ),
     "least room": Constant(
-        1.01, 0.005, "1", "of what is allocated, the least room in which the allocator still places every block: near "
+        1.01, 0.01, "1", "of what is allocated, the least room in which the allocator still places every block: near "
         "the end of memory it gives back what it keeps",
         "`step.verdict` finds 1.000 to 1.011 for steps of decoders of 0.4 to 2.7 billion weights by four recipes",
     ),
