@@ -346,7 +346,8 @@ class PointMemory:
         unclear = unclear[~found[unclear]]  # as cached segments are given back, there may be room all the same
         _, failed = self._followed(unclear, limit)
         found[unclear] = ~failed
-        return found & self._taken
+        found &= self._taken
+        return found
 
     def _followed(self, index: NDArray[np.int64], limit: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         if not index.size:

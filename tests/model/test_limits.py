@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from torch import nn
-from torch.nn import functional as F
 
 import rooflinekit as rk
 
@@ -16,7 +15,7 @@ class Attending(nn.Module):
 
     def forward(self, x):  # type: ignore[no-untyped-def]
         """Of itself."""
-        return F.scaled_dot_product_attention(x, x, x)
+        return nn.functional.scaled_dot_product_attention(x, x, x)
 
 
 def _depthwise(**options: object) -> rk.Graph:
