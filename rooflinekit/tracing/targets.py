@@ -344,7 +344,7 @@ def _called(option: str, given: Any, such: str) -> Callable[..., Any] | None:
 
 def _loss(function: Callable[..., Any], output: Any, *targets: Any, rows: bool) -> Any:
     output = getattr(output, "logits", output)
-    if rows and len(targets) == 1 and (output.ndim, targets[0].ndim) == (3, 2):
+    if rows and len(targets) == 1 and output.ndim == 3 and output.shape[:2] == targets[0].shape:
         output, targets = output.flatten(0, 1), (targets[0].flatten(),)
     return function(output, *targets)
 

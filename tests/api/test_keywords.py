@@ -92,6 +92,13 @@ def test_cross_entropy_of_logits_by_token() -> None:
     assert graph.at(b=2, t=8).matrix_flop == 3 * 2 * 16 * 100 * 2 * 8
 
 
+def test_cross_entropy_of_classes_before_places_is_left_as_it_is() -> None:
+    signal, ids = rk.Input("b", 4, 8), rk.Input("b", 8, dtype="int64")
+    both = ("cross_entropy", functional.cross_entropy)
+    found = [rk.trace(nn.Conv1d(4, 3, 1), signal, mode="training", loss=one, targets=[ids]) for one in both]
+    assert [op.kind for op in found[0].ops] == [op.kind for op in found[1].ops]
+
+
 def test_a_failure_after_a_module_does_not_blame_it() -> None:
     class Sum(nn.Module):
         def __init__(self) -> None:
