@@ -455,8 +455,7 @@ class Kept:
 
 
 def course_of(chunks: Sequence[Prediction], run: DeviceRun, kept: Kept | None) -> tuple[Moment, ...]:
-    """Moments in their order, on the clock of all devices; the largest sum is the peak of the device's memory, or less
-    where a stage's optimizer is fullest, beside which no piece is under way.
+    """Moments in their order, on the clock of all devices; the largest sum is the peak of the device's memory.
 
     A stage has one for each task: the fullest that its chunk comes to in this phase, with what the other chunks have
     standing, the inputs of all pieces, and what the pieces then under way keep. Its last one is the optimizer's.

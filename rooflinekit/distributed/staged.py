@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from rooflinekit.distributed.groups import Groups
 from rooflinekit.distributed.pipeline import Slot, Task, balanced, pieces_under_way, run_pipeline
-from rooflinekit.distributed.prediction import TERMS, Kept, Share
+from rooflinekit.distributed.prediction import TERMS, Kept, Share, fullest_of
 from rooflinekit.distributed.queues import (
     Barrier,
     DeviceQueues,
@@ -51,6 +51,7 @@ from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.memory import MemoryUse
+from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction, launched_by
 from rooflinekit.step.variants import BATCH
 
@@ -168,11 +169,14 @@ def _kept(own: Sequence[Chunk], slots: Sequence[Slot], pieces: int) -> Kept:
 
 def _memory(own: Sequence[Chunk], kept: Kept) -> MemoryUse:
     """The chunk that needs most while it computes; the others' weights beside it, inputs of all pieces, and what each
-    piece under way keeps.
+    piece under way keeps: none beside the optimizer.
     """
-    use, further = own[kept.fullest].prediction.memory, sum(kept.beside.values()) + kept.piece_bytes * (kept.most - 1)
+    use, beside = own[kept.fullest].prediction.memory, sum(kept.beside.values())
     standing = {name: getattr(use, name) + kept.beside[account] for account, name in _STANDING.items()}
-    peak, reserved = use.peak_bytes + further, use.reserved_bytes + further
+    others = kept.piece_bytes * (kept.most - 1)
+    moments = fullest_of(memory_course(own[kept.fullest].prediction)).items()
+    peak = beside + max(one.total_bytes + others * (phase is not Phase.OPTIMIZER) for phase, one in moments)
+    reserved = use.reserved_bytes + peak - use.peak_bytes
     fits = reserved <= own[0].prediction.memory.room and not use.refused
     return replace(use, peak_bytes=peak, reserved_bytes=reserved, fits=fits, **standing)
 

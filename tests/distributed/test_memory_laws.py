@@ -35,4 +35,10 @@ def test_a_smaller_batch_and_checkpoints_need_no_more(blocks: rk.Graph, batch: i
     whole = _share(blocks, stage, 2, 2 * batch)
     assert _share(blocks, stage, 2, 2 * (batch - batch * part // 8)).memory.peak_bytes <= whole.memory.peak_bytes
     assert _share(blocks, stage, 2, 2 * batch, checkpoint=True).memory.peak_bytes <= whole.memory.peak_bytes
-    assert max(moment.total_bytes for moment in whole.course) == whole.memory.peak_bytes
+
+
+@_FEW
+@given(batch=_BATCHES, strategy=st.sampled_from((*_STAGES, "pipeline", "tensor")))
+def test_accounts_sum_to_the_peak(blocks: rk.Graph, batch: int, strategy: str) -> None:
+    share = _share(blocks, strategy, 2, 2 * batch)
+    assert max(moment.total_bytes for moment in share.course) == share.memory.peak_bytes
