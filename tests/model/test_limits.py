@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from torch import nn
 
@@ -18,7 +20,7 @@ class Attending(nn.Module):
         return nn.functional.scaled_dot_product_attention(x, x, x)
 
 
-def _depthwise(**options: object) -> rk.Graph:
+def _depthwise(**options: Any) -> rk.Graph:
     module = nn.Conv2d(128, 128, 3, padding=1, groups=128)
     return rk.trace(module, rk.Input("batch", 128, 128, 128), autocast="float16", **options)  # 2^21 elements an image
 
@@ -27,7 +29,7 @@ def _depthwise(**options: object) -> rk.Graph:
     ("options", "most"),
     [({"channels_last": True}, 1023), ({"channels_last": True, "like": "2.4"}, None), ({}, None)],
 )
-def test_depthwise_convolutions_of_32_bits(options: dict[str, object], most: int | None) -> None:
+def test_depthwise_convolutions_of_32_bits(options: dict[str, Any], most: int | None) -> None:
     graph = _depthwise(**options)
     p = rk.predict(graph, _GPU, batch=1024)
     assert p.memory.fits == (most is None)
