@@ -35,8 +35,10 @@ def judged(data: Path, share: float) -> pd.DataFrame:
             at = graph.at(batch=batch)
             blocks = blocks_of(at, issues_for(at, device, execution), device, execution)
             program, sizes, spared = blocks.program(STEPS), blocks.sizes, blocks.optional
+            taken = all(one.number <= one.most for one in blocks.limits)
             right = {
-                mib: (reserved_bytes(program, sizes, room, spared) is not None) is ran for mib, room in rooms.items()
+                mib: (taken and reserved_bytes(program, sizes, room, spared) is not None) is ran
+                for mib, room in rooms.items()
             }
             half = "first half" if in_first_half(step.columns["family"]) else "second half"
             rows.append({"gpu": step.gpu, "set": step.table, "half": half, "all": "all", **right})
