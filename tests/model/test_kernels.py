@@ -202,7 +202,7 @@ def test_the_name_of_a_plug_ins_op_decides_nothing(timed_as: Family) -> None:
 
 
 def test_a_product_says_how_its_matrices_lie() -> None:
-    """A linear layer is x·Wᵀ; its gradients are g·W and, of the weight, gᵀ·x, unless g is one number for all (a sum)."""
+    """A linear layer is x·Wᵀ; its gradients are g·W and, of the weight, gᵀ·x, unless g is one number for all."""
     layer = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2))
     products = [k for k in kernels(layer, rk.Input(16, 8), mode="training") if k.family is Family.MATMUL]
     assert [(k.phase.value, k.algorithm.layout) for k in products] == [
