@@ -155,7 +155,8 @@ def _energy_by_layout(p: Products, tensor_core: bool, machine: Machine) -> Float
     """Energy of a FLOP, of that in the time model: less where others turn both matrices, and this product does not."""
     if tensor_core or (turned := _turns_both(p, machine)) is None:
         return np.ones(1)
-    return np.where(turned | (p.batch > 1), 1.0, NUMBERS["plain energy"].value)
+    other = turned | (p.batch > 1) | p.of_algorithm(lambda one: one.tiles.cuda_cores != "plain")
+    return np.where(other, 1.0, NUMBERS["plain energy"].value)
 
 
 def _in_large_tiles(p: Products, machine: Machine) -> NDArray[np.bool_]:
