@@ -6,6 +6,8 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
@@ -48,6 +50,23 @@ def test_kernels_that_nobody_measured_are_said_once() -> None:
     assert of_prompts != of_answers
     (note,) = (note for note in found.notes() if "are not measured" in note)
     assert f": {', '.join(sorted(of_prompts | of_answers))} kernels are not measured" in note
+
+
+@settings(max_examples=8, deadline=None)
+@given(gpu=st.sampled_from(["nvidia-l4", "amd-mi300x"]), batch=st.integers(1, 40), tokens=st.integers(16, 3000))
+def test_steps_are_never_slower_with_a_faster_memory_and_a_longer_prompt_is_never_answered_sooner(
+    gpu: str, batch: int, tokens: int
+) -> None:
+    device = rk.load_device(gpu)
+    dram = device.dram.replace(bandwidth=device.dram.bandwidth * 1.3, pin_rate=None)
+    here, faster = (
+        rk.serve(D, one, batch=batch, input=tokens, output=8) for one in (device, device.replace(dram=dram))
+    )
+    assert faster.prefill_s <= here.prefill_s
+    assert faster.decode_s <= here.decode_s
+    # of one client: beside others, requests meet other steps
+    alone, longer = (rk.serve(D, device, batch=1, input=size, output=8) for size in (tokens, tokens + 200))
+    assert longer.ttft_s > alone.ttft_s
 
 
 def first_without_source(found: rk.Serving) -> tuple[float, float]:
