@@ -229,10 +229,10 @@ CALL_S = {TENSORRT: 8e-6, FLASH: 14e-6}
 #: Marlin's and others; on Blackwell 4 bits with their scales pass FlashInfer's, which are as fast as plain ones). Few
 #: rows of an expert wait for operands and not for this.
 #: Both by vLLM's GPT-OSS on H100, MiniMax M2 on H100 and B200 and Kimi K2 in int4 (128, 256 and 384 experts; nine sets
-#: by GPUs, in halves by a hash of these): the halves tell 0.2 and 0.17 µs and 0.15 each, by times per token and first
-#: tokens. With one number for any layer and a share of the plain rate these were 9.5 and 8.4 % off per token and 22 and
-#: 18 in first tokens; with these it is 5.7 and 4.5, and 16 and 16. Good to 0.03 µs and 0.05. Mixtral's rows (A100, 8
-#: experts), which told nothing, go from 4.9 to 1.6 %. TensorRT-LLM's tell none of the former.
+#: by GPUs, in halves by a hash of these): the halves tell 0.2 and 0.17 µs and 0.15 each. With one number for any layer
+#: and a share of the plain rate they were 7.7 and 12.5 % off per token and 18.8 and 18.7 in first tokens; with these
+#: 4.3 and 4.6, and 15.1 and 14.5, which is no held-out figure, as both halves were in view. Mixtral's rows (A100, 8
+#: experts) told nothing: 4.9 to 1.6 %. Good to 0.03 µs and 0.05. TensorRT-LLM's rows tell none of the former.
 EXPERT_CALL_S = {"vllm": 0.18e-6}
 GROUPED_SHARE = {"vllm": 0.15}
 
