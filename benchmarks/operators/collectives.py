@@ -41,7 +41,7 @@ def main(data: Path) -> None:
         tested = [g for g in groups_of(whole) if g.route.ranks == ranks and _known(g, left)]
         print("\n".join(_rows(left, tested, lambda group: str(group.route.ranks), fit.waits)))
     print(f"\n## A generation of NVLink left out\n\n{_HEAD}")
-    for kind in ("nvlink-2", "nvlink-3", "nvlink-4", "nvlink-5"):
+    for kind in ("nvlink-2", "nvlink-3", "nvlink-4"):
         left = fit_links([g for g in every if g.route.links[-1].name != kind])
         tested = [g for g in groups_of(whole) if g.route.links[-1].name == kind]
         print("\n".join(_rows(left, tested, lambda group: "all", fit.waits)))

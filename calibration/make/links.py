@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[2] / "calibration" / "campaigns" / "links"
 SIZES = 60  # of each kind in vidur's tables, evenly by logarithm
 NAMES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter",
          "alltoall": "all-to-all", "send_recv": "send-recv"}  # fmt: skip
-TESTS = {"a100_sxm80": "dgx-a100", "h100_sxm": "dgx-h100", "b200_sxm": "dgx-b200"}
+TESTS = {"a100_sxm80": "dgx-a100", "h100_sxm": "dgx-h100"}
 # Of a node without peer access beyond a switch (the data's README): it sets no constants, but judges those of others.
 UNSEEN = {"l40s": "l40s-x8"}
 # Of vidur's tables all-reduce alone: its send_recv is the sender's kernel, which between two A100 ends after less time
