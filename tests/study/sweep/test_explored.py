@@ -86,7 +86,7 @@ def random_states(grid: Explored, count: int) -> list[tuple[dict[str, Any], dict
 @pytest.fixture(scope="module")
 def net() -> rk.Graph:
     return rk.trace(
-        nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512), nn.LayerNorm(512)),
+        nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512), nn.LayerNorm(512)),
         rk.Input("batch", "seq", 512),
     )
 
@@ -98,7 +98,7 @@ def grid(net: rk.Graph) -> Explored:
 
 def test_it_says_what_single_predictions_say(grid: Explored) -> None:
     assert grid.states == 2 * 2 * 2 * 2 * 256 * 2
-    assert grid.kept < 0.55 * grid.states  # an L4 meets its power limit in some products, where lines bend
+    assert grid.kept < grid.states / 2
     assert grid.error <= TOLERANCE < 0.005
     assert max(off_at(grid, *one) for one in random_states(grid, 40)) <= grid.error + ROUNDING
 
