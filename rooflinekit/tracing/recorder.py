@@ -32,6 +32,7 @@ from rooflinekit.tracing.tensors import (
     SPEC,
     check_formats,
     composite,
+    filled_by,
     held,
     is_sparse,
     known_contiguous,
@@ -254,8 +255,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             check_formats(kind, given.values())
         elif function is _EMBEDDING:
             self.assumed.check_rows(*args[:2])
-        tensors: list[TensorSpec] = []
-        attrs = {name: self._value(value, tensors) for name, value in given.items()}
+        tensors: list[TensorSpec] = []  # that it reads
+        filled = filled_by(function)
+        attrs = {name: self._value(value, [] if name in filled else tensors) for name, value in given.items()}
         sparse = self._sparse and any(map(is_sparse, args))
         # where a part ends short of the whole is the model's own doing, not an operator's choice
         with nullcontext() if function is _SLICE else self._symbols.inside_op():

@@ -441,6 +441,12 @@ def schema_of(function: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, An
 
 
 @functools.cache
+def filled_by(function: torch._ops.OpOverload) -> frozenset[str]:
+    """Names of an operator's `out=` arguments, which it writes to and does not read."""
+    return frozenset(a.name for a in function._schema.arguments if a.is_out)
+
+
+@functools.cache
 def composite(function: Any) -> bool:
     """Whether it is defined by other operators alone, on a GPU too."""
     if not isinstance(function, torch._ops.OpOverload) or function.namespace != "aten" or function in OWN_SHAPES:

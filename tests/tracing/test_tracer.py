@@ -126,6 +126,17 @@ def test_attention_with_other_than_four_dimensions(lead: tuple[int, ...]) -> Non
     assert graph.matrix_flop == 2 * 2 * 6 * 6 * 8 * positions
 
 
+def test_what_a_result_is_written_into_is_not_read() -> None:
+    def into(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.add(torch.mm(a, b, out=torch.empty(4, 6)), 1, out=torch.empty(4, 6))
+
+    ops = [p for p in rk.trace(into, rk.Input(4, 8), rk.Input(8, 6)).priced if p.op.kind != "aten.empty"]
+    product, addition = (p.costs[0] for p in ops)
+    assert product.flop == 2 * 4 * 6 * 8
+    assert (product.read_bytes, product.write_bytes) == (4 * (4 * 8 + 8 * 6), 4 * 4 * 6)
+    assert addition.read_bytes == addition.write_bytes == 4 * 4 * 6
+
+
 def test_dropout_is_one_kernel_as_on_a_gpu() -> None:
     graph = rk.trace(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)), rk.Input(3, 4), mode="training")
     assert kinds(graph, "forward") == ["aten.addmm", "aten.native_dropout", "aten.sum"]
