@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rooflinekit.api.sweep import sweep as sweep
     from rooflinekit.cost.table import rule as rule
     from rooflinekit.cost.table import traffic as traffic
+    from rooflinekit.decoder.decoder import Decoder as Decoder
+    from rooflinekit.decoder.formats import Adapters as Adapters
     from rooflinekit.distributed.accounts import TrainingStep as TrainingStep
     from rooflinekit.distributed.described import LayoutSearch as LayoutSearch
     from rooflinekit.distributed.pieces import training_graph as training_graph
@@ -61,10 +63,8 @@ if TYPE_CHECKING:
     from rooflinekit.present.figures import plot as plot
     from rooflinekit.present.traces.chrome import save_trace as save_trace
     from rooflinekit.present.traces.snapshot import save_snapshot as save_snapshot
-    from rooflinekit.serving.decoder import Decoder as Decoder
     from rooflinekit.serving.fleet import Capacity as Capacity
     from rooflinekit.serving.fleet import FleetSearch as FleetSearch
-    from rooflinekit.serving.formats import Adapters as Adapters
     from rooflinekit.serving.served import ServedTraffic as ServedTraffic
     from rooflinekit.serving.served import Serving as Serving
     from rooflinekit.serving.settings import Disaggregation as Disaggregation
@@ -122,9 +122,9 @@ _HOME = {
         "present.figures": "plot",
         "present.traces.chrome": "save_trace",
         "present.traces.snapshot": "save_snapshot",
-        "serving.decoder": "Decoder",
+        "decoder.decoder": "Decoder",
         "serving.fleet": "Capacity FleetSearch",
-        "serving.formats": "Adapters",
+        "decoder.formats": "Adapters",
         "serving.served": "ServedTraffic Serving",
         "serving.settings": "Disaggregation Engine Speculation",
         "serving.traffic": "Request ServiceLevel Traffic",

@@ -47,10 +47,10 @@ import rooflinekit as rk
 from benchmarks.serving.models import DECODERS
 from benchmarks.sources.tables import read_table
 from rooflinekit.api.predict import machines_of
+from rooflinekit.decoder.formats import Sampling
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.model.estimate import deviations
 from rooflinekit.serving.engine import Setup
-from rooflinekit.serving.sampling import Sampling
 from rooflinekit.serving.served import serve_on
 from rooflinekit.serving.settings import Sums, release_of
 from rooflinekit.serving.step_times import StepTimes

@@ -24,13 +24,13 @@ from benchmarks.sources.operators import CALLS, split_hash
 from benchmarks.sources.tables import read_table
 from rooflinekit.api.predict import machines_of
 from rooflinekit.cost.table import price_all
+from rooflinekit.decoder.formats import WEIGHT_FORMATS
+from rooflinekit.decoder.inference import EngineTape
 from rooflinekit.ir.op import DType, TensorSpec
 from rooflinekit.model.kernel_batch import Floats, work_of
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
-from rooflinekit.serving.formats import WEIGHT_FORMATS
-from rooflinekit.serving.tape import EngineTape
 
 _SEEN = 0.5  # share of the shapes that fits may see
 _FEW = 64  # rows, as of a batch that decodes

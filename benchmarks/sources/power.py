@@ -16,9 +16,9 @@ from typing import Any
 
 import rooflinekit as rk
 from benchmarks.sources.tables import read_table
-from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.formats import Options
-from rooflinekit.serving.steps import step_graph
+from rooflinekit.decoder.decoder import Decoder
+from rooflinekit.decoder.formats import Options
+from rooflinekit.decoder.inference import step_graph
 
 #: Samples of an epoch: images, windows of 384 tokens, pairs with four negative ones each, utterances of 960 hours.
 SAMPLES = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rooflinekit.api.keywords import with_named
 from rooflinekit.api.predict import graph_of, in_base, machine_of
 from rooflinekit.calibrate.fitting.files import load_links
+from rooflinekit.decoder.decoder import Decoder
 from rooflinekit.distributed import described
 from rooflinekit.distributed.accounts import TrainingStep
 from rooflinekit.distributed.described import LayoutSearch, Planner
@@ -26,7 +27,6 @@ from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.sizes import finite
-from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.execution import Backend, Execution, execution_of
 
 if TYPE_CHECKING:

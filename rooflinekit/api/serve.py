@@ -12,6 +12,8 @@ from typing import Any
 
 from rooflinekit.api.collectives import collective_time
 from rooflinekit.api.predict import machine_of
+from rooflinekit.decoder.decoder import Decoder
+from rooflinekit.decoder.formats import check_parts
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
@@ -19,10 +21,8 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of
 from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.model.machine import Machine
-from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine import Setup
 from rooflinekit.serving.fleet import Capacity, FleetSearch, find_capacity, find_fleet
-from rooflinekit.serving.formats import check_parts
 from rooflinekit.serving.served import ServedTraffic, Serving, limits_text, serve_on, serve_traffic_on
 from rooflinekit.serving.settings import Disaggregation, Engine, check_price
 from rooflinekit.serving.step_times import CollectiveTime, StepTimes

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rooflinekit.decoder.decoder import Decoder
 from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.prediction import common_document, drawn_and_judged, gpus_named, named, told, took
 from rooflinekit.distributed.records import Layout, Recipe
@@ -17,7 +18,6 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.model.estimate import Estimate
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.stated import PROGRAMS, SPREADS
-from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
 from rooflinekit.step.energy import Draws, Energy

@@ -10,6 +10,7 @@ from itertools import chain, product
 from types import MappingProxyType
 from typing import Any
 
+from rooflinekit.decoder.decoder import Decoder
 from rooflinekit.distributed.accounts import Accounts, Offload, TrainingStep, weight_itemsize, workspace_of
 from rooflinekit.distributed.groups import Groups, Setting
 from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
@@ -20,7 +21,6 @@ from rooflinekit.distributed.records import RECOMPUTES, Layout, Recipe
 from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.ir.op import Phase
 from rooflinekit.model.energy import PARTS
-from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.energy import Energy, Member, energy_together
 from rooflinekit.step.memory import beside_segments
 from rooflinekit.units import format_bytes, format_quantity

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from rooflinekit.decoder.layers import Layers
 from rooflinekit.distributed.products import Products
 from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.model.stated import PROGRAMS
@@ -20,28 +21,21 @@ SWIGLU, SWIGLU_BACKWARD = (4, 2), (9, 2)
 
 
 @dataclass(slots=True, kw_only=True)
-class Layers(Products):
-    """Writes down the ops of one GPU's part."""
+class Training(Products):
+    """The kernels of one GPU's part of a training step."""
 
     held: list[str] = field(default_factory=list)  # memory that Python keeps: the output of an eager model
 
     def step(self) -> tuple[TensorSpec, TensorSpec]:
         """Runs the whole forward and backward pass, from the tokens to the loss."""
-        d, part, tape = self.part.decoder, self.part, self.tape
-        shape = (part.layout.micro_batch, part.length)
+        shape = (self.part.layout.micro_batch, self.part.length)
         ids = TensorSpec(name="ids", shape=shape, dtype=DType.INT64, role=Role.INPUT)
-        x = self._embedded(ids)
-        for i in range(d.layers):
-            x = self.layer(f"layers.{i}", x)
-        tape.module = "norm"
-        x = self.norm(x, d.hidden)
-        loss = self._loss(x)
-        tape.backward()
+        loss = self._loss(self.through(ids))
+        self.tape.backward()
         return ids, loss
 
     def _embedded(self, ids: TensorSpec) -> TensorSpec:
-        d, part, tape = self.part.decoder, self.part, self.tape
-        tape.module = "embedding"
+        d, part, tape = self.decoder, self.part, self.tape
         table = tape.weight("weight", part.vocab, d.hidden)
         flat = TensorSpec(name="ids.flat", shape=(part.rows,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
         x = tape.run("aten.embedding", (table, flat), tape.new(part.rows, d.hidden))
@@ -65,8 +59,8 @@ class Layers(Products):
     def _loss(self, x: TensorSpec) -> TensorSpec:
         part, tape = self.part, self.tape
         tape.module = "head"
-        table = tape.weights["embedding.weight"] if part.decoder.tied else None
-        logits = self.linear(x, "out", part.vocab, biased=False, shared=table)
+        table = tape.weights["embedding.weight"] if self.decoder.tied else None
+        logits = self._linear(x, "out", part.vocab, biased=False, shared=table)
         tape.module = "loss"
         for _ in range(3):  # of each token: the largest logit, the sum over all parts, and that of the label
             tape.send("all-reduce", "tensor", 4.0 * part.tokens)
@@ -134,60 +128,37 @@ class Layers(Products):
 
         return loss
 
-    def layer(self, module: str, x: TensorSpec) -> TensorSpec:
-        """[rows, hidden] → the same."""
-        d, tape = self.part.decoder, self.tape
-        tape.module = f"{module}.norm_1"
-        y = self.norm(x, d.hidden)
-        tape.module = f"{module}.attention"
-        y = self.attention(y, module)
-        x = self.added(y, x, module)
-        tape.module = f"{module}.norm_2"
-        y = self.norm(x, d.hidden)
-        tape.module = f"{module}.network"
-        y = self.experts(y) if d.experts else self.network(y, d.ffn // self.part.layout.tensor)
-        return self.added(y, x, module)
+    def _network(self, x: TensorSpec, ffn: int, name: str = "") -> TensorSpec:
+        if not self.decoder.gated or self.recipe.fused:
+            return Layers._network(self, x, ffn, name)
+        gate, up = (self._linear(x, f"{name}{part}", ffn // self.tensor) for part in ("gate", "up"))
+        return self._linear(self.gated(gate, up), f"{name}down", self.decoder.hidden, rows=True)
 
-    def network(self, x: TensorSpec, width: int, name: str = "") -> TensorSpec:
-        """[tokens, hidden] → the same, by two or three matrices."""
-        d = self.part.decoder
-        separate = d.gated and not self.recipe.fused
-        if separate:
-            gate, up = (self.linear(x, f"{name}{part}", width) for part in ("gate", "up"))
-            return self.linear(self.gated(gate, up), f"{name}down", d.hidden, after_reduce=True)
-        h = self.linear(x, f"{name}up", (2 if d.gated else 1) * width, bias_in_kernel=not self.recipe.fused)
-        return self.linear(self.activated(h, width), f"{name}down", d.hidden, after_reduce=True)
+    def _both(self, x: TensorSpec, y: TensorSpec) -> TensorSpec:
+        tape, made = self.tape, Layers._both(self, x, y)
+        return tape.passes(tape.passes(made, y, lambda g: g), x, lambda g: g)
 
     def gated(self, gate: TensorSpec, up: TensorSpec) -> TensorSpec:
         """silu(gate)·up by two kernels."""
         tape = self.tape
         s = tape.run("aten.silu", (gate,), tape.like(gate))
         y = tape.run("aten.mul", (s, up), tape.like(gate))
+        tape.passes(s, gate, lambda g: tape.run("aten.silu_backward", (g, gate), tape.like(g)))
+        tape.passes(y, s, lambda g: tape.run("aten.mul", (g, up), tape.like(g)))
+        return tape.passes(y, up, lambda g: tape.run("aten.mul", (g, s), tape.like(g)))
 
-        @tape.behind(y)
-        def back(g: TensorSpec) -> None:
-            tape.give(up, tape.run("aten.mul", (g, s), tape.like(g)))
-            gs = tape.run("aten.mul", (g, up), tape.like(g))
-            tape.give(gate, tape.run("aten.silu_backward", (gs, gate), tape.like(g)))
-
-        return y
-
-    def activated(self, h: TensorSpec, width: int) -> TensorSpec:
+    def _activated(self, h: TensorSpec, width: int) -> TensorSpec:
         """GELU of PyTorch, or Megatron's with the bias, and SwiGLU, each one kernel."""
-        tape, d, fused = self.tape, self.part.decoder, self.recipe.fused
-        forward, backward = (SWIGLU, SWIGLU_BACKWARD) if d.gated else (GELU, GELU_BACKWARD)
-        y = tape.new(h.shape[0], width)
-        if not fused:
+        tape, d, y = self.tape, self.decoder, self.tape.new(h.shape[0], width)
+        if not self.recipe.fused:
             tape.run("aten.gelu", (h,), y, approximate="none")
-        else:
-            tape.pointwise((h,), y, vector=forward[0], special=forward[1])
-            self._written_so.add(y.memory)
+            return tape.passes(y, h, lambda g: tape.run("aten.gelu_backward", (g, h), tape.like(h), approximate="none"))
+        forward, backward = (SWIGLU, SWIGLU_BACKWARD) if d.gated else (GELU, GELU_BACKWARD)
+        tape.pointwise((h,), y, vector=forward[0], special=forward[1])
+        self._written_so.add(y.memory)
 
         @tape.behind(y)
         def back(g: TensorSpec) -> None:
-            if not fused:
-                tape.give(h, tape.run("aten.gelu_backward", (g, h), tape.like(h), approximate="none"))
-                return
             made = tape.pointwise((g, h), tape.like(h), vector=backward[0], special=backward[1])
             self._written_so.add(made.memory)
             tape.give(h, made)
@@ -196,10 +167,10 @@ class Layers(Products):
 
         return y
 
-    def added(self, y: TensorSpec, x: TensorSpec, module: str) -> TensorSpec:
+    def _added(self, y: TensorSpec, x: TensorSpec) -> TensorSpec:
         """The residual and a sublayer's output, which dropout may thin out; Megatron's kernel adds the bias too."""
         tape, recipe = self.tape, self.recipe
-        tape.module = module
+        tape.module = tape.module.rpartition(".")[0]
         if recipe.dropout and not recipe.fused:
             y = self.dropped(y)
         mask = (tape.like(x, DType.BOOL),) if recipe.dropout and recipe.fused else ()
@@ -213,7 +184,7 @@ class Layers(Products):
             tape.give(x, g)
             own = tape.pointwise((g, *mask), tape.like(x), vector=2) if mask else g
             tape.give(y, own)
-            if recipe.fused and self.part.decoder.bias:
+            if recipe.fused and self.decoder.bias:
                 self.bias_gradient(own)
 
         return out
@@ -223,36 +194,32 @@ class Layers(Products):
         tape = self.tape
         mask, out = tape.like(y, DType.BOOL), tape.like(y)
         tape.run("aten.native_dropout", (y,), out, mask, p=0.1, train=True)
+        return tape.passes(
+            out, y, lambda g: tape.run("aten.native_dropout_backward", (g, mask), tape.like(y), scale=1.0)
+        )
 
-        @tape.behind(out)
-        def back(g: TensorSpec) -> None:
-            tape.give(y, tape.run("aten.native_dropout_backward", (g, mask), tape.like(y), scale=1.0))
-
-        return out
-
-    def attention(self, x: TensorSpec, module: str) -> TensorSpec:
-        """[rows, hidden] → [tokens, hidden]: queries, keys and values, attention, output."""
-        part, d, tape = self.part, self.part.decoder, self.tape
+    def _attention(self, x: TensorSpec, i: int) -> TensorSpec:
+        part, d, tape, module = self.part, self.decoder, self.tape, self.tape.module
         widths = [part.heads * d.head_dim, part.kv_heads * d.head_dim, part.kv_heads * d.head_dim]
         if self.recipe.separate:
-            q, k, v = (self._apart(self.linear(x, name, width)) for name, width in zip("qkv", widths, strict=True))
+            q, k, v = (self._apart(self._linear(x, name, width)) for name, width in zip("qkv", widths, strict=True))
         else:
-            q, k, v = self._split(self.linear(x, "qkv", sum(widths)), widths)
+            q, k, v = self._split(self._linear(x, "qkv", sum(widths)), widths)
         if d.positions == "rotary":
             q, k = self._turned(q), self._turned(k)
-        tape.module = f"{module}.attention.core"
+        tape.module = f"{module}.core"
         y = self._unfused(q, k, v) if self.recipe.attention == "unfused" else self._flash(q, k, v)
-        tape.module = f"{module}.attention"
-        return self.linear(y, "output", d.hidden, after_reduce=True)
+        tape.module = module
+        return y
 
     def _apart(self, x: TensorSpec) -> TensorSpec:
-        b, seq, dim = self.part.layout.micro_batch, self.part.length, self.part.decoder.head_dim
+        b, seq, dim = self.part.layout.micro_batch, self.part.length, self.decoder.head_dim
         return self.tape.view(x, b, int(x.shape[-1]) // dim, seq, dim, calls=2)
 
     def _split(self, qkv: TensorSpec, widths: list[int]) -> list[TensorSpec]:
         """Views of the product; their gradients are put together by a copy."""
         tape, b, seq = self.tape, self.part.layout.micro_batch, self.part.length
-        dim = self.part.decoder.head_dim
+        dim = self.decoder.head_dim
         found = []
         for i, width in enumerate(widths):
             tape.view(qkv, b, seq, width, calls=2)
@@ -281,12 +248,7 @@ class Layers(Products):
             table = TensorSpec(name="cos", shape=shape[2:], dtype=x.dtype)
             first, turned = (tape.run("aten.mul", (one, table), tape.like(x)) for one in (x, other))
             tape.run("aten.add", (first, turned), y, alpha=1)
-
-        @tape.behind(y)
-        def back(g: TensorSpec) -> None:
-            tape.give(x, self._turned_back(g))
-
-        return y
+        return tape.passes(y, x, self._turned_back)
 
     def _turned_back(self, g: TensorSpec) -> TensorSpec:
         """The gradient of what was rotated: of its two halves each is put into zeros of the whole's shape."""
@@ -309,7 +271,7 @@ class Layers(Products):
         their queries with half of the keys.
         """
         shared = self.part.layout.context
-        window = self.part.decoder.window
+        window = self.decoder.window
         seen = self.part.seq // 2 if shared > 1 else self.part.seq
         if window is not None and window < seen:
             seen, shared = window, 2
@@ -337,7 +299,7 @@ class Layers(Products):
         (keys, values), causal = self._seen(k, v)
         bias = None
         extra: tuple[TensorSpec, ...] = ()
-        if self.part.decoder.positions == "alibi":
+        if self.decoder.positions == "alibi":
             bias = TensorSpec(name="alibi", shape=(1, heads, 1, int(keys.shape[2])), dtype=q.dtype)
             extra = (bias,)
         out, sums = tape.like(q), tape.new(b, heads, seq, dtype=DType.FLOAT32)
@@ -423,12 +385,12 @@ class Layers(Products):
 
         return y
 
-    def experts(self, x: TensorSpec) -> TensorSpec:
-        """[rows, hidden] → the same: each token through `experts_per_token` experts, and the shared one.
+    def _chosen(self, x: TensorSpec) -> TensorSpec:
+        """[rows, hidden] → the same: each token through `experts_per_token` experts.
 
         Router, tokens in the order of their experts, grouped products, and back. Tokens are even among a GPU's experts.
         """
-        d, part, tape = self.part.decoder, self.part, self.tape
+        d, part, tape = self.decoder, self.part, self.tape
         tokens, chosen = int(x.shape[0]), d.experts_per_token
         index = self._routed(x)
         here = d.experts // part.layout.expert
@@ -440,41 +402,23 @@ class Layers(Products):
         come = sent
         if part.layout.expert > 1 or part.layout.expert_tensor > 1:  # in the order of the experts here
             come = tape.run("aten.index_select", (sent, index), tape.new(rows, d.hidden), dim=0)
-
-        @tape.behind(come)
-        def summed(g: TensorSpec) -> None:  # the gradients of what was sent, over each token's experts
-            tape.give(x, tape.run("serving.combine_experts", (g,), tape.new(tokens, d.hidden)))
-
+        # the gradients of what was sent, over each token's experts
+        tape.passes(come, x, lambda g: tape.run("serving.combine_experts", (g,), tape.new(tokens, d.hidden)))
         width = d.ffn // part.layout.expert_tensor
         h = self._grouped(come.seen(here, each, d.hidden), "experts.up", (2 if d.gated else 1) * width, rows)
-        a = self.activated(h.seen(here * each, h.shape[2]), width)
+        a = self._activated(h.seen(here * each, h.shape[2]), width)
         y = self._grouped(a.seen(here, each, width), "experts.down", d.hidden, rows)
         self._exchange(back=True)
         tape.later(partial(self._exchange, back=False))
         out = tape.run("serving.combine_experts", (y, index), tape.new(tokens, d.hidden))
-
-        @tape.behind(out)
-        def weighted(g: TensorSpec) -> None:
-            # each token's weights get the product of its gradient with what its experts gave
-            tape.give(y, tape.pointwise((g, y), tape.like(y), vector=4))
-
-        if not d.shared_ffn:
-            return out
-        shared = self.network(x, d.shared_ffn // part.layout.tensor, "shared.")
-        both = tape.run("aten.add", (out, shared), tape.like(out), alpha=1)
-
-        @tape.behind(both)
-        def split(g: TensorSpec) -> None:
-            tape.give(out, g)
-            tape.give(shared, g)
-
-        return both
+        # each token's weights get the product of its gradient with what its experts gave
+        return tape.passes(out, y, lambda g: tape.pointwise((g, y), tape.like(y), vector=4))
 
     def _exchange(self, *, back: bool) -> None:
         """Tokens to the GPUs of their experts, or back, or gradients the other way: the fullest GPU gets some from all,
         and the group that shares an expert has those of all of its GPUs, where these are not the same ones.
         """
-        d, part, lay = self.part.decoder, self.part, self.part.layout
+        d, part, lay = self.decoder, self.part, self.part.layout
         size = 2.0 * d.hidden * d.experts_per_token * part.rows * lay.imbalance
         sent = [("all-to-all", "expert", size)]
         if lay.sequence or lay.tensor == 1:
@@ -486,13 +430,11 @@ class Layers(Products):
 
     def _routed(self, x: TensorSpec) -> TensorSpec:
         """Scores by a product in fp32 or 16 bits, softmax, the largest few; and the sort by experts."""
-        d, tape, tokens = self.part.decoder, self.tape, int(x.shape[0])
+        d, tape, tokens = self.decoder, self.tape, int(x.shape[0])
         matrix = tape.weight("router.weight", d.experts, d.hidden)
         logits = tape.run("aten.mm", (x, tape.view(matrix, d.hidden, d.experts)), tape.new(tokens, d.experts))
-        p = tape.run("aten._softmax", (logits,), tape.new(tokens, d.experts), dim=-1)
-        picked = tape.new(tokens, d.experts_per_token)
-        index = tape.new(tokens * d.experts_per_token, dtype=DType.INT64)
-        tape.run("aten.topk", (p,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
+        p, picked, index = self.largest(logits)
+        index = index.seen(tokens * d.experts_per_token)
         tape.run("aten.sort", (index,), tape.like(index, DType.INT64), dim=0)
 
         @tape.later

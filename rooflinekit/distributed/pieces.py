@@ -10,8 +10,10 @@ from itertools import accumulate, groupby
 from types import MappingProxyType
 
 from rooflinekit.cost.table import price_all
+from rooflinekit.decoder.decoder import Decoder
+from rooflinekit.decoder.layers import Tape
 from rooflinekit.distributed.groups import Setting
-from rooflinekit.distributed.layers import Layers
+from rooflinekit.distributed.layers import Training
 from rooflinekit.distributed.products import GradientTape, Part
 from rooflinekit.distributed.queues import Work, is_arithmetic
 from rooflinekit.distributed.records import Layout, Recipe, recipe_of
@@ -29,8 +31,6 @@ from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing, estimate_of_timings, time_kernels
-from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.tape import Tape
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import by_issue, issue_cost_s, issues_for
 from rooflinekit.step.execution import Execution
@@ -52,7 +52,9 @@ def training_graph(
 def graph_of(part: Part, recipe: Recipe, *, optimizer: bool = True) -> Graph:
     """The graph of one GPU's part, with what its groups send within a layer."""
     tape = GradientTape(dtype=recipe.dtype, summed_in=DType.FLOAT32 if recipe.main_gradients else None)
-    writer = Layers(part=part, recipe=recipe, tape=tape)
+    # a training step has attention and network of a layer one behind the other, and experts in all layers
+    decoder = replace(part.decoder, parallel=False, dense_layers=0, dense_ffn=0)
+    writer = Training(decoder=decoder, tape=tape, tensor=part.layout.tensor, part=part, recipe=recipe)
     ids, loss = writer.step()
     weights, gradients = tuple(tape.weights.values()), tuple(tape.main.values())
     ops = [op for op in tape.ops if not is_ours(op) or getattr(part.layout, op.attrs["group"].replace(" ", "_")) > 1]

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from rooflinekit.decoder.decoder import Decoder
+from rooflinekit.decoder.layers import Layers, Tape
 from rooflinekit.distributed.records import Layout, Recipe
 from rooflinekit.distributed.rewriting import collective, wait
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import DType, Phase, Role, TensorSpec
 from rooflinekit.ir.sizes import Size
-from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.tape import Tape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Part:
 
 
 @dataclass(slots=True, kw_only=True)
-class Products:
+class Products(Layers):
     """The ops that every sublayer is made of."""
 
     part: Part
@@ -85,15 +85,15 @@ class Products:
     _written_so: set[str] = field(default_factory=set)  # memory whose kernel writes 8 bits beside or in its place
     _whole: set[str] = field(default_factory=set)  # memory that a tensor group has for the products of its columns
 
-    def linear(
-        self, x: TensorSpec, name: str, n: int, *, bias_in_kernel: bool = True, after_reduce: bool = False,
+    def _linear(
+        self, x: TensorSpec, name: str, n: int, *, rows: bool = False, bias_behind: bool = False,
         biased: bool = True, shared: TensorSpec | None = None,
     ) -> TensorSpec:  # fmt: skip
         """[tokens, k] → [tokens, n]. A bias is added by the product, or left to the kernel behind it.
 
-        after_reduce: a tensor group has its rows, not its columns, and adds up what it gives; the bias belongs behind
-        that, where Megatron adds it with the residual. biased: whether it has one, if the decoder's products do.
-        shared: a weight of another module.
+        rows: a tensor group has its rows, not its columns, and adds up what it gives; the bias belongs behind that,
+        where Megatron adds it with the residual. biased: whether it has one, if the decoder's products do. shared: a
+        weight of another module.
 
         Of sequences cut by tokens columns gather what they read, the first of several that read the same, and rows
         the gradient. Megatron gathers what columns read once more beside the gradient of it, and adds that up beside
@@ -102,18 +102,18 @@ class Products:
         tape, k, layout = self.tape, int(x.shape[-1]), self.part.layout
         gather, add_up = ("all-gather", "reduce-scatter") if layout.sequence else ("", "all-reduce")
         waits = 1 / layout.tensor if gather and self.recipe.tensor_overlap else 1.0
-        enters = not after_reduce and x.memory not in self._whole
+        enters = not rows and x.memory not in self._whole
         self._whole.add(x.memory)
         sending = partial(tape.sending, group="tensor", size_bytes=self.part.boundary_bytes)
         tokens = self.part.tokens if int(x.shape[0]) == self.part.rows else int(x.shape[0])
         fused = self.recipe.fused
         weight = shared or tape.weight(f"{name}.weight", n, k)
-        bias = (tape.weight(f"{name}.bias", n),) if biased and self.part.decoder.bias else ()
-        inside = bool(bias) and bias_in_kernel and not (fused and after_reduce)
+        bias = (tape.weight(f"{name}.bias", n),) if biased and self.decoder.bias else ()
+        inside = bool(bias) and not (fused and (rows or bias_behind))
         flat = x.seen(tokens, k, mark="flat")
         if not fused:
             tape.view(flat, tokens, k)
-        with sending(add_up if after_reduce else gather * enters, waits=waits, behind=after_reduce):
+        with sending(add_up if rows else gather * enters, waits=waits, behind=rows):
             y = self._product(flat, tape.view(weight, k, n), tape.new(tokens, n), bias if inside else ())
         if not fused:
             tape.view(y, tokens, n)
@@ -122,8 +122,8 @@ class Products:
         def back(g: TensorSpec) -> None:  # of what was read and of the weight, in the order of autograd
             if not fused:
                 tape.view(g, tokens, n)
-            again = gather * (after_reduce or (enters and fused))
-            with sending(again, waits=waits if after_reduce else 0.0):
+            again = gather * (rows or (enters and fused))
+            with sending(again, waits=waits if rows else 0.0):
                 made = self._product(g, weight, tape.new(tokens, k))
             with sending(add_up * enters, waits=1.0 - fused):
                 self.weight_gradient(g, flat, weight, calls=1 if fused else 2)
@@ -185,14 +185,13 @@ class Products:
             self._eight[x.memory] = tape.pointwise((x,), both, vector=2)
         return self._eight[x.memory].seen(*x.shape)
 
-    def norm(self, x: TensorSpec, width: int) -> TensorSpec:
-        """Normalizes each row."""
-        if self.recipe.norms == "composed" and self.part.decoder.norm == "rms":
-            return self._composed_norm(x, width)
-        tape, rows = self.tape, x.shape[0]
-        layer = self.part.decoder.norm == "layer"
+    def _norm(self, x: TensorSpec) -> TensorSpec:
+        if self.recipe.norms == "composed" and self.decoder.norm == "rms":
+            return self._composed_norm(x)
+        tape, (rows, width) = self.tape, x.shape
+        layer = self.decoder.norm == "layer"
         learned = [tape.weight("weight", width)]
-        learned += [tape.weight("bias", width)] if layer and self.part.decoder.bias else []
+        learned += [tape.weight("bias", width)] if layer and self.decoder.bias else []
         statistic = [tape.new(rows, 1, dtype=DType.FLOAT32) for _ in range(1 + layer)]
         given = {"weight": learned[0], "bias": learned[1] if learned[1:] else None, "normalized_shape": [width]}
         kind = "aten.native_layer_norm" if layer else "aten._fused_rms_norm"
@@ -211,9 +210,9 @@ class Products:
 
         return y
 
-    def _composed_norm(self, x: TensorSpec, width: int) -> TensorSpec:
+    def _composed_norm(self, x: TensorSpec) -> TensorSpec:
         """RMSNorm as modules of transformers have it: weight · (x / √(mean x² + ε) in fp32), a kernel an operation."""
-        tape, wide = self.tape, DType.FLOAT32
+        tape, wide, width = self.tape, DType.FLOAT32, x.shape[-1]
         gain = tape.weight("weight", width)
 
         def run(kind: str, *inputs: TensorSpec, small: bool = False, dtype: DType = wide, **attrs: Any) -> TensorSpec:
@@ -254,10 +253,6 @@ class GradientTape(Tape):
     _back: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     parts: set[str] = field(default_factory=set)  # names of views with gradients of their own
     _gradients: dict[str, TensorSpec] = field(default_factory=dict)  # of activations, by their memory
-
-    def like(self, x: TensorSpec, dtype: DType | None = None) -> TensorSpec:
-        """A new tensor in the shape of another one."""
-        return self.new(*x.shape, dtype=dtype)
 
     def view(self, x: TensorSpec, *shape: Size, calls: int = 1) -> TensorSpec:
         """The same numbers in another shape, by `calls` calls, which launch nothing."""
@@ -310,6 +305,11 @@ class GradientTape(Tape):
     def behind(self, y: TensorSpec) -> Callable[[Callable[[TensorSpec], None]], None]:
         """Decorates what is to be run when backward comes here, with y's gradient."""
         return lambda step: self.later(lambda: step(self.gradient(y)))
+
+    def passes(self, y: TensorSpec, x: TensorSpec, step: Callable[[TensorSpec], TensorSpec]) -> TensorSpec:
+        """Gives x in backward what `step` makes of y's gradient; y."""
+        self.later(lambda: self.give(x, step(self.gradient(y))))
+        return y
 
     def gradient(self, x: TensorSpec) -> TensorSpec:
         """The gradient of an activation, as what follows it has left it; in the shape of x."""

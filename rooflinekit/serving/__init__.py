@@ -1,5 +1,4 @@
-"""Language models as engines serve them: a description → graphs of prefill and decode → a served stream of requests.
+"""Language models as engines serve them: the graphs of a decoder's steps → a served stream of requests.
 
-Stands beside `study`: it builds graphs out of ops (`ir`, `cost`), has them predicted (`step`), and answers. Torch-free:
-a decoder is described by a dozen numbers, not traced.
+Stands beside `study`: it has graphs of `decoder` predicted (`step`), and answers.
 """

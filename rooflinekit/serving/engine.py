@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 
+from rooflinekit.decoder.decoder import Decoder
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.timing import Timing
-from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.replay import play_apart, replay
 from rooflinekit.serving.settings import Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk, StepSums, StepTimes, part_of

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from rooflinekit.decoder.decoder import Decoder
+from rooflinekit.decoder.formats import Options
 from rooflinekit.errors import CapacityError, InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir import notebook
 from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.estimate import deviations
 from rooflinekit.model.machine import Machine
-from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine import EnginePool, Installed, ServingMemory, Setup, gpus_of
-from rooflinekit.serving.formats import Options
 from rooflinekit.serving.launch import launch_lines, release_text
 from rooflinekit.serving.settings import THREAD_SPREAD, Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk, StepTimes

@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
+from rooflinekit.decoder.decoder import Decoder
+from rooflinekit.decoder.formats import Adapters, Sampling
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.arguments import checked, expect, expect_count
 from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
-from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.formats import Adapters
-from rooflinekit.serving.sampling import Sampling
 
 HostWork = Literal["overlapped", "serial"]
 Policy = Literal["mixed", "prefill-first"]

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
+from rooflinekit.decoder.decoder import Decoder
+from rooflinekit.decoder.formats import KV_FORMATS, WEIGHT_FORMATS, Options
+from rooflinekit.decoder.inference import EXCHANGE, step_graph
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family, Math
@@ -17,10 +20,7 @@ from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.machine import Machine, on_tensor_core
 from rooflinekit.model.timing import Timing, time_kernels
-from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Options
 from rooflinekit.serving.settings import Heads, captured
-from rooflinekit.serving.steps import EXCHANGE, step_graph
 
 ALL_REDUCE = "serving.all_reduce"
 ATTENTION = "serving.paged_attention"

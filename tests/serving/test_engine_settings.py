@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.decoder.inference import SCORE_CORRELATION, fullest_share
 from rooflinekit.errors import InputError
 from rooflinekit.serving.replay import play_apart, replay
 from rooflinekit.serving.step_times import Chunk, one_shot_s
-from rooflinekit.serving.tape import SCORE_CORRELATION, fullest_share
 from rooflinekit.serving.traffic import Played
 
 GPU = "nvidia-l4"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.decoder.formats import WEIGHT_FORMATS
 from rooflinekit.errors import InputError
 from rooflinekit.serving.engine import weight_bytes_of
-from rooflinekit.serving.formats import WEIGHT_FORMATS
 
 
 @pytest.mark.parametrize(

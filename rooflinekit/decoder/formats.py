@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from rooflinekit.errors import check_word
 from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.op import DType
 
+#: How the next token is chosen of the logits: the largest, one drawn of the most likely ones, or as the model says.
+Sampling = Literal["greedy", "sorted", "published"]
 #: Of scales: one a row.
 ROW = 0
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from rooflinekit.decoder.config import check_number, fields_of, published_sampling, published_weights
+from rooflinekit.decoder.formats import KV_FORMATS, WEIGHT_FORMATS, Adapters, Options, check_format
 from rooflinekit.errors import InputError, check_word
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import shown
 from rooflinekit.published.models import config_of
-from rooflinekit.serving.config import check_number, fields_of, published_sampling, published_weights
-from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Adapters, Options, check_format
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
@@ -251,7 +251,7 @@ class Decoder:
         return self._step("mixed", weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters, drafted=drafted)
 
     def _step(self, step: str, weights: str | None, *, drafted: int = 0, **options: Any) -> Graph:
-        from rooflinekit.serving.steps import step_graph
+        from rooflinekit.decoder.inference import step_graph
 
         check_number("drafted", drafted, 0)
         return step_graph(self, step, Options(weights=weights or self.weights, drafted=drafted, **options))

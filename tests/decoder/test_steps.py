@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
 from rooflinekit.cost.table import price
+from rooflinekit.decoder.formats import Options
+from rooflinekit.decoder.inference import SCORE_CORRELATION, fullest_share, step_graph, touched_experts
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import DType, Op, TensorSpec
-from rooflinekit.serving.formats import Options
 from rooflinekit.serving.step_times import StepTimes
-from rooflinekit.serving.steps import step_graph
-from rooflinekit.serving.tape import SCORE_CORRELATION, fullest_share, touched_experts
 
 TINY = rk.Decoder(layers=1, hidden=8, heads=2, kv_heads=1, head_dim=4, ffn=16, vocab=32)
 

@@ -1,0 +1,151 @@
+"""A decoder's layers, part by part, for prefill, decode and training: what they share. Each brings its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from rooflinekit.decoder.decoder import Decoder
+from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
+from rooflinekit.ir.sizes import Size
+
+
+@dataclass(slots=True, kw_only=True)
+class Tape:
+    """The ops so far, and the weights that they use. `module` and `phase` stand in the ops that follow."""
+
+    dtype: DType  # of what ops make, where nothing else is said
+    ops: list[Op] = field(default_factory=list)
+    weights: dict[str, TensorSpec] = field(default_factory=dict)
+    module: str = ""
+    phase: Phase = Phase.FORWARD
+    made: int = 0  # tensors
+
+    def run(self, kind: str, inputs: tuple[TensorSpec, ...], /, *outputs: TensorSpec, **attrs: Any) -> TensorSpec:
+        """Records one more op, and returns its first output."""
+        name = f"{kind.rpartition('.')[2]}_{len(self.ops)}"
+        self.ops.append(
+            Op(
+                name=name, kind=kind, module=self.module, phase=self.phase, inputs=inputs, outputs=outputs,
+                attrs=MappingProxyType(attrs),
+            )
+        )  # fmt: skip
+        return outputs[0]
+
+    def new(self, *shape: Size, dtype: DType | None = None) -> TensorSpec:
+        """A new tensor, which the next op makes."""
+        self.made += 1
+        return TensorSpec(name=f"t{self.made}", shape=shape, dtype=dtype or self.dtype)
+
+    def like(self, x: TensorSpec, dtype: DType | None = None) -> TensorSpec:
+        """A new tensor in the shape of another one."""
+        return self.new(*x.shape, dtype=dtype)
+
+    def weight(self, name: str, *shape: Size, dtype: DType | None = None) -> TensorSpec:
+        """A weight, once for all ops that use it."""
+        full = f"{self.module}.{name}" if self.module else name
+        return self.weights.setdefault(
+            full, TensorSpec(name=full, shape=shape, dtype=dtype or self.dtype, role=Role.WEIGHT)
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Layers:
+    """Runs a decoder's parts one after the other. Subclasses have `_embedded`, `_norm`, `_attention`, `_linear`,
+    `_activated`, `_added` and `_chosen`: the kernels of an engine, or of a framework that trains.
+    """
+
+    decoder: Decoder
+    tape: Tape
+    tensor: int = 1  # GPUs that share each layer
+
+    def through(self, ids: TensorSpec) -> TensorSpec:
+        """Token numbers → [tokens, hidden] behind the last normalization."""
+        self.tape.module = "embedding"
+        x = self._embedded(ids)
+        for i in range(self.decoder.layers):
+            x = self.layer(i, x)
+        return self.normalized("norm", x)
+
+    def normalized(self, module: str, x: TensorSpec) -> TensorSpec:
+        """The same normalized, with the weights of a module."""
+        self.tape.module = module
+        return self._norm(x)
+
+    def layer(self, i: int, x: TensorSpec) -> TensorSpec:
+        """[tokens, hidden] → the same."""
+        d, tape, module = self.decoder, self.tape, f"layers.{i}"
+        y = self.normalized(f"{module}.norm_1", x)
+        tape.module = f"{module}.attention"
+        made = self._linear(self._attention(y, i), "output", d.hidden, rows=True)
+        if d.parallel:
+            tape.module = f"{module}.network"
+            return self._added(self._summed(self._both(made, self._network(y, d.ffn))), x)
+        x = self._added(self._summed(made), x)
+        y = self.normalized(f"{module}.norm_2", x)
+        tape.module = f"{module}.network"
+        if d.experts and i >= d.dense_layers:
+            return self._added(self._experts(y), x)
+        return self._added(self._summed(self._network(y, d.dense_ffn if i < d.dense_layers else d.ffn)), x)
+
+    def _network(self, x: TensorSpec, ffn: int, name: str = "") -> TensorSpec:
+        """[tokens, hidden] → the same, by two matrices, or by three of which the first two are one."""
+        width = ffn // self.tensor
+        h = self._linear(x, f"{name}up", (1 + self.decoder.gated) * width, bias_behind=True)
+        return self._linear(self._activated(h, width), f"{name}down", self.decoder.hidden, rows=True)
+
+    def _experts(self, x: TensorSpec) -> TensorSpec:
+        """[tokens, hidden] → the same: each token through its experts, and through the one that all share."""
+        return self._both(self._chosen(x), self._shared(x)) if self.decoder.shared_ffn else self._chosen(x)
+
+    def _shared(self, x: TensorSpec) -> TensorSpec:
+        """[tokens, hidden] → the same through the expert of all tokens."""
+        return self._network(x, self.decoder.shared_ffn, "shared.")
+
+    def largest(self, logits: TensorSpec) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+        """[tokens, experts] → their softmax, the largest few of it, and the experts that these belong to."""
+        tape, few = self.tape, self.decoder.experts_per_token
+        p = tape.run("aten._softmax", (logits,), tape.like(logits), dim=-1)
+        picked = tape.new(logits.shape[0], few)
+        index = tape.like(picked, DType.INT64)
+        tape.run("aten.topk", (p,), picked, index, k=few, dim=-1, largest=True, sorted=True)
+        return p, picked, index
+
+    def _both(self, x: TensorSpec, y: TensorSpec) -> TensorSpec:
+        """Two parts' results, added."""
+        return self.tape.run("aten.add", (x, y), self.tape.like(x), alpha=1)
+
+    def _summed(self, x: TensorSpec) -> TensorSpec:
+        """The tensor, summed over GPUs, where its product does not do so."""
+        return x
+
+    def _embedded(self, ids: TensorSpec) -> TensorSpec:
+        """Token numbers → [tokens, hidden]."""
+        raise NotImplementedError
+
+    def _norm(self, x: TensorSpec) -> TensorSpec:
+        """Normalizes each row."""
+        raise NotImplementedError
+
+    def _attention(self, x: TensorSpec, i: int) -> TensorSpec:
+        """[tokens, hidden] → what the heads of layer i give for each token, before its output product."""
+        raise NotImplementedError
+
+    def _linear(self, x: TensorSpec, name: str, n: int, *, rows: bool = False, bias_behind: bool = False) -> TensorSpec:
+        """[tokens, k] → [tokens, n]. rows: of a matrix cut by rows among GPUs, not by columns. bias_behind: the next
+        kernel may add the bias.
+        """
+        raise NotImplementedError
+
+    def _activated(self, h: TensorSpec, width: int) -> TensorSpec:
+        """[tokens, width], or twice the width of a gated network → [tokens, width]."""
+        raise NotImplementedError
+
+    def _added(self, y: TensorSpec, x: TensorSpec) -> TensorSpec:
+        """What a sublayer gives and the residual."""
+        raise NotImplementedError
+
+    def _chosen(self, x: TensorSpec) -> TensorSpec:
+        """[tokens, hidden] → the same: each token through the experts that a router chooses for it."""
+        raise NotImplementedError
