@@ -24,8 +24,10 @@ from benchmarks.sources.operators import CALLS, split_hash
 from benchmarks.sources.tables import read_table
 from rooflinekit.api.predict import machines_of
 from rooflinekit.cost.table import price_all
-from rooflinekit.decoder.formats import WEIGHT_FORMATS
-from rooflinekit.decoder.inference import EngineTape
+from rooflinekit.decoder.decoder import Decoder
+from rooflinekit.decoder.formats import WEIGHT_FORMATS, Options
+from rooflinekit.decoder.inference import Inference
+from rooflinekit.decoder.layers import Tape
 from rooflinekit.ir.op import DType, TensorSpec
 from rooflinekit.model.kernel_batch import Floats, work_of
 from rooflinekit.model.kernels import plain_kernels
@@ -98,15 +100,24 @@ def _grouped(data: Path) -> Iterator[dict[str, object]]:
                 for name in ("num_local_experts", "tokens_per_expert", "hidden_size", "intermediate_size")
             )
             for inner, outer, measured in ((hidden, 2 * width, "up_proj_us"), (width, hidden, "down_proj_us")):
-                tape = EngineTape(dtype=WEIGHT_FORMATS[weights].outside, format=WEIGHT_FORMATS[weights])
+                engine = _engine(weights)
                 x = TensorSpec(name="x", shape=(experts, tokens, inner), dtype=DType.BFLOAT16)
-                tape.experts(x, "w", outer, experts, experts * tokens)
-                kernels = [one for priced in price_all(tape.ops) for one in plain_kernels(priced, None)]
+                engine.grouped(x, "w", outer, experts, experts * tokens)
+                kernels = [one for priced in price_all(engine.tape.ops) for one in plain_kernels(priced, None)]
                 products = [kernel for kernel in kernels if kernel.cost.gemms]
                 seconds = float(time_work(work_of(products), _graphed(machine)).total_s.sum())
                 ratios.append(seconds * 1e6 / row[measured])
         rows = np.repeat(part["tokens_per_expert"].to_numpy(), 2)
         yield _line((gpu, f"{weights}, experts, {str(op).partition('/')[2]}", "DeepGEMM"), np.array(ratios), rows)
+
+
+def _engine(weights: str) -> Inference:
+    """Products alone, whatever the decoder."""
+    form, any_ = WEIGHT_FORMATS[weights], Decoder.from_config("llama-3.1-8b")
+    return Inference(
+        decoder=any_, tape=Tape(dtype=form.outside), vocab=any_.vocab, parts=(), format=form, cached=form.outside,
+        options=Options(weights=weights),
+    )  # fmt: skip
 
 
 def _few_calls(machine: Machine) -> Machine:
@@ -121,9 +132,9 @@ def _seconds(rows: pd.DataFrame, weights: str, machine: Machine) -> Floats:
     """Predicted, as kernels of a CUDA graph."""
     kernels, owner = [], []
     for i, (m, n, k) in enumerate(rows[["m", "n", "k"]].astype(int).to_numpy().tolist()):
-        tape = EngineTape(dtype=WEIGHT_FORMATS[weights].outside, format=WEIGHT_FORMATS[weights])
-        tape.linear(TensorSpec(name="x", shape=(m, k), dtype=DType.BFLOAT16), "w", n)
-        found = [kernel for priced in price_all(tape.ops) for kernel in plain_kernels(priced, None)]
+        engine = _engine(weights)
+        engine.linear(TensorSpec(name="x", shape=(m, k), dtype=DType.BFLOAT16), "w", n)
+        found = [kernel for priced in price_all(engine.tape.ops) for kernel in plain_kernels(priced, None)]
         kernels += found
         owner += [i] * len(found)
     seconds: Floats = np.bincount(owner, weights=time_work(work_of(kernels), _graphed(machine)).total_s)

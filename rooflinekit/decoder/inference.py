@@ -64,108 +64,17 @@ def step_graph(decoder: Decoder, step: str, options: Options, *, block_cores: bo
     decoder.check_tp(options.tp, options.ep, options.dp)
     form = check_format("weights", options.weights, WEIGHT_FORMATS)
     form = form.on_block_cores() if block_cores else form
-    tape = EngineTape(
-        dtype=form.outside, format=form, adapters=options.adapters, sequences=total(part.sequences for part in parts),
-        has_experts=decoder.experts > 0,
-    )  # fmt: skip
-    cached = check_format("kv", options.kv, KV_FORMATS)
     ids = TensorSpec(name="ids", shape=(total(part.tokens for part in parts),), dtype=DType.INT64, role=Role.INPUT)
+    tape, cached = Tape(dtype=form.outside), check_format("kv", options.kv, KV_FORMATS)
     layers = Inference(
-        decoder=decoder, tape=tape, tensor=options.tp, parts=parts, cached=cached, options=options
+        decoder=decoder, tape=tape, tensor=options.tp, vocab=decoder.vocab, parts=parts, format=form, cached=cached,
+        options=options,
     )  # fmt: skip
     answer = layers.step(ids)
     return Graph(
-        name=f"{decoder.name} {step}",
-        mode="inference",
-        inputs=(ids, *tape.caches),
-        weights=tuple(tape.weights.values()),
-        outputs=(answer,),
-        priced=price_all(tape.ops),
-        dims=dims,
-    )
-
-
-@dataclass(slots=True, kw_only=True)
-class EngineTape(Tape):
-    """Products in the format of an engine's weights, with the adapters beside them; and the caches."""
-
-    format: WeightFormat
-    caches: list[TensorSpec] = field(default_factory=list)
-    adapters: Adapters | None = None
-    sequences: Size = 1  # of the step, each with an adapter
-    has_experts: bool = False  # of which alone some formats are
-
-    def cache(self, name: str, *shape: Size, dtype: DType) -> TensorSpec:
-        """Cached keys or values of one layer; they are there before the step."""
-        self.caches.append(TensorSpec(name=f"{self.module}.{name}", shape=shape, dtype=dtype, role=Role.INPUT))
-        return self.caches[-1]
-
-    def plain(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
-        """[tokens, k] → [tokens, n] in 16 bits, whatever the format of the layers."""
-        tokens, k = x.shape
-        weight = self.weight(name, k, n)
-        return self.run("aten.mm", (x, weight), self.new(tokens, n))
-
-    def linear(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
-        """[tokens, k] → [tokens, n] by a matrix in the format of the layers, and by the adapters beside it."""
-        y = self._product(x, name, n)
-        return y if self.adapters is None else self._adapted(x, y, name, self.adapters)
-
-    def _adapted(self, x: TensorSpec, y: TensorSpec, name: str, adapters: Adapters) -> TensorSpec:
-        (tokens, k), n = x.shape, y.shape[1]
-        touched = touched_experts(adapters.number, 1, self.sequences)
-        each = ceil_div(tokens, touched)
-        down, up = (
-            self.weight(f"{name}.lora.{part}", adapters.number, *shape).seen(touched, *shape, mark="touched")
-            for part, shape in (("down", (adapters.rank, k)), ("up", (n, adapters.rank)))
-        )
-        low = self.new(touched, each, adapters.rank)
-        self.run("serving.grouped_mm", (x.seen(touched, each, k), down), low, weight_only=False, rows=tokens)
-        self.run("serving.grouped_mm", (low, up, y), y.seen(touched, each, n), weight_only=False, rows=tokens)
-        return y
-
-    def summed(self, x: TensorSpec, gpus: int) -> TensorSpec:
-        """The tensor, summed over `gpus` GPUs."""
-        return x if gpus == 1 else self.run("serving.all_reduce", (x,), self.new(*x.shape, dtype=x.dtype), gpus=gpus)
-
-    def _product(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
-        form, (tokens, k) = self.format, x.shape
-        assert isinstance(k, int)
-        if form.bits == 16 or (form.experts_only and self.has_experts):
-            return self.plain(x, name, n)
-        scale = self.weight(f"{name}.scale", *form.scale_shape(n, k), dtype=form.scale)
-        if form.few_bits:
-            weight = self.weight(name, k // form.packed, n, dtype=form.stored)
-            read = () if form.group is None else (scale,)
-            return self.run("serving.scaled_mm", (self.few_bits(x), weight, *read), self.new(tokens, n))
-        packed = self.weight(name, n, k // form.packed, dtype=form.stored)
-        return self.run("serving.weight_only_mm", (x, packed, scale), self.new(tokens, n))
-
-    def few_bits(self, x: TensorSpec) -> TensorSpec:
-        """The tensor in 8 or 4 bits: one kernel, and one before it where one scale for all is not known."""
-        form = self.format
-        *before, k = x.shape
-        packed = form.packed if form.activations is form.stored else 1
-        made = self.new(*before, floor_div(k, packed), dtype=form.activations)
-        if form.group is not None:
-            return self.run("serving.scale_blocks", (x,), made)
-        if form.dynamic:
-            self.run("serving.largest", (x,), self.new(1, dtype=DType.FLOAT32))
-        return self.run("serving.scale_to_eight_bits", (x,), made)
-
-    def experts(self, x: TensorSpec, name: str, n: int, experts: int, rows: Size) -> TensorSpec:
-        """[touched, tokens, k] → [touched, tokens, n]: each touched expert's matrix on its own of all `rows`."""
-        form, (touched, tokens, k) = self.format, x.shape
-        assert isinstance(k, int)
-        a_row = k // form.packed
-        read = [self.weight(name, experts, n, a_row, dtype=form.stored).seen(touched, n, a_row, mark="touched")]
-        if form.bits < 16:
-            scales = form.scale_shape(n, k)
-            scale = self.weight(f"{name}.scale", experts, *scales, dtype=form.scale)
-            read.append(scale.seen(touched, *scales, mark="touched"))
-        given = self.few_bits(x) if form.few_bits else x
-        result = self.new(touched, tokens, n)
-        return self.run("serving.grouped_mm", (given, *read), result, weight_only=form.weight_only, rows=rows)
+        name=f"{decoder.name} {step}", mode="inference", inputs=(ids, *layers.caches),
+        weights=tuple(tape.weights.values()), outputs=(answer,), priced=price_all(tape.ops), dims=dims,
+    )  # fmt: skip
 
 
 #: Last part of the module in which all groups exchange tokens.
@@ -176,10 +85,11 @@ EXCHANGE = "exchange"
 class Inference(Layers):
     """The kernels of an engine. A residual is added up by the normalization behind it."""
 
-    tape: EngineTape
     parts: tuple[Part, ...]
+    format: WeightFormat
     cached: DType
     options: Options
+    caches: list[TensorSpec] = field(default_factory=list)
     residual: TensorSpec | None = None  # what the layers so far have added up; None before the first one
 
     @property
@@ -200,15 +110,10 @@ class Inference(Layers):
             logits = tape.run("aten.mm", (last, table), tape.new(answers, vocab))
         else:
             assert isinstance(vocab, int)
-            logits = tape.plain(last, "matrix", vocab)
+            logits = self._plain(last, "matrix", vocab)
         if self.options.sampling == "greedy":
             return largest_of(tape, logits)
         return drawn_of(tape, logits.seen(answers, d.vocab))
-
-    def _embedded(self, ids: TensorSpec) -> TensorSpec:
-        d, tape = self.decoder, self.tape
-        table = tape.weight("weight", d.vocab, d.hidden)
-        return tape.run("aten.embedding", (table, ids), tape.new(*ids.shape, d.hidden))
 
     def _norm(self, x: TensorSpec) -> TensorSpec:
         tape, gain, before = self.tape, self.tape.weight("weight", self.decoder.hidden), self.residual
@@ -221,12 +126,6 @@ class Inference(Layers):
     def _added(self, y: TensorSpec, x: TensorSpec) -> TensorSpec:
         return y
 
-    def _linear(self, x: TensorSpec, name: str, n: int, *, rows: bool = False, bias_behind: bool = False) -> TensorSpec:
-        return self.tape.linear(x, name, n)
-
-    def _summed(self, x: TensorSpec) -> TensorSpec:
-        return self.tape.summed(x, self.tensor)
-
     def _attention(self, x: TensorSpec, i: int) -> TensorSpec:
         d = self.decoder
         return self._latent(x) if d.latent else self._heads(x, d.window if i >= d.full_layers else None)
@@ -235,12 +134,12 @@ class Inference(Layers):
         """[tokens, hidden] → [tokens, heads · head_dim]."""
         d, tape = self.decoder, self.tape
         heads, kv_heads = d.heads // self.tensor, d.kv_heads_on(self.tensor)
-        qkv = tape.linear(x, "qkv", (heads + 2 * kv_heads) * d.head_dim)
+        qkv = self.linear(x, "qkv", (heads + 2 * kv_heads) * d.head_dim)
         if d.qk_norm:
             gain = tape.weight("qk_norm", 2 * d.head_dim)
             turned = tape.new(qkv.shape[0], (heads + kv_heads) * d.head_dim)
             if d.qk_norm_whole:  # of queries and of keys, in one sum (vLLM, layers/mamba/linear_attn.py)
-                tape.summed(tape.new(qkv.shape[0], 2, dtype=DType.FLOAT32), self.tensor)
+                self._summed(tape.new(qkv.shape[0], 2, dtype=DType.FLOAT32))
             tape.run("serving.rms_norm", (turned, gain), qkv.seen(*turned.shape))
         result = tape.new(qkv.shape[0], heads * d.head_dim)
         for i, part in enumerate(self.parts):
@@ -250,7 +149,7 @@ class Inference(Layers):
             put = [tape.new(b, kv_heads, s, d.head_dim, dtype=self.cached) for _ in ("k", "v")]
             tape.run("serving.rope_and_cache", (own,), query, *put)
             shape = (b, kv_heads, part.context, d.head_dim)
-            keys, values = (tape.cache(f"{name}{mark}", *shape, dtype=self.cached) for name in ("keys", "values"))
+            keys, values = (self._cache(f"{name}{mark}", *shape, dtype=self.cached) for name in ("keys", "values"))
             out = result.seen(*query.shape)
             tape.run("serving.paged_attention", (query, keys, values), out, window=window, **self.call)
         return result
@@ -262,10 +161,10 @@ class Inference(Layers):
         first, as vLLM, SGLang and TensorRT-LLM do (DeepSeek-V2, arXiv 2405.04434, 2.1). Every GPU has the whole latent.
         """
         d, tape, heads, tokens = self.decoder, self.tape, self.decoder.heads // self.tensor, x.shape[0]
-        low = tape.linear(x, "down", d.query_latent + d.latent + d.rope_dim)
+        low = self.linear(x, "down", d.query_latent + d.latent + d.rope_dim)
         gain = tape.weight("latent_norm", d.query_latent + d.latent)
         latent = tape.run("serving.rms_norm", (low, gain), tape.new(tokens, d.query_latent + d.latent))
-        query = tape.linear(latent.seen(tokens, d.query_latent) if d.query_latent else x, "query",
+        query = self.linear(latent.seen(tokens, d.query_latent) if d.query_latent else x, "query",
                             heads * d.head_dim)  # fmt: skip
         result = tape.new(tokens, heads * d.value_dim)
         for i, part in enumerate(self.parts):
@@ -277,7 +176,7 @@ class Inference(Layers):
                 self._absorbed(mark, part, query, result)
                 continue
             own = latent.seen(product((b, s)), d.latent)
-            made = tape.linear(own, "up", heads * (d.head_dim - d.rope_dim + d.value_dim))
+            made = self.linear(own, "up", heads * (d.head_dim - d.rope_dim + d.value_dim))
             q, k = (of.seen(b, heads, s, d.head_dim) for of in (query, made))
             v = tape.new(b, heads, s, d.value_dim)
             out = result.seen(b, heads, s, d.value_dim)
@@ -291,7 +190,7 @@ class Inference(Layers):
         into = tape.weight("up.keys", heads, plain, d.latent)
         back = tape.weight("up.values", heads, d.latent, d.value_dim)
         tape.run("aten.bmm", (query.seen(heads, tokens, plain), into), tape.new(heads, tokens, d.latent))
-        cache = tape.cache(f"latent{mark}", b, 1, part.context, d.latent + d.rope_dim, dtype=self.cached)
+        cache = self._cache(f"latent{mark}", b, 1, part.context, d.latent + d.rope_dim, dtype=self.cached)
         seen = cache.seen(b, 1, part.context, d.latent)
         q = tape.new(*_queries(part, heads, d.latent + d.rope_dim))
         out = tape.new(*_queries(part, heads, d.latent))
@@ -325,7 +224,7 @@ class Inference(Layers):
         # all-gather), and are timed as one: vLLM's and TensorRT-LLM's default. An all-to-all moves less where each
         # token passes few of many GPUs.
         module, tape.module = tape.module, f"{tape.module}.{EXCHANGE}"
-        result = tape.summed(result, over.gpus).seen(*x.shape)
+        result = self._summed(result, over.gpus).seen(*x.shape)
         tape.module = module
         return result
 
@@ -336,7 +235,7 @@ class Inference(Layers):
         most. What the tokens of other GPUs' experts lack here comes with the sum over GPUs.
         """
         d, tape, over, tokens = self.decoder, self.tape, self.options, x.shape[0]
-        _, picked, index = self.largest(tape.plain(x, "router", d.experts))
+        _, picked, index = self._largest(self._plain(x, "router", d.experts))
         everyone = product((tokens, over.dp))
         kinds = d.experts, d.experts_per_token
         busiest = product((everyone, fullest_share(*kinds, over.ep, SCORE_CORRELATION)))
@@ -345,9 +244,85 @@ class Inference(Layers):
         each = ceil_div(rows, touched)
         grouped = tape.run("aten.index_select", (x, index), tape.new(touched, each, d.hidden), dim=0)
         width, held = d.ffn * over.ep // over.gpus, d.experts // over.ep
-        h = tape.experts(grouped, "experts.up", (1 + d.gated) * width, held, rows)
-        y = tape.experts(self._activated(h, width), "experts.down", d.hidden, held, rows)
+        h = self.grouped(grouped, "experts.up", (1 + d.gated) * width, held, rows)
+        y = self.grouped(self._activated(h, width), "experts.down", d.hidden, held, rows)
         return tape.run("serving.combine_experts", (y, picked, index), tape.new(everyone, d.hidden))
+
+    # Products in the format of an engine's weights, and the caches.
+
+    def _cache(self, name: str, *shape: Size, dtype: DType) -> TensorSpec:
+        """Cached keys or values of one layer; they are there before the step."""
+        self.caches.append(TensorSpec(name=f"{self.tape.module}.{name}", shape=shape, dtype=dtype, role=Role.INPUT))
+        return self.caches[-1]
+
+    def _plain(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
+        """[tokens, k] → [tokens, n] in 16 bits, whatever the format of the layers."""
+        tokens, k = x.shape
+        weight = self.tape.weight(name, k, n)
+        return self.tape.run("aten.mm", (x, weight), self.tape.new(tokens, n))
+
+    def linear(self, x: TensorSpec, name: str, n: int, *, rows: bool = False, bias_behind: bool = False) -> TensorSpec:
+        """By a matrix in the format of the layers, and by the adapters beside it."""
+        y, adapters = self._product(x, name, n), self.options.adapters
+        return y if adapters is None else self._adapted(x, y, name, adapters)
+
+    def _adapted(self, x: TensorSpec, y: TensorSpec, name: str, adapters: Adapters) -> TensorSpec:
+        (tokens, k), n = x.shape, y.shape[1]
+        touched = touched_experts(adapters.number, 1, total(part.sequences for part in self.parts))
+        each = ceil_div(tokens, touched)
+        down, up = (
+            self.tape.weight(f"{name}.lora.{part}", adapters.number, *shape).seen(touched, *shape, mark="touched")
+            for part, shape in (("down", (adapters.rank, k)), ("up", (n, adapters.rank)))
+        )
+        low = self.tape.new(touched, each, adapters.rank)
+        self.tape.run("serving.grouped_mm", (x.seen(touched, each, k), down), low, weight_only=False, rows=tokens)
+        self.tape.run("serving.grouped_mm", (low, up, y), y.seen(touched, each, n), weight_only=False, rows=tokens)
+        return y
+
+    def _summed(self, x: TensorSpec, gpus: int = 0) -> TensorSpec:
+        """The tensor, summed over `gpus` GPUs, or over those that share each layer."""
+        if (gpus := gpus or self.tensor) == 1:
+            return x
+        return self.tape.run("serving.all_reduce", (x,), self.tape.like(x, x.dtype), gpus=gpus)
+
+    def _product(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
+        form, (tokens, k) = self.format, x.shape
+        assert isinstance(k, int)
+        if form.bits == 16 or (form.experts_only and self.decoder.experts):
+            return self._plain(x, name, n)
+        scale = self.tape.weight(f"{name}.scale", *form.scale_shape(n, k), dtype=form.scale)
+        if form.few_bits:
+            weight = self.tape.weight(name, k // form.packed, n, dtype=form.stored)
+            read = () if form.group is None else (scale,)
+            return self.tape.run("serving.scaled_mm", (self._few_bits(x), weight, *read), self.tape.new(tokens, n))
+        packed = self.tape.weight(name, n, k // form.packed, dtype=form.stored)
+        return self.tape.run("serving.weight_only_mm", (x, packed, scale), self.tape.new(tokens, n))
+
+    def _few_bits(self, x: TensorSpec) -> TensorSpec:
+        """The tensor in 8 or 4 bits: one kernel, and one before it where one scale for all is not known."""
+        form = self.format
+        *before, k = x.shape
+        packed = form.packed if form.activations is form.stored else 1
+        made = self.tape.new(*before, floor_div(k, packed), dtype=form.activations)
+        if form.group is not None:
+            return self.tape.run("serving.scale_blocks", (x,), made)
+        if form.dynamic:
+            self.tape.run("serving.largest", (x,), self.tape.new(1, dtype=DType.FLOAT32))
+        return self.tape.run("serving.scale_to_eight_bits", (x,), made)
+
+    def grouped(self, x: TensorSpec, name: str, n: int, experts: int, rows: Size) -> TensorSpec:
+        """[touched, tokens, k] → [touched, tokens, n]: each touched expert's matrix on its own of all `rows`."""
+        form, (touched, tokens, k) = self.format, x.shape
+        assert isinstance(k, int)
+        a_row = k // form.packed
+        read = [self.tape.weight(name, experts, n, a_row, dtype=form.stored).seen(touched, n, a_row, mark="touched")]
+        if form.bits < 16:
+            scales = form.scale_shape(n, k)
+            scale = self.tape.weight(f"{name}.scale", experts, *scales, dtype=form.scale)
+            read.append(scale.seen(touched, *scales, mark="touched"))
+        given = self._few_bits(x) if form.few_bits else x
+        result = self.tape.new(touched, tokens, n)
+        return self.tape.run("serving.grouped_mm", (given, *read), result, weight_only=form.weight_only, rows=rows)
 
 
 def _queries(part: Part, heads: int, width: int) -> tuple[Size, ...]:

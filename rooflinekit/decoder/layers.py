@@ -52,58 +52,67 @@ class Tape:
 
 @dataclass(slots=True, kw_only=True)
 class Layers:
-    """Runs a decoder's parts one after the other. Subclasses have `_embedded`, `_norm`, `_attention`, `_linear`,
-    `_activated`, `_added` and `_chosen`: the kernels of an engine, or of a framework that trains.
+    """Runs a decoder's parts one after the other, tensors of [tokens, hidden] unless stated otherwise.
+
+    Subclasses have the kernels, of an engine or of a framework that trains: `_norm` of each row; `_attention` of layer
+    i, up to what its heads give; `linear`, [tokens, k] → [tokens, n], where `rows` are those of a matrix that GPUs cut
+    by rows, not by columns, and `bias_behind` leaves a bias to the next kernel; `_activated`, of one or two products of
+    `width` columns; `_added`, a sublayer's result and the residual; and `_chosen`, each token through the experts that
+    a router chooses for it.
     """
 
     decoder: Decoder
     tape: Tape
     tensor: int = 1  # GPUs that share each layer
+    vocab: int  # rows of the embedding on each of them
 
     def through(self, ids: TensorSpec) -> TensorSpec:
         """Token numbers → [tokens, hidden] behind the last normalization."""
         self.tape.module = "embedding"
         x = self._embedded(ids)
         for i in range(self.decoder.layers):
-            x = self.layer(i, x)
-        return self.normalized("norm", x)
+            x = self._layer(i, x)
+        return self._normalized("norm", x)
 
-    def normalized(self, module: str, x: TensorSpec) -> TensorSpec:
-        """The same normalized, with the weights of a module."""
+    def _embedded(self, ids: TensorSpec) -> TensorSpec:
+        tape, hidden = self.tape, self.decoder.hidden
+        return tape.run(
+            "aten.embedding", (tape.weight("weight", self.vocab, hidden), ids), tape.new(*ids.shape, hidden)
+        )
+
+    def _normalized(self, module: str, x: TensorSpec) -> TensorSpec:
         self.tape.module = module
         return self._norm(x)
 
-    def layer(self, i: int, x: TensorSpec) -> TensorSpec:
-        """[tokens, hidden] → the same."""
+    def _layer(self, i: int, x: TensorSpec) -> TensorSpec:
         d, tape, module = self.decoder, self.tape, f"layers.{i}"
-        y = self.normalized(f"{module}.norm_1", x)
+        y = self._normalized(f"{module}.norm_1", x)
         tape.module = f"{module}.attention"
-        made = self._linear(self._attention(y, i), "output", d.hidden, rows=True)
+        made = self.linear(self._attention(y, i), "output", d.hidden, rows=True)
         if d.parallel:
             tape.module = f"{module}.network"
             return self._added(self._summed(self._both(made, self._network(y, d.ffn))), x)
         x = self._added(self._summed(made), x)
-        y = self.normalized(f"{module}.norm_2", x)
+        y = self._normalized(f"{module}.norm_2", x)
         tape.module = f"{module}.network"
         if d.experts and i >= d.dense_layers:
             return self._added(self._experts(y), x)
         return self._added(self._summed(self._network(y, d.dense_ffn if i < d.dense_layers else d.ffn)), x)
 
     def _network(self, x: TensorSpec, ffn: int, name: str = "") -> TensorSpec:
-        """[tokens, hidden] → the same, by two matrices, or by three of which the first two are one."""
+        """By two matrices, or by three of which the first two are one."""
         width = ffn // self.tensor
-        h = self._linear(x, f"{name}up", (1 + self.decoder.gated) * width, bias_behind=True)
-        return self._linear(self._activated(h, width), f"{name}down", self.decoder.hidden, rows=True)
+        h = self.linear(x, f"{name}up", (1 + self.decoder.gated) * width, bias_behind=True)
+        return self.linear(self._activated(h, width), f"{name}down", self.decoder.hidden, rows=True)
 
     def _experts(self, x: TensorSpec) -> TensorSpec:
-        """[tokens, hidden] → the same: each token through its experts, and through the one that all share."""
+        """Each token through its experts, and through the one that all share."""
         return self._both(self._chosen(x), self._shared(x)) if self.decoder.shared_ffn else self._chosen(x)
 
     def _shared(self, x: TensorSpec) -> TensorSpec:
-        """[tokens, hidden] → the same through the expert of all tokens."""
         return self._network(x, self.decoder.shared_ffn, "shared.")
 
-    def largest(self, logits: TensorSpec) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    def _largest(self, logits: TensorSpec) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
         """[tokens, experts] → their softmax, the largest few of it, and the experts that these belong to."""
         tape, few = self.tape, self.decoder.experts_per_token
         p = tape.run("aten._softmax", (logits,), tape.like(logits), dim=-1)
@@ -120,32 +129,21 @@ class Layers:
         """The tensor, summed over GPUs, where its product does not do so."""
         return x
 
-    def _embedded(self, ids: TensorSpec) -> TensorSpec:
-        """Token numbers → [tokens, hidden]."""
-        raise NotImplementedError
-
     def _norm(self, x: TensorSpec) -> TensorSpec:
-        """Normalizes each row."""
         raise NotImplementedError
 
     def _attention(self, x: TensorSpec, i: int) -> TensorSpec:
-        """[tokens, hidden] → what the heads of layer i give for each token, before its output product."""
         raise NotImplementedError
 
-    def _linear(self, x: TensorSpec, name: str, n: int, *, rows: bool = False, bias_behind: bool = False) -> TensorSpec:
-        """[tokens, k] → [tokens, n]. rows: of a matrix cut by rows among GPUs, not by columns. bias_behind: the next
-        kernel may add the bias.
-        """
+    def linear(self, x: TensorSpec, name: str, n: int, *, rows: bool = False, bias_behind: bool = False) -> TensorSpec:
+        """A product, as the class describes it."""
         raise NotImplementedError
 
     def _activated(self, h: TensorSpec, width: int) -> TensorSpec:
-        """[tokens, width], or twice the width of a gated network → [tokens, width]."""
         raise NotImplementedError
 
     def _added(self, y: TensorSpec, x: TensorSpec) -> TensorSpec:
-        """What a sublayer gives and the residual."""
         raise NotImplementedError
 
     def _chosen(self, x: TensorSpec) -> TensorSpec:
-        """[tokens, hidden] → the same: each token through the experts that a router chooses for it."""
         raise NotImplementedError

@@ -36,9 +36,9 @@ class Training(Products):
 
     def _embedded(self, ids: TensorSpec) -> TensorSpec:
         d, part, tape = self.decoder, self.part, self.tape
-        table = tape.weight("weight", part.vocab, d.hidden)
         flat = TensorSpec(name="ids.flat", shape=(part.rows,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
-        x = tape.run("aten.embedding", (table, flat), tape.new(part.rows, d.hidden))
+        x = Layers._embedded(self, flat)
+        table = tape.weights["embedding.weight"]
         tape.send("reduce-scatter" if part.layout.sequence else "all-reduce", "tensor", part.boundary_bytes)
         if d.positions == "learned":
             where = tape.weight("positions", d.max_positions or part.seq, d.hidden)
@@ -60,7 +60,7 @@ class Training(Products):
         part, tape = self.part, self.tape
         tape.module = "head"
         table = tape.weights["embedding.weight"] if self.decoder.tied else None
-        logits = self._linear(x, "out", part.vocab, biased=False, shared=table)
+        logits = self.linear(x, "out", self.vocab, biased=False, shared=table)
         tape.module = "loss"
         for _ in range(3):  # of each token: the largest logit, the sum over all parts, and that of the label
             tape.send("all-reduce", "tensor", 4.0 * part.tokens)
@@ -131,8 +131,8 @@ class Training(Products):
     def _network(self, x: TensorSpec, ffn: int, name: str = "") -> TensorSpec:
         if not self.decoder.gated or self.recipe.fused:
             return Layers._network(self, x, ffn, name)
-        gate, up = (self._linear(x, f"{name}{part}", ffn // self.tensor) for part in ("gate", "up"))
-        return self._linear(self.gated(gate, up), f"{name}down", self.decoder.hidden, rows=True)
+        gate, up = (self.linear(x, f"{name}{part}", ffn // self.tensor) for part in ("gate", "up"))
+        return self.linear(self.gated(gate, up), f"{name}down", self.decoder.hidden, rows=True)
 
     def _both(self, x: TensorSpec, y: TensorSpec) -> TensorSpec:
         tape, made = self.tape, Layers._both(self, x, y)
@@ -202,9 +202,9 @@ class Training(Products):
         part, d, tape, module = self.part, self.decoder, self.tape, self.tape.module
         widths = [part.heads * d.head_dim, part.kv_heads * d.head_dim, part.kv_heads * d.head_dim]
         if self.recipe.separate:
-            q, k, v = (self._apart(self._linear(x, name, width)) for name, width in zip("qkv", widths, strict=True))
+            q, k, v = (self._apart(self.linear(x, name, width)) for name, width in zip("qkv", widths, strict=True))
         else:
-            q, k, v = self._split(self._linear(x, "qkv", sum(widths)), widths)
+            q, k, v = self._split(self.linear(x, "qkv", sum(widths)), widths)
         if d.positions == "rotary":
             q, k = self._turned(q), self._turned(k)
         tape.module = f"{module}.core"
@@ -433,7 +433,7 @@ class Training(Products):
         d, tape, tokens = self.decoder, self.tape, int(x.shape[0])
         matrix = tape.weight("router.weight", d.experts, d.hidden)
         logits = tape.run("aten.mm", (x, tape.view(matrix, d.hidden, d.experts)), tape.new(tokens, d.experts))
-        p, picked, index = self.largest(logits)
+        p, picked, index = self._largest(logits)
         index = index.seen(tokens * d.experts_per_token)
         tape.run("aten.sort", (index,), tape.like(index, DType.INT64), dim=0)
 

@@ -26,6 +26,7 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op, Phase, PricedOp, Role, TensorSpec, memories
 from rooflinekit.ir.points import integer
+from rooflinekit.ir.sizes import ceil_div
 from rooflinekit.model.families import OF_THE_DAY
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
@@ -54,7 +55,10 @@ def graph_of(part: Part, recipe: Recipe, *, optimizer: bool = True) -> Graph:
     tape = GradientTape(dtype=recipe.dtype, summed_in=DType.FLOAT32 if recipe.main_gradients else None)
     # a training step has attention and network of a layer one behind the other, and experts in all layers
     decoder = replace(part.decoder, parallel=False, dense_layers=0, dense_ffn=0)
-    writer = Training(decoder=decoder, tape=tape, tensor=part.layout.tensor, part=part, recipe=recipe)
+    tensor = part.layout.tensor
+    writer = Training(
+        decoder=decoder, tape=tape, tensor=tensor, vocab=ceil_div(decoder.vocab, tensor), part=part, recipe=recipe
+    )
     ids, loss = writer.step()
     weights, gradients = tuple(tape.weights.values()), tuple(tape.main.values())
     ops = [op for op in tape.ops if not is_ours(op) or getattr(part.layout, op.attrs["group"].replace(" ", "_")) > 1]

@@ -64,11 +64,6 @@ class Part:
         return max(1, self.decoder.kv_heads // self.layout.tensor)
 
     @property
-    def vocab(self) -> int:
-        """Rows of the embedding on a GPU, filled up to a whole number."""
-        return -(-self.decoder.vocab // self.layout.tensor)
-
-    @property
     def boundary_bytes(self) -> float:
         """Bytes of an activation in 16 bits between layers, of all tokens of the tensor group."""
         return 2.0 * self.tokens * self.decoder.hidden
@@ -85,7 +80,7 @@ class Products(Layers):
     _written_so: set[str] = field(default_factory=set)  # memory whose kernel writes 8 bits beside or in its place
     _whole: set[str] = field(default_factory=set)  # memory that a tensor group has for the products of its columns
 
-    def _linear(
+    def linear(
         self, x: TensorSpec, name: str, n: int, *, rows: bool = False, bias_behind: bool = False,
         biased: bool = True, shared: TensorSpec | None = None,
     ) -> TensorSpec:  # fmt: skip
