@@ -68,7 +68,6 @@ CIRCLES = [
         "step.chains",
         "step.variants",
         "step.capacity",
-        "step.memory_steps",
     },
     {"decoder.decoder", "decoder.inference", "decoder.layers"},
 ]

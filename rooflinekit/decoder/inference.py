@@ -133,7 +133,7 @@ class Inference(Layers):
     def _heads(self, x: TensorSpec, window: int | None) -> TensorSpec:
         """[tokens, hidden] → [tokens, heads · head_dim]."""
         d, tape = self.decoder, self.tape
-        heads, kv_heads = d.heads // self.tensor, d.kv_heads_on(self.tensor)
+        heads, kv_heads = self.heads
         qkv = self.linear(x, "qkv", (heads + 2 * kv_heads) * d.head_dim)
         if d.qk_norm:
             gain = tape.weight("qk_norm", 2 * d.head_dim)
@@ -160,7 +160,7 @@ class Inference(Layers):
         Decoding multiplies the queries into the latent and attends to it alone; prompts make keys and values of it
         first, as vLLM, SGLang and TensorRT-LLM do (DeepSeek-V2, arXiv 2405.04434, 2.1). Every GPU has the whole latent.
         """
-        d, tape, heads, tokens = self.decoder, self.tape, self.decoder.heads // self.tensor, x.shape[0]
+        d, tape, heads, tokens = self.decoder, self.tape, self.heads[0], x.shape[0]
         low = self.linear(x, "down", d.query_latent + d.latent + d.rope_dim)
         gain = tape.weight("latent_norm", d.query_latent + d.latent)
         latent = tape.run("serving.rms_norm", (low, gain), tape.new(tokens, d.query_latent + d.latent))
@@ -185,7 +185,7 @@ class Inference(Layers):
 
     def _absorbed(self, mark: str, part: Part, query: TensorSpec, result: TensorSpec) -> None:
         """The new tokens of each sequence over the latent: all heads share it."""
-        d, tape, heads, b = self.decoder, self.tape, self.decoder.heads // self.tensor, part.sequences
+        d, tape, heads, b = self.decoder, self.tape, self.heads[0], part.sequences
         plain, tokens = d.head_dim - d.rope_dim, part.tokens
         into = tape.weight("up.keys", heads, plain, d.latent)
         back = tape.weight("up.values", heads, d.latent, d.value_dim)

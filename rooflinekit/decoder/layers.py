@@ -66,6 +66,11 @@ class Layers:
     tensor: int = 1  # GPUs that share each layer
     vocab: int  # rows of the embedding on each of them
 
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Heads of queries and of keys on each GPU; where there are fewer of keys than GPUs, each has a copy of one."""
+        return self.decoder.heads // self.tensor, max(1, self.decoder.kv_heads // self.tensor)
+
     def through(self, ids: TensorSpec) -> TensorSpec:
         """Token numbers → [tokens, hidden] behind the last normalization."""
         self.tape.module = "embedding"

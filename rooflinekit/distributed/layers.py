@@ -199,8 +199,9 @@ class Training(Products):
         )
 
     def _attention(self, x: TensorSpec, i: int) -> TensorSpec:
-        part, d, tape, module = self.part, self.decoder, self.tape, self.tape.module
-        widths = [part.heads * d.head_dim, part.kv_heads * d.head_dim, part.kv_heads * d.head_dim]
+        d, tape, module = self.decoder, self.tape, self.tape.module
+        heads, kv_heads = self.heads
+        widths = [heads * d.head_dim, kv_heads * d.head_dim, kv_heads * d.head_dim]
         if self.recipe.separate:
             q, k, v = (self._apart(self.linear(x, name, width)) for name, width in zip("qkv", widths, strict=True))
         else:
@@ -291,7 +292,7 @@ class Training(Products):
     @property
     def _keys_bytes(self) -> float:
         part = self.part
-        return 2.0 * 2 * part.layout.micro_batch * part.seq * part.kv_heads * part.decoder.head_dim
+        return 2.0 * 2 * part.layout.micro_batch * part.seq * self.heads[1] * self.decoder.head_dim
 
     def _flash(self, q: TensorSpec, k: TensorSpec, v: TensorSpec) -> TensorSpec:
         tape, shape = self.tape, tuple(map(int, q.shape))

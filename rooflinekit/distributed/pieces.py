@@ -18,7 +18,7 @@ from rooflinekit.distributed.products import GradientTape, Part
 from rooflinekit.distributed.queues import Work, is_arithmetic
 from rooflinekit.distributed.records import Layout, Recipe, recipe_of
 from rooflinekit.distributed.rewriting import Kept, is_ours, kept_for_backward, sent_in
-from rooflinekit.distributed.saving import AGAIN, checkpointed
+from rooflinekit.distributed.saving import checkpointed
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir import keyed
@@ -36,6 +36,7 @@ from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import by_issue, issue_cost_s, issues_for
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.memory import blocks_of
+from rooflinekit.step.utilization import AGAIN
 
 
 @checked

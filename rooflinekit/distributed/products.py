@@ -54,16 +54,6 @@ class Part:
         return self.tokens // (self.layout.tensor if self.layout.sequence else 1)
 
     @property
-    def heads(self) -> int:
-        """Heads of queries on one GPU."""
-        return self.decoder.heads // self.layout.tensor
-
-    @property
-    def kv_heads(self) -> int:
-        """Heads of keys on one GPU, at least one."""
-        return max(1, self.decoder.kv_heads // self.layout.tensor)
-
-    @property
     def boundary_bytes(self) -> float:
         """Bytes of an activation in 16 bits between layers, of all tokens of the tensor group."""
         return 2.0 * self.tokens * self.decoder.hidden

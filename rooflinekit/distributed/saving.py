@@ -35,6 +35,7 @@ from rooflinekit.ir.op import Basis, DType, Op, Phase, PricedOp, Role, TensorSpe
 from rooflinekit.model.stated import PROGRAMS
 from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.execution import Execution
+from rooflinekit.step.utilization import AGAIN
 from rooflinekit.units import format_bytes
 
 #: Elements of a state that share one scale of 4 bytes (bitsandbytes: blockwise, 256).
@@ -143,10 +144,6 @@ def offloaded(graph: Graph, device: Device, host: Host) -> Graph:
     seconds = calls + moved + traffic / (host.dram_bandwidth * _CPU_OPTIMIZER_SHARE)
     kept = tuple(p for p in graph.priced if p.op.phase is not Phase.OPTIMIZER)
     return replace(graph, priced=(*kept, work("optimizer on the CPU", seconds, Phase.OPTIMIZER, waits=True)))
-
-
-#: In the name of an op that backward runs again, before its block's.
-AGAIN = " again in "
 
 
 def checkpointed(

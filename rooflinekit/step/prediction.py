@@ -26,7 +26,7 @@ from rooflinekit.step.accuracy import Accuracy, step_accuracy
 from rooflinekit.step.allocator import Settings
 from rooflinekit.step.attention import attention_notes
 from rooflinekit.step.bounds import bounds, host_note, placed_note, placed_share, unmeasured, unmeasured_note
-from rooflinekit.step.capacity import largest_size
+from rooflinekit.step.capacity import StepMemory, largest_size, memory_over
 from rooflinekit.step.energy import Draws, Energy, energy_of, limit_note
 from rooflinekit.step.entry import (
     as_run,
@@ -41,7 +41,6 @@ from rooflinekit.step.entry import (
 from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.labels import REGIME_TERMS, parted
 from rooflinekit.step.memory import Blocks, MemoryUse, memory_of, remembered
-from rooflinekit.step.memory_steps import StepMemory, memory_over
 from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table, slower_note
 from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.step.utilization import utilization

@@ -11,7 +11,7 @@ from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import tensor_core_peak
 from rooflinekit.model.timing import Timing
 
-#: In the name of an op that backward computes again (distributed/saving.py).
+#: In the name of an op that backward computes again, before its block's (distributed/saving.py).
 AGAIN = " again in "
 
 
