@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rooflinekit.decoder.config import check_number, fields_of, published_sampling, published_weights
 from rooflinekit.decoder.formats import KV_FORMATS, WEIGHT_FORMATS, Adapters, Options, check_format
 from rooflinekit.errors import InputError, check_word
-from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.sizes import shown
+from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.published.models import config_of
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
-
-
-#: Numbers that are 0 where a decoder has no such part.
-_MAYBE_NONE = (
-    "experts", "experts_per_token", "shared_ffn", "dense_layers", "dense_ffn", "latent", "query_latent", "rope_dim",
-    "value_dim", "max_positions",
-)  # fmt: skip
 
 
 @checked
@@ -78,8 +70,8 @@ class Decoder:
     sampling: str = "greedy"  # how its generation_config.json chooses tokens: or "sorted", as of `Engine`
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.isprintable():
-            raise InputError(f"decoder: name: expected letters that can be printed; got {shown(self.name)}")
+        named = isinstance(self.name, str) and self.name.isprintable()
+        expect(named, "decoder: name", "letters that can be printed", self.name)
         self._check_fields()
         if self.heads % self.kv_heads:
             raise InputError(f"decoder: heads {self.heads} is no multiple of kv_heads {self.kv_heads}")
@@ -110,18 +102,16 @@ class Decoder:
             "sampling": ("greedy", "sorted"),
         }  # fmt: skip
         for name, words in known.items():
-            if getattr(self, name) not in words:
-                raise InputError(f"decoder: {name}: expected {' or '.join(words)}; got {shown(getattr(self, name))}")
-        for name in ("gated", "tied", "qk_norm", "qk_norm_whole", "parallel", "bias"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"decoder: {name}: expected True or False; got {shown(getattr(self, name))}")
-        for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
-            check_number(name, getattr(self, name), 1)
-        for name in _MAYBE_NONE:
-            check_number(name, getattr(self, name), 0)
-        for name, least in (("window", 1), ("windowed_layers", 0)):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), least)
+            value = getattr(self, name)
+            expect(value in words, f"decoder: {name}", " or ".join(words), value)
+        for field in fields(self):
+            value, default = getattr(self, field.name), field.default
+            if isinstance(default, bool):
+                expect(isinstance(value, bool), f"decoder: {field.name}", "True or False", value)
+            elif default is MISSING or (default is None and value is not None):
+                check_number(field.name, value, int(field.name != "windowed_layers"))
+            elif default == 0:  # where a decoder has no such part
+                check_number(field.name, value, 0)
 
     @classmethod
     def from_config(cls, config: str | Path | Mapping[str, Any], **changed: Any) -> Self:

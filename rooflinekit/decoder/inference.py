@@ -14,7 +14,6 @@ import functools
 import math
 from dataclasses import dataclass, field
 from statistics import NormalDist, mean, pstdev
-from typing import Any
 
 from rooflinekit.cost.table import price_all
 from rooflinekit.decoder.decoder import Decoder
@@ -92,11 +91,6 @@ class Inference(Layers):
     caches: list[TensorSpec] = field(default_factory=list)
     residual: TensorSpec | None = None  # what the layers so far have added up; None before the first one
 
-    @property
-    def call(self) -> dict[str, Any]:
-        """What attention says of its call, and of the engine whose kernel it runs by."""
-        return {"called": True} | ({"engine": self.options.release} if self.options.release else {})
-
     def step(self, ids: TensorSpec) -> TensorSpec:
         """[tokens] → the next token of each sequence."""
         d, tape = self.decoder, self.tape
@@ -150,8 +144,7 @@ class Inference(Layers):
             tape.run("serving.rope_and_cache", (own,), query, *put)
             shape = (b, kv_heads, part.context, d.head_dim)
             keys, values = (self._cache(f"{name}{mark}", *shape, dtype=self.cached) for name in ("keys", "values"))
-            out = result.seen(*query.shape)
-            tape.run("serving.paged_attention", (query, keys, values), out, window=window, **self.call)
+            self._attend(query, keys, values, result.seen(*query.shape), window=window)
         return result
 
     def _latent(self, x: TensorSpec) -> TensorSpec:
@@ -179,8 +172,7 @@ class Inference(Layers):
             made = self.linear(own, "up", heads * (d.head_dim - d.rope_dim + d.value_dim))
             q, k = (of.seen(b, heads, s, d.head_dim) for of in (query, made))
             v = tape.new(b, heads, s, d.value_dim)
-            out = result.seen(b, heads, s, d.value_dim)
-            tape.run("serving.paged_attention", (q, k, v), out, window=None, **self.call)
+            self._attend(q, k, v, result.seen(b, heads, s, d.value_dim))
         return result
 
     def _absorbed(self, mark: str, part: Part, query: TensorSpec, result: TensorSpec) -> None:
@@ -193,10 +185,14 @@ class Inference(Layers):
         cache = self._cache(f"latent{mark}", b, 1, part.context, d.latent + d.rope_dim, dtype=self.cached)
         seen = cache.seen(b, 1, part.context, d.latent)
         q = tape.new(*_queries(part, heads, d.latent + d.rope_dim))
-        out = tape.new(*_queries(part, heads, d.latent))
-        mixed = tape.run("serving.paged_attention", (q, cache, seen), out, window=None, **self.call)
+        mixed = self._attend(q, cache, seen, tape.new(*_queries(part, heads, d.latent)))
         tape.run("aten.bmm", (mixed.seen(heads, tokens, d.latent), back),
                  result.seen(heads, tokens, d.value_dim))  # fmt: skip
+
+    def _attend(self, *given: TensorSpec, window: int | None = None) -> TensorSpec:
+        """Queries, keys and values → the last one given, by the engine's kernel."""
+        told = {"engine": self.options.release} if self.options.release else {}
+        return self.tape.run("serving.paged_attention", given[:3], given[3], window=window, called=True, **told)
 
     def _activated(self, h: TensorSpec, width: int) -> TensorSpec:
         kind = "serving.gated_activation" if self.decoder.gated else "serving.activation"

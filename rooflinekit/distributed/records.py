@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeAlias
 
 from rooflinekit.errors import InputError, check_word, nearest
@@ -287,10 +287,7 @@ class Layout(_Groups):
     instances: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(
-            "layout", self, "tensor", "context", "pipeline", "chunks", "expert", "expert_tensor", "micro_batch",
-            "instances",
-        )  # fmt: skip
+        check_counts("layout", self, *(one.name for one in fields(self) if one.default == 1 and one.type == "int"))
         check_imbalance("layout", self.imbalance, self.expert)
         object.__setattr__(self, "sharding", _STAGES.get(self.sharding, self.sharding))
         check_word("layout sharding", self.sharding, SHARDINGS)
