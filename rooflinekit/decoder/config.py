@@ -39,7 +39,7 @@ _OTHER = {
 #: Keys that are harmless at one value: those of layers that are all alike.
 _ALIKE = {"decoder_sparse_step": 1, "interleave_moe_layer_step": 1, "moe_layer_freq": 1, "moe_layer_interval": 1}
 #: `model_type` of families whose layers a Decoder is: networks of three matrices, and of two. Held against the numbers
-#: of parameters of transformers' own models (tests/serving/test_config.py).
+#: of parameters of transformers' own models (tests/decoder/test_config.py).
 _GATED = frozenset((
     "baichuan", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "exaone4",
     "exaone_moe", "flex_olmo", "gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss",
