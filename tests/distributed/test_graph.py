@@ -8,6 +8,7 @@ from torch.nn import functional
 import rooflinekit as rk
 from rooflinekit.distributed.records import RECIPES, recipe_of
 from rooflinekit.errors import InputError
+from rooflinekit.ir.op import Phase
 from rooflinekit.tracing.targets import declare_torchvision_operators
 
 
@@ -173,3 +174,22 @@ def test_megatron_launches_a_product_for_each_expert() -> None:
     # in 8 bits each expert's rows take four calls more, but for the weight's gradient, which finds them made
     assert sorted(calls(recipe_of("megatron").with_changes(fp8=True))) == 2 * [8] + 4 * [8 * 5]
     assert calls("pytorch") == 6 * [1]
+
+
+@pytest.mark.parametrize("experts", [{}, {"experts": 4, "experts_per_token": 2, "shared_ffn": 128}])
+def test_prefill_and_training_multiply_the_same_in_each_module(experts: dict[str, int]) -> None:
+    shape = {"hidden": 256, "heads": 4, "kv_heads": 2, "head_dim": 64, "ffn": 512, "vocab": 1000}
+    decoder = rk.Decoder(layers=2, **shape, **experts)
+    prefill = decoder.prefill().at(batch=2, seq=128)
+    training = rk.training_graph(decoder, batch=2, seq=128)
+
+    def products(graph: rk.Graph) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for p in graph.priced:
+            if p.op.phase is Phase.FORWARD and p.op.module.startswith("layers") and "attention" not in p.op.kind:
+                module = p.op.module.removesuffix(".core")
+                found[module] = found.get(module, 0) + sum(int(cost.matrix_flop) for cost in p.costs)
+        return {module: flop for module, flop in found.items() if flop}
+
+    assert products(prefill) == products(training)
+    assert [*products(prefill)] == [f"layers.{i}.{part}" for i in range(2) for part in ("attention", "network")]
