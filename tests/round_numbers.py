@@ -38,7 +38,7 @@ _IDEAL = {
     "channel_tap_cycles": 1.0,
     "l2_bytes_per_clock": 32.0,
     "cache_share": 1.0,
-    "ocml_power_cycles": 0.0,
+    "ocml_cycles": 0.0,
     "overlap": 1000.0,
     "energy_node_exponent": 1.0,
     "simt_node_exponent": 1.0,

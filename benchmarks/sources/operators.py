@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.sources import tracelens
 from benchmarks.sources.tables import read_table
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.errors import RooflinekitError
@@ -96,7 +97,7 @@ def read_ops(data: Path) -> list[Campaign]:
     """Every op-level table of the folder."""
     readers = (
         _neusight, _gemm_consensus, _gemm_fp8, _gemm_packed, _gemm_nvfp4, _attention, _quantize, _vidur, _deepbench,
-        _aiter, _apex_plus, _infersim, _azure, _llmservingsim, _miopen, _kernelbench,
+        _aiter, _tracelens, _apex_plus, _infersim, _azure, _llmservingsim, _miopen, _kernelbench,
     )  # fmt: skip
     return [campaign for reader in readers for campaign in reader(data)]
 
@@ -331,6 +332,11 @@ def _aiter(data: Path) -> Iterator[Campaign]:
             if part["B"].notna().any():
                 rows = rows.assign(op="bmm", b=part["B"].astype(float))
             yield from _by_gpu(rows, AITER, f"gemm_{kind}", "profiler")
+
+
+def _tracelens(data: Path) -> Iterator[Campaign]:
+    for rows in tracelens.cases(data):
+        yield from _by_gpu(rows, tracelens.SOURCE, "operators", "profiler", tells="own")
 
 
 def _apex_plus(data: Path) -> Iterator[Campaign]:

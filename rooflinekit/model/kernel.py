@@ -103,7 +103,7 @@ class Kernel:
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it; of a chain, of one link
     chain: Chain | None = None
     cached: Number = 0  # bytes that a chain's links read from the cache, where the one before has left them
-    raises: bool = False  # whether its special functions are powers, for which libraries take many instructions
+    library: Number = 0  # special functions of the compiler's library, with many instructions; a power is several
 
     @property
     def tensor_core(self) -> bool:

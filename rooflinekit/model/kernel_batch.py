@@ -152,7 +152,7 @@ class KernelBatch:
     links: Floats  # of a chain, of which all other columns describe one; 1 for a kernel that is none
     starts: Floats  # of kernels, all links together
     barriers: Floats  # at which all SMs wait for each other, all links together
-    powers: Floats  # numbers raised to powers that are no small whole numbers
+    library: Floats  # special functions of the compiler's library; a power is several
     accesses: Floats  # loads and stores of single elements where a thread does not take several at once
     indexed: Floats  # loads and stores of elements whose place each is worked out
     waits: Floats  # between calls of one operator, of which each follows the one before
@@ -225,11 +225,10 @@ OF_KERNEL: Mapping[str, Callable[[Kernel], Number]] = {
             "reread_bytes": "reread_bytes", "repeated_bytes": "repeats.bytes", "repeated_span": "repeats.span",
             "column": "column", "blocks": "blocks.count", "loads": "blocks.loads",
             "block_bytes": "blocks.bytes", "accesses": "accesses", "indexed": "indexed", "alone": "alone",
-            "streamed": "streamed",
+            "streamed": "streamed", "library": "library",
         }.items()
     },
     "columns": lambda kernel: kernel.rows.length * kernel.rows.worked,
-    "powers": lambda kernel: kernel.cost.special_flop if kernel.raises else 0,
     "links": lambda kernel: kernel.chain.links if kernel.chain else 1,
     "starts": lambda kernel: kernel.chain.starts if kernel.chain else 1,
     "barriers": lambda kernel: kernel.chain.barriers if kernel.chain else 0,

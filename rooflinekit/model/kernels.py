@@ -176,8 +176,20 @@ def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release
         blocks=blocks_of(op, cost, like),
         indexed=0 if cost.label else indexed_accesses(op, family, like),  # of the kernel that goes through the operands
         accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
-        raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
+        library=_library_functions(op, cost) if family is Family.ELEMENTWISE else 0,
     )
+
+
+def _library_functions(op: Op, cost: Cost) -> Number:
+    """Special functions that a loop over elements asks of the compiler's library; a number is divided by once for all.
+
+    A power is a logarithm and an exponential of more digits than one number holds.
+    """
+    kind, single = op.kind.removesuffix("_"), len(op.inputs) == 1
+    if kind == "aten.div" and single:
+        return 0
+    power = kind == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS
+    return integer(cost.special_flop) * (_OF_A_POWER if power else 1)
 
 
 def _layout(op: Op, family: Family) -> Layout:
@@ -209,6 +221,7 @@ def _across(kernel: Kernel, beyond: Number) -> Kernel:
 
 #: Exponents for which PyTorch multiplies, or takes a root (aten/src/ATen/native/cuda/PowKernel.cu).
 _BY_PRODUCTS = (0.5, -0.5, 2, 3, -1, -2)
+_OF_A_POWER = 9  # special functions whose time a power takes: 170 and 18 cycles on MI100 and MI300X
 
 _MATH_OF = {
     DType.FLOAT64: Math.FP64,

@@ -191,9 +191,9 @@ class Machine:
         return max(wanted, self.sustained_bandwidth)
 
     @property
-    def power_s(self) -> float:
-        """Seconds of all lanes for raising a number to a power, beside special functions: by AMD's library alone."""
-        cycles = self.values["ocml_power_cycles"] if self.device.vendor == "AMD" else 0.0
+    def library_s(self) -> float:
+        """Seconds of all lanes for a special function of the compiler's library, beside the function: AMD's alone."""
+        cycles = self.values["ocml_cycles"] if self.device.vendor == "AMD" else 0.0
         return cycles / (self.sm_count * self.device.lanes_per_sm * self.clock)
 
     @property

@@ -65,7 +65,7 @@ def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, ca
         found[both] = combined(products_s[both], others_s[both], machine.values["overlap"])
         return found
 
-    others_s = work.vector_flop / vector_rate + special_s + work.powers * machine.power_s
+    others_s = work.vector_flop / vector_rate + special_s + work.library * machine.library_s
     in_rows_s, in_accesses_s = rows_s(work, machine), accesses_s(work, machine)
 
     def computed(seconds: Floats) -> Floats:

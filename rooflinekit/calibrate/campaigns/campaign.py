@@ -19,7 +19,8 @@ A file is a CSV table. Comment lines at its head name the GPU, the source, its l
 Lines `# calls: 36` and `# warmup: 18` say that so few calls were timed in a row, after so many others, that the board's
 power was no limit to the shortest.
 A line `# products: tuned` says that AMD's library of products was one with tuned kernels of all sizes in bf16, a line
-`# torch: 2.1.0` which release of PyTorch was measured.
+`# torch: 2.1.0` which release of PyTorch was measured. A line `# tells: own` says that the file tells how its GPU
+differs from others, and nothing of those: one of few measurements, by a vendor of whom there are few.
 """
 
 from __future__ import annotations
@@ -82,6 +83,11 @@ class Campaign(Table):
     def tuned(self) -> bool:
         """Whether AMD's library of products had tuned kernels of all sizes then, by the note `products`."""
         return self.notes.get("products") == "tuned"
+
+    @property
+    def own(self) -> bool:
+        """Whether it tells its GPU's own constants alone, by the note `tells`."""
+        return self.notes.get("tells") == "own"
 
 
 def load_campaigns(folder: Path) -> tuple[Campaign, ...]:

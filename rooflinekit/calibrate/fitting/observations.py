@@ -102,6 +102,7 @@ class Observations:
     warm_calls: float = 0.0  # before those, after a rest
     tuned: bool = False  # see Campaign
     like: Release | None = None  # likewise
+    own: bool = False  # likewise
     memo: dict[str, tuple[Device, Candidates]] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -200,7 +201,7 @@ def _device(gpu: str) -> Device | None:
 def observations_of(campaigns: Iterable[Campaign]) -> list[Observations]:
     """Every op of every campaign on its own, by format and by the family of its residuals."""
     return [
-        replace(one, calls=c.calls, warm_calls=c.warm_calls, tuned=c.tuned)
+        replace(one, calls=c.calls, warm_calls=c.warm_calls, tuned=c.tuned, own=c.own)
         for c in campaigns
         for (op, _), rows in c.rows.groupby(["op", "dtype"], sort=True)
         for one in _by_family(observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows, like=c.like))

@@ -60,14 +60,17 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
     observations = tuple(without_faults(o, machines[o.gpu]) for o in observations_of(campaigns))
     observations = tuple(o for o in observations if len(o))
     progress("all GPUs")
-    solution = fit(observations, machines, by_count=True)
+    shared = tuple(o for o in observations if not o.own)
+    solution = fit(shared, machines, by_count=True)
+    for gpu in sorted({o.gpu for o in observations if o.own}):
+        solution = _fit_own([o for o in observations if o.own and o.gpu == gpu], machines[gpu], solution)
     relatives = relatives_of(machines)
     values = {gpu: solution.values(gpu, relatives[gpu]) for gpu in machines}
     errors, times = errors_of(observations, machines, values, solution)
-    without = dict(_left_out(observations, machines, solution, progress))
+    without = dict(_left_out(shared, machines, solution, progress))
     of_others = {gpu: found.values(gpu, relatives[gpu]) for gpu, found in without.items()}
-    unseen, unseen_times = errors_of(observations, machines, of_others, solution)
-    starts = starts_of(observations, machines, of_others)
+    unseen, unseen_times = errors_of(shared, machines, of_others, solution)
+    starts = starts_of(shared, machines, of_others)
     priors, known = unmeasured(solution, unseen, starts, unseen_times), of_fitted(errors, times)
     return Refit(
         observations=observations,
@@ -258,8 +261,7 @@ def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) 
             ("", name): Estimate(log=float(np.log(c.value)), stderr=c.stderr) for name, c in shared.constants.items()
         }
     )
-    stages = [replace(stage, constants=(), own=(*stage.constants, *stage.own)) for stage in STAGES]
-    solution = fit(observations, {device.name: machine}, stages, unfitted)
+    solution = _fit_own(observations, machine, unfitted)
 
     values = solution.values(device.name)
     (errors, times), (errors_before, _) = (
@@ -273,6 +275,12 @@ def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) 
         worst=_worst(observations, machine.with_values(values), solution),
         left_out=sum(map(len, everything)) - sum(map(len, observations)),
     )
+
+
+def _fit_own(observations: Sequence[Observations], machine: Machine, known: Solution) -> Solution:
+    """What is known, with a device's own constants by its measurements; those that all devices share stay."""
+    stages = [replace(stage, constants=(), own=(*stage.constants, *stage.own)) for stage in STAGES]
+    return fit(observations, {machine.device.name: machine}, stages, known)
 
 
 def _calibration(device: Device, solution: Solution, errors: Errors, times: Times, shared: Calibration) -> Calibration:

@@ -191,19 +191,19 @@ def test_an_unknown_host_is_the_mean_of_the_known_ones() -> None:
 
 # --- what the data does not tell ------------------------------------------------------------------------------------
 
-BLIND = replace(STREAMS, constants=(*STREAMS.constants, "ocml_power_cycles"))  # additions raise nothing to a power
+BLIND = replace(STREAMS, constants=(*STREAMS.constants, "ocml_cycles"))  # additions raise nothing to a power
 
 
 def test_what_the_data_does_not_tell_stays_where_it_was() -> None:
     solution = fit(ALL, MACHINES, [BLIND])
-    assert solution.values("gpu-a")["ocml_power_cycles"] == pytest.approx(
-        CONSTANTS["ocml_power_cycles"].start, rel=1e-6
+    assert solution.values("gpu-a")["ocml_cycles"] == pytest.approx(
+        CONSTANTS["ocml_cycles"].start, rel=1e-6
     )
 
 
 def test_its_error_is_that_of_the_prior() -> None:
-    error = fit(ALL, MACHINES, [BLIND]).estimates["", "ocml_power_cycles"].stderr
-    assert error == pytest.approx(CONSTANTS["ocml_power_cycles"].spread, rel=0.1)
+    error = fit(ALL, MACHINES, [BLIND]).estimates["", "ocml_cycles"].stderr
+    assert error == pytest.approx(CONSTANTS["ocml_cycles"].spread, rel=0.1)
 
 
 def test_a_gpu_deviates_where_it_is_known_well_or_farther_off_than_it_is_uncertain() -> None:
@@ -294,13 +294,13 @@ def test_the_same_fit_twice_is_the_same_to_the_last_bit() -> None:
 def test_a_later_stage_keeps_what_an_earlier_one_found() -> None:
     first = replace(STREAMS, ops=frozenset({"add"}))
     second = Stage(
-        name="later", ops=frozenset({"mul"}), dtypes=frozenset({"fp32"}), constants=("ocml_power_cycles",), own=()
+        name="later", ops=frozenset({"mul"}), dtypes=frozenset({"fp32"}), constants=("ocml_cycles",), own=()
     )
     # multiplications at a tenth of the bandwidth: in a fit of both together they would count
     slow = streamed("gpu-a", "mul", share=0.08)
     alone, both = (fit([*ALL, slow], MACHINES, stages) for stages in ([first], [first, second]))
     assert {key: both.estimates[key] for key in alone.estimates} == alone.estimates
-    assert ("", "ocml_power_cycles") in both.estimates
+    assert ("", "ocml_cycles") in both.estimates
 
 
 def test_a_stage_may_find_own_values_of_a_constant_that_is_known_for_all() -> None:
