@@ -4,8 +4,8 @@
 
 DATA/tracelens/unified_perf_summary.parquet holds, for each operator with its shapes and formats, the time of its
 kernels (median of `operation_count` calls). No fit has seen a row. Each is traced by itself from those shapes and
-predicted with nothing of what it reads in the cache; inside the model some of it was. Strides are taken as contiguous,
-so copies, which exist where they are not, are left out.
+strides, and predicted with nothing of what it reads in the cache; inside the model some of it was. Copies are left out,
+as the strides of what they write are not told for all.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _FORMATS = {
     "long int": "int64", "long": "int64", "bool": "bool",
 }  # fmt: skip
 _COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
+_TOLD = ("name", "Input Dims", "Input Strides", "Input type", "Concrete Inputs")
 _GAP_S = constants_for(rk.load_device(_GPU)).value("kernel_gap")
 
 
@@ -57,22 +58,27 @@ def _overload(name: str, tensors: list[bool]) -> Any:
     raise KeyError(name)
 
 
-def graph_of(name: str, dims: str, types: str, concrete: str) -> rk.Graph:
+def graph_of(name: str, dims: str, strides: str, types: str, concrete: str) -> rk.Graph:
     """The operator alone. Raises KeyError for formats, and TypeError for arguments, that are not told."""
-    shapes, kinds, words = (ast.literal_eval(text) for text in (dims, types, concrete))
+    shapes, steps, kinds, words = (ast.literal_eval(text) for text in (dims, strides, types, concrete))
     given: list[Any] = []
     inputs: list[rk.Input] = []
-    for shape, kind, word in zip(shapes, kinds, words, strict=True):
+    lies: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for shape, step, kind, word in zip(shapes, steps, kinds, words, strict=True):
         if kind in _FORMATS:
             given.append(len(inputs))
-            inputs.append(rk.Input(*shape, dtype=_FORMATS[kind]))
+            span = 1 + sum((size - 1) * apart for size, apart in zip(shape, step, strict=True))
+            contiguous = torch.empty(shape, device="meta").stride() == step
+            inputs.append(rk.Input(*(shape if contiguous else (span,)), dtype=_FORMATS[kind]))
+            lies.append((shape, step))
         else:
             given.append((_scalar(word),))
     function = _overload(name.removeprefix("aten::"), [isinstance(one, int) for one in given])
     named = [argument.name if argument.kwarg_only else None for argument in function._schema.arguments]
 
     def called(*tensors: torch.Tensor) -> Any:
-        values = [tensors[one] if isinstance(one, int) else one[0] for one in given]
+        lying = [one if one.shape == at[0] else one.as_strided(*at) for one, at in zip(tensors, lies, strict=True)]
+        values = [lying[one] if isinstance(one, int) else one[0] for one in given]
         plain = [value for value, word in zip(values, named, strict=True) if word is None]
         words = {word: value for value, word in zip(values, named, strict=True) if word and value is not None}
         return function(*plain, **words)
@@ -89,7 +95,7 @@ def judged(file: Path) -> pd.DataFrame:
     rows, why = [], Counter[str]()
     for _, row in chosen.iterrows():
         try:
-            graph = graph_of(row["name"], row["Input Dims"], row["Input type"], row["Concrete Inputs"])
+            graph = graph_of(*(row[column] for column in _TOLD))
             timings = rk.predict(graph, _GPU).timings
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, RooflinekitError) as error:
             why[f"{row['name']}: {type(error).__name__}"] += 1
