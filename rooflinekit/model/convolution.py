@@ -32,6 +32,7 @@ from rooflinekit.model.stated import NUMBERS
 _TILED_GROUPS = (4, 8, 16, 32)
 _OF_AN_IMAGE = 4  # sizes of its tensors
 _GROUPS_TILE = 32  # channels of a tile of such groups, which holds whole ones
+_PLACED = 3  # elements whose place the kernel of a bias works out for each of its results: of both, and of the bias
 _MOST_SUMMED = int(NUMBERS["summed channels"].value)
 
 
@@ -62,7 +63,7 @@ def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
     yield _without_bias(kernel, bias)
     yield replace(
         kernel, name=f"{kernel.name}: bias", cost=added, family=Family.ELEMENTWISE, math=Math.FP32,
-        algorithm=PRODUCT, alternatives=(), direction="",
+        algorithm=PRODUCT, alternatives=(), direction="", indexed=_PLACED * integer(op.outputs[0].numel),
     )  # fmt: skip
 
 
