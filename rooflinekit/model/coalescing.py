@@ -84,7 +84,7 @@ def copied(op: Op) -> Iterator[tuple[TensorSpec, Number]]:
     """The inputs of which a kernel of rows makes contiguous copies, with the bytes that such a copy fetches beyond."""
     for tensor in op.inputs[: _BY_ROWS.get(op.kind, 0)]:
         contiguous = tensor.seen(*tensor.shape)
-        if tensor.stride is not None and _order(tensor) != _order(contiguous):
+        if tensor.stride is not None and memory_order(tensor) != memory_order(contiguous):
             yield tensor, _beyond(tensor, contiguous)
 
 
@@ -107,7 +107,7 @@ def _steps(tensor: TensorSpec, dimensions: int) -> tuple[Number, ...]:
     return (0,) * (dimensions - len(shape)) + tuple(own)
 
 
-def _order(tensor: TensorSpec) -> tuple[int, ...]:
+def memory_order(tensor: TensorSpec) -> tuple[int, ...]:
     """The dimensions with more than one element, from the fastest on."""
     steps = _steps(tensor, len(tensor.shape))
     found = [i for i in reversed(range(len(steps))) if steps[i] != 0]
@@ -119,7 +119,7 @@ def _beyond(tensor: TensorSpec, result: TensorSpec) -> Number:
     steps, itemsize = _steps(tensor, len(result.shape)), tensor.dtype.itemsize
     elements: Number = 1
     block = []
-    for i in _order(result):
+    for i in memory_order(result):
         size, room = integer(result.shape[i]), _BLOCK_ELEMENTS // elements
         if room > 1:
             size = size if size <= room else room

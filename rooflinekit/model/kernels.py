@@ -26,6 +26,7 @@ from rooflinekit.model.coalescing import (
 )
 from rooflinekit.model.convolution import convolution_kernels, is_convolution, with_layout_copies
 from rooflinekit.model.kernel import Issue, Kernel, Traffic, passing
+from rooflinekit.model.reductions import SUMS, sum_blocks
 from rooflinekit.model.recurrence import RECURRENT, cell_kernel, is_cell, recurrent_kernel
 from rooflinekit.model.rows import (
     NO_REPEATS,
@@ -173,7 +174,8 @@ def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release
         reread_bytes=reread_bytes(op, cost),
         repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
         column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
-        blocks=blocks_of(op, cost, like),
+        blocks=sum_blocks(op) if op.kind in SUMS else blocks_of(op, cost, like),
+        joins=int(op.kind in SUMS or rows.warps > 1),
         indexed=0 if cost.label else indexed_accesses(op, family, like),  # of the kernel that goes through the operands
         accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
         library=_library_functions(op, cost) if family is Family.ELEMENTWISE else 0,
