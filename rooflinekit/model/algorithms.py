@@ -55,7 +55,10 @@ CUBLAS, CUDNN, ROCBLAS, MIOPEN, ONEDNN, ATEN = "cuBLAS", "cuDNN", "rocBLAS", "MI
 
 PARTS = 16  # of a plain product's k, at most
 
+_STEP = 32  # channels of a step in k of a convolution's kernels in 16 bits (cutlass_…fprop_optimized_bf16_256x64_32x4)
+_FIRST_CHANNELS = 4
 HALF = (Math.FP16, Math.BF16)  # formats of 16 bits
+HALF_BYTES = 2  # of their elements
 SINGLE = (Math.FP32, Math.TF32)
 
 WINOGRAD, IN_PASSES = "Winograd", "Winograd in passes"
@@ -303,8 +306,14 @@ def summed(p: Problem) -> tuple[Number, Number]:
 
 
 def filled_up(p: Problem) -> Number:
-    """Factor by which channels grow when a tensor core's kernels pad them to whole vectors of 16 bytes."""
-    vector = VECTOR_BYTES // p.itemsize
+    """Factor by which channels grow when a tensor core's kernels pad them to whole vectors of 16 bytes.
+
+    In 16 bits a step in k lies within one tap of a window, so channels are padded to whole steps of 32 in the forward
+    pass. The first layer, of up to 4 channels, has kernels of its own, but not for wide windows.
+    """
+    first = p.gathered <= _FIRST_CHANNELS and not p.wide
+    in_steps = p.itemsize == HALF_BYTES and p.direction == "forward" and p.groups == 1 and p.taps > 1 and not first
+    vector = _STEP if in_steps else VECTOR_BYTES // p.itemsize
     return ceiled(p.gathered, vector) * vector / p.gathered
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflinekit.model.algorithms import HALF_BYTES
 from rooflinekit.model.kernel_batch import Floats, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
@@ -17,7 +18,6 @@ from rooflinekit.model.tiling import Fill, Rates, tiled
 # Fused attention: two products with a softmax between them, whose scores never leave the SM.
 
 
-HALF_BYTES = 2  # of an element in the formats that attention is fused in
 FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
 _QUERIES = 128  # queries that one block works on
 _DIVISION, _POLYNOMIALS = (NUMBERS[name].value for name in ("index division", "polynomials"))
