@@ -198,9 +198,10 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], tensor_formats: Collec
     """The kernels of a convolution, with the copies that they ask for.
 
     PyTorch makes the image contiguous in its layout (aten/src/ATen/native/Convolution.cpp); the tensor core's kernels
-    take channels last, but for windows of one pixel as far as docs/model.md says ("Layouts").
+    take channels last, of the weight too, but for windows of one pixel as far as docs/model.md says ("Layouts").
     """
-    pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
+    weight = image_and_weight(op)[1]
+    pixel = set(weight.shape[2:]) == {1}
     either = gradients_in_either(tensor_formats)
     for given in kernels:
         plain = _or_filled_up(given, op, tensor_formats)
@@ -218,11 +219,16 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], tensor_formats: Collec
             yield _copy(kernel, read[-1], "without gaps")
         before, after = (_rearranged(tensors, copied, on_tensor_core, rows) for tensors in (read, results))
         yield from (_copy(kernel, tensor, label or "to channels last") for tensor, label in before)
+        turned = copied and not pixel and not weight.channels_last
+        if turned and not of_weight:
+            yield _copy(kernel, weight, "to channels last")
         yield kernel
         if on_tensor_core and kernel.direction == "weight" and kernel.math in HALF and sums_in_fp32(tensor_formats):
             # one kernel for all traffic of sums in fp32: set to 0 before, written, read and written in 16 bits
-            count = integer(image_and_weight(op)[1].numel)
+            count = integer(weight.numel)
             yield passing(kernel, "sums in fp32", SUMS_READ * count, SUMS_WRITTEN * count)
+        if turned and of_weight:
+            yield _copy(kernel, weight, "from channels last")
         yield from (_copy(kernel, tensor, label or "from channels last") for tensor, label in after)
 
 
