@@ -64,6 +64,7 @@ def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
     yield replace(
         kernel, name=f"{kernel.name}: bias", cost=added, family=Family.ELEMENTWISE, math=Math.FP32,
         algorithm=PRODUCT, alternatives=(), direction="", indexed=_PLACED * integer(op.outputs[0].numel),
+        ramps=2,
     )  # fmt: skip
 
 

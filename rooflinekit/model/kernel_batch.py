@@ -231,7 +231,7 @@ OF_KERNEL: Mapping[str, Callable[[Kernel], Number]] = {
     "columns": lambda kernel: kernel.rows.length * kernel.rows.worked,
     "links": lambda kernel: kernel.chain.links if kernel.chain else 1,
     "starts": lambda kernel: kernel.chain.starts if kernel.chain else 1,
-    "barriers": lambda kernel: kernel.chain.barriers if kernel.chain else kernel.joins,
+    "barriers": lambda kernel: kernel.chain.barriers if kernel.chain else kernel.ramps - 1,
     # between the calls of a convolution's loop over images
     "waits": lambda kernel: kernel.chain.links - 1 if kernel.chain and kernel.family is Family.CONVOLUTION else 0,
 }  # fmt: skip

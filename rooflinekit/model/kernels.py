@@ -161,6 +161,7 @@ def _kernels(priced: PricedOp, tf32: bool | None, device: Device | None, like: R
 def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release | None) -> Kernel:
     """A kernel as it is on any device, its products by a plain algorithm."""
     rows = rows_of(op, cost, like)
+    placed = 0 if cost.label else indexed_accesses(op, family, like)  # by the kernel that goes through the operands
     return Kernel(
         name=f"{op.name}: {cost.label}" if cost.label else op.name,
         kind=op.kind,
@@ -175,8 +176,8 @@ def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release
         repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
         column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
         blocks=sum_blocks(op) if op.kind in SUMS else blocks_of(op, cost, like),
-        joins=int(op.kind in SUMS or rows.warps > 1),
-        indexed=0 if cost.label else indexed_accesses(op, family, like),  # of the kernel that goes through the operands
+        ramps=2 if op.kind in SUMS or rows.warps > 1 or placed else 1,
+        indexed=placed,
         accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
         library=_library_functions(op, cost) if family is Family.ELEMENTWISE else 0,
     )

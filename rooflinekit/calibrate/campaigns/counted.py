@@ -126,7 +126,7 @@ def _as_measured(op: str, dtype: str, size: Sizes, kernels: list[Kernel]) -> lis
     if op in _SINGLE_LOADS:
         elements = size["rows"] * size["cols"]
         rows = Rows() if op == "llm_gelu" else Rows(count=size["rows"])  # its blocks take elements of any row
-        last = replace(last, accesses=_SINGLE_LOADS[op] * elements, rows=rows, joins=0)
+        last = replace(last, accesses=_SINGLE_LOADS[op] * elements, rows=rows, ramps=1)
         if op == "llm_rope":
             last = replace(last, cost=replace(last.cost, vector_flop=3 * elements))
     elif op in _PRODUCTS:
