@@ -91,8 +91,9 @@ def _passed_and_waited_s(work: KernelBatch, machine: Machine) -> tuple[Floats, F
         return passed_s, fresh / _PAGE_BYTES * _FAULT_S
     held = max(1, machine.threads_per_sm // SUM_THREADS)
     rounds = np.ceil(work.blocks / (machine.sm_count * held))
-    alone_s = rounds * work.loads * machine.values["load_cycles"] / machine.clock
-    share = np.divide(work.block_bytes, moved, out=np.zeros(len(work)), where=moved > 0)
+    loads = np.maximum(rounds * work.loads, (work.read_bytes > 0) & ~work.multiplies)  # a product's are in its ramp
+    alone_s = loads * machine.values["load_cycles"] / machine.clock
+    share = np.divide(work.block_bytes, moved, out=np.ones(len(work)), where=(moved > 0) & (work.blocks > 0))
     waited_s = np.maximum(alone_s - np.minimum(share, 1.0) * passed_s, 0.0)
     return passed_s, waited_s
 
