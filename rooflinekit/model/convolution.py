@@ -220,7 +220,8 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], tensor_formats: Collec
             yield _copy(kernel, read[-1], "without gaps")
         before, after = (_rearranged(tensors, copied, on_tensor_core, rows) for tensors in (read, results))
         yield from (_copy(kernel, tensor, label or "to channels last") for tensor, label in before)
-        turned = copied and not either and not weight.channels_last  # nothing tells it of Volta and Turing
+        # of one pixel both layouts are the same; nothing tells of Volta and Turing
+        turned = copied and not (pixel or either or weight.channels_last)
         if turned and not of_weight:
             yield _copy(kernel, weight, "to channels last")
         yield kernel

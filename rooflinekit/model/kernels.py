@@ -26,9 +26,10 @@ from rooflinekit.model.coalescing import (
 )
 from rooflinekit.model.convolution import convolution_kernels, is_convolution, with_layout_copies
 from rooflinekit.model.kernel import Issue, Kernel, Traffic, passing
-from rooflinekit.model.reductions import SUMS, sum_blocks
 from rooflinekit.model.recurrence import RECURRENT, cell_kernel, is_cell, recurrent_kernel
+from rooflinekit.model.reductions import SUMS, sum_blocks
 from rooflinekit.model.rows import (
+    NO_BLOCKS,
     NO_REPEATS,
     blocks_of,
     columns_length,
@@ -161,6 +162,7 @@ def _kernels(priced: PricedOp, tf32: bool | None, device: Device | None, like: R
 def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release | None) -> Kernel:
     """A kernel as it is on any device, its products by a plain algorithm."""
     rows = rows_of(op, cost, like)
+    summed = sum_blocks(op) if op.kind in SUMS else NO_BLOCKS
     placed = 0 if cost.label else indexed_accesses(op, family, like)  # by the kernel that goes through the operands
     return Kernel(
         name=f"{op.name}: {cost.label}" if cost.label else op.name,
@@ -175,8 +177,8 @@ def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release
         reread_bytes=reread_bytes(op, cost),
         repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
         column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
-        blocks=sum_blocks(op) if op.kind in SUMS else blocks_of(op, cost, like),
-        ramps=2 if op.kind in SUMS or rows.warps > 1 or placed else 1,
+        blocks=summed if summed.count else blocks_of(op, cost, like),
+        ramps=2 if summed.count or rows.warps > 1 or placed else 1,
         indexed=placed,
         accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
         library=_library_functions(op, cost) if family is Family.ELEMENTWISE else 0,

@@ -1,4 +1,4 @@
-"""How PyTorch shares out a sum, a maximum or a norm among blocks: setReduceConfig of aten/src/ATen/native/cuda/Reduce.cuh.
+"""How PyTorch shares out a sum, a maximum or a norm among blocks: setReduceConfig of ATen/native/cuda/Reduce.cuh.
 
 Few results mean few blocks, and each thread of them waits for its loads, four numbers at once, one round after the
 other. So eight blocks take as long as a hundred.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rooflinekit.cost.table import aten
 from rooflinekit.ir.op import Op, TensorSpec
 from rooflinekit.ir.points import Number, integer
 from rooflinekit.model.algorithms import ceiled
@@ -16,11 +17,10 @@ from rooflinekit.model.rows import NO_BLOCKS, SUM_THREADS, Blocks
 
 #: Operators whose only kernel is `reduce_kernel`.
 SUMS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "sum mean amax amin max min argmax argmin any all prod var std var_mean std_mean linalg_vector_norm norm "
-        "nansum count_nonzero aminmax"
-    ).split()
+    aten(
+        "sum nansum mean prod amax amin aminmax max min argmax argmin any all count_nonzero var std var_mean std_mean "
+        "linalg_vector_norm norm"
+    )
 )
 _WARP = 32
 _AT_ONCE = 4  # numbers that a thread loads, or results that it sums, at once (vt0, input_vec_size, output_vec_size)
@@ -35,29 +35,22 @@ def sum_blocks(op: Op) -> Blocks:
     numbers = integer(x.numel)
     if results == 0 or numbers <= results:
         return NO_BLOCKS
-    each, threads, held = numbers // results, SUM_THREADS, 1  # held: results of a thread, or of a row of threads
-    along = _sums_along_memory(x, op.attrs.get("dim"))
-    rounds = _AT_ONCE
-    if along:
-        in_vectors = results == 1 and each > _LEAST_VECTOR
-        wide, high = each // _AT_ONCE if in_vectors else each, results
-        each, rounds = wide, 1 if in_vectors else _AT_ONCE
+    each = numbers // results
+    if _sums_along_memory(x, op.attrs.get("dim")):
+        at_once = 1 if results == 1 and each > _LEAST_VECTOR else _AT_ONCE  # a vector is one load
+        each = each * at_once // _AT_ONCE
+        width, height = _block(each, results, SUM_THREADS)
+        each, held = ceiled(each, width), 1
     else:
-        held = next(many for many in (_AT_ONCE, 2, 1) if results % many == 0)
-        wide, high, threads = results // held, each, SUM_THREADS // held
-    width, height = _block(wide, high, threads)
-    if along:
-        each = ceiled(each, width)
-    else:
-        held = held * width
-    shared = bool(each >= min(_LEAST_EACH * height, _MOST_EACH))
-    if shared:
-        each = ceiled(each, height)
-    else:
-        held = held * height
-    blocks, loads = ceiled(results, held), ceiled(each, rounds)
-    if shared and each >= _MOST_EACH:
-        blocks, loads = blocks * ceiled(each, _LEAST_EACH), ceiled(_LEAST_EACH, rounds) + _JOINED_LOADS
+        vector = next(many for many in (_AT_ONCE, 2, 1) if results % many == 0)
+        at_once = _AT_ONCE
+        width, height = _block(results // vector, each, SUM_THREADS // vector)
+        held = vector * width
+    shares = bool(each >= min(_LEAST_EACH * height, _MOST_EACH))
+    each, held = (ceiled(each, height), held) if shares else (each, held * height)
+    blocks, loads = ceiled(results, held), ceiled(each, at_once)
+    if shares and each >= _MOST_EACH:
+        blocks, loads = blocks * ceiled(each, _LEAST_EACH), ceiled(_LEAST_EACH, at_once) + _JOINED_LOADS
     return Blocks(count=ceiled(blocks * width * height, SUM_THREADS), loads=loads, bytes=integer(x.bytes))
 
 

@@ -228,7 +228,7 @@ def test_math_is_what_pytorch_dispatches(dtype: str, mode: str, masked: bool, gi
     kinds = [Counter(timing.kernel.kind for timing in p.timings) for p in (traced, named)]
     del kinds[1]["aten.clone"]  # of the output, which what follows fused attention has in another order
     assert kinds[0] == kinds[1]
-    assert named.gpu_s == pytest.approx(traced.gpu_s, rel=0.03)
+    assert named.gpu_s == pytest.approx(traced.gpu_s, rel=0.035)  # with that copy
     assert named.cpu_s == pytest.approx(traced.cpu_s, rel=0.08)  # without the CPU's views
     if mode == "training":  # whose weights stay for the gradient
         assert named.memory.peak_bytes == pytest.approx(traced.memory.peak_bytes, rel=0.04)

@@ -158,6 +158,34 @@ def test_gradients_of_one_pixel_want_channels_last() -> None:
     assert len(gradients(layer, dtype="float16", tensor_formats=("fp16", "bf16"), channels_last=True)) == 2
 
 
+def test_weights_are_brought_to_channels_last_and_back_from_ampere_on() -> None:
+    layer = nn.Conv2d(64, 32, 3, bias=False)
+    there, back = "to channels last", "from channels last"
+    labels = [kernel.cost.label for kernel in gradients(layer, dtype="float16", tensor_formats=("fp16", "bf16"))]
+    # of the input: the gradient of the output and the weight there; of the weight: both images there, itself back
+    assert labels == [there, there, "input gradient", back, there, there, "weight gradient", back]
+    assert len(gradients(layer, dtype="float16", tensor_formats=("fp16",))) == len(labels) - 2
+
+
+@pytest.mark.parametrize(
+    ("channels", "window", "dtype", "padded"),
+    [
+        (40, 3, "float16", 64), (40, 1, "float16", 40), (40, 3, "float32", 40),  # a step in k lies within one tap
+        (3, 7, "float16", 8), (3, 16, "float16", 32),  # the first layer's own kernels have no wide windows
+    ],
+)  # fmt: skip
+def test_channels_are_padded_to_whole_steps(channels: int, window: int, dtype: str, padded: int) -> None:
+    graph = rk.trace(nn.Conv2d(channels, 8, window, bias=False), rk.Input(1, channels, 32, 32), dtype=dtype)
+    (kernel,) = issues_of(graph)[0].kernels
+    assert kernel.padded == pytest.approx(padded / channels)
+
+
+def test_a_bias_is_broadcast() -> None:
+    graph = rk.trace(nn.Conv2d(4, 8, 3), rk.Input(1, 4, 12, 12))
+    kernel = issues_of(graph)[0].kernels[-1]
+    assert (kernel.cost.label, kernel.indexed, kernel.ramps) == ("bias", 3 * 8 * 10 * 10, 2)  # both results, and it
+
+
 def test_weights_of_16_bits_are_summed_in_fp32_since_turing() -> None:
     layer = nn.Conv2d(8, 16, 3, bias=False)
     volta, turing = (
@@ -190,12 +218,12 @@ def test_gradients_of_groups_with_channels_last(
 
 
 def test_odd_channels_and_gaps_are_copied() -> None:
-    # 83 of 16 bits begin off 4 bytes: filled up before, and cut after; 82 do not. 83 are computed as 88
+    # 83 of 16 bits begin off 4 bytes: filled up before, and cut after; 82 do not. Both are computed as 96
     def labels(channels: int) -> list[str]:
         layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         graph = rk.trace(layer, rk.Input(1, channels, 8, 8), dtype="float16", channels_last=True)
         kernels = [k for issue in issues_of(graph, tensor_formats=("fp16",)) for k in issue.kernels]
-        assert {k.padded for k in kernels if k.cost.gemms} == {88 / channels}
+        assert {k.padded for k in kernels if k.cost.gemms} == {96 / channels}
         return [k.cost.label for k in kernels]
 
     assert labels(83) == ["to even channels", "", "to even channels"]

@@ -268,6 +268,14 @@ def test_few_blocks_wait_for_what_they_sum(device: Device) -> None:
     assert memory_us(machine, blocks=16, read_bytes=1e9, loads=1000, block_bytes=1e9) == pytest.approx(1000.0)
 
 
+def test_a_kernel_that_reads_waits_for_one_load_at_least(device: Device) -> None:
+    machine = Machine.of(device, constants(memory_share=1.0, load_cycles=1000))
+    # a load of 1,000 cycles at 1.25 GHz is 0.8 µs, in which 0.8 MB pass at 1 TB/s
+    assert memory_us(machine, read_bytes=4) == pytest.approx(0.8)
+    assert memory_us(machine, read_bytes=1e6) == pytest.approx(1.0)
+    assert memory_us(machine, write_bytes=4) < 0.1
+
+
 def test_a_column_that_is_walked_again_lies_in_the_cache_while_it_is_short(device: Device) -> None:
     machine = Machine.of(device.replace(threads_per_sm=2048), constants(memory_share=1.0, cache_share=1.0))
     # 50 · 2048 threads with 8 numbers of 4 bytes each are 3.3 MB of the L2's 4: the second reading at its 2 TB/s
