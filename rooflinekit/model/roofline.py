@@ -96,12 +96,14 @@ def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, ca
 def _starts_s(work: KernelBatch, machine: Machine) -> Floats:
     """Starts and barriers of each kernel; of a chain's two kernels in a link the product has the longer ramp.
 
-    At a barrier inside a kernel all SMs wait for each other, which takes as long as a kernel that does nothing else.
+    At a barrier inside a kernel all SMs wait for each other, which takes as long as a kernel that does nothing else. So
+    does PyTorch's long code (`Kernel.ramps`).
     """
     value = machine.values
     ramps = np.where(work.multiplies, np.minimum(work.starts, work.links), 0.0)
     cycles = ramps * (value["product_ramp_cycles"] - value["kernel_ramp_cycles"])
-    cycles = cycles + work.barriers * value["kernel_ramp_cycles"]
+    if machine.device.kind != "cpu":  # whose code comes from its caches
+        cycles = cycles + work.barriers * value["kernel_ramp_cycles"]
     found: Floats = work.starts * machine.start_s + cycles / machine.clock
     return found + work.waits * value["repeat_gap"]
 
