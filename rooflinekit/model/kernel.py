@@ -94,7 +94,7 @@ class Kernel:
     repeats: Repeats = NO_REPEATS
     column: int = 0  # bytes that each thread reads again, where it is not the whole tensor
     blocks: Blocks = NO_BLOCKS
-    ramps: int = 1  # before it loads: two of PyTorch's sums, norms and kernels that work out places, whose code is long
+    ramps: int = 1  # before it loads: two of PyTorch's sums and of kernels that work out places, whose code is long
     accesses: int = 0  # loads of single elements where a thread does not take several at once
     indexed: Number = 0  # loads and stores of elements whose place each is worked out
     asked_flop: Number = 0  # of its products as the network has them, where the algorithm executes others; else 0

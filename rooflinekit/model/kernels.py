@@ -178,7 +178,7 @@ def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release
         repeats=repeats_of(_moved(op.inputs), _moved(op.outputs)) if family is Family.ELEMENTWISE else NO_REPEATS,
         column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
         blocks=summed if summed.count else blocks_of(op, cost, like),
-        ramps=2 if summed.count or rows.warps > 1 or placed else 1,
+        ramps=2 if summed.count or placed else 1,
         indexed=placed,
         accesses=window_accesses(op) + unaligned_accesses(op) + softmax_accesses(rows, op),
         library=_library_functions(op, cost) if family is Family.ELEMENTWISE else 0,

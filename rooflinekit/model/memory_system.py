@@ -199,7 +199,8 @@ def rows_s(work: KernelBatch, machine: Machine) -> Floats:
     far = 1 - np.divide(_found(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
     loads = work.columns / (_PER_LOAD * threads) * (1 + (work.passes - 1) * _missed(work, machine))
     waits = (work.rows > 0) & (threads > machine.warp)
-    longer: Floats = np.maximum(busy, np.where(waits, loads * value["load_cycles"] * np.maximum(far, 0.0), 0.0))
+    chain = loads * value["load_cycles"] * np.maximum(far, 0.0) + value["kernel_ramp_cycles"]  # its code is long
+    longer: Floats = np.maximum(busy, np.where(waits, chain, 0.0))
     return longer / machine.clock
 
 

@@ -167,10 +167,10 @@ SMALL = {"b": 2, "c_in": 4, "c_out": 5, "h": 8, "w": 8, "r": 3, "s": 3, "pad_h":
 @pytest.mark.parametrize(
     ("op", "before", "after"),
     [
-        # image [2, 4, 8, 8], result [2, 5, 8, 8] of 2 bytes: 1024 and 1280 B
-        ("conv_fwd", [1024], [1280]),
-        ("conv_bwd_data", [1280], [1024]),
-        ("conv_bwd_weight", [1280, 1024], []),
+        # image [2, 4, 8, 8], result [2, 5, 8, 8], weight [5, 4, 3, 3] of 2 bytes: 1024, 1280 and 360 B
+        ("conv_fwd", [1024, 360], [1280]),
+        ("conv_bwd_data", [1280, 360], [1024]),
+        ("conv_bwd_weight", [1280, 1024], [360]),
     ],
 )
 def test_channels_first_are_copied_for_a_matrix_engine(op: str, before: list[int], after: list[int]) -> None:

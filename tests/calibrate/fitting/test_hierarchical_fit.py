@@ -18,6 +18,7 @@ CLOCK = 1.25e9
 BANDWIDTH = {"gpu-a": 1e12, "gpu-b": 0.5e12, "gpu-c": 2e12}
 SHARE = {"gpu-a": 0.80, "gpu-b": 0.78, "gpu-c": 0.82}  # of the bandwidth; their geometric mean is 0.7998
 RAMP = 3000  # cycles
+LOAD_S = CONSTANTS["load_cycles"].start / CLOCK  # the least that a kernel waits for what it reads
 
 STREAMS = Stage(
     name="streams",
@@ -57,7 +58,7 @@ def streamed(
 ) -> Observations:
     """Additions by hand: 12 bytes an element at a share of the bandwidth, after the ramp; each off by some noise."""
     rows, cols = spread_sizes(seed, count)
-    seconds = RAMP / CLOCK + 12 * rows * cols / (BANDWIDTH[gpu] * (share or SHARE[gpu]))
+    seconds = RAMP / CLOCK + np.maximum(12 * rows * cols / (BANDWIDTH[gpu] * (share or SHARE[gpu])), LOAD_S)
     random = np.random.default_rng(seed + 1)
     table = pd.DataFrame(
         {
