@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from rooflinekit.errors import InputError, TraceError, nearest
 from rooflinekit.ir.coverage import Assumption, Ground
+from rooflinekit.ir.op import Phase
 from rooflinekit.tracing.known import NUMBERS, known_number, known_of
 from rooflinekit.tracing.symbols import GIVEN_UP, MOST_ANSWERS, Symbols, TooManyQuestionsError, caller
 from rooflinekit.tracing.tensors import (
@@ -71,7 +72,7 @@ class Assumed:
 
     # --- answers ----------------------------------------------------------------------------------------------
 
-    def number(self, function: Any, args: Sequence[Any], *, optimizing: bool = False) -> Any:
+    def number(self, function: Any, args: Sequence[Any], phase: Phase) -> Any:
         """What the operator that takes one number off the GPU returns, where that is known or taken; else None.
 
         Optimizers compute with the number of their step and with norms, whatever those are.
@@ -84,7 +85,7 @@ class Assumed:
         if getattr(args[0], "constant", None) is not None:
             return None  # torch knows it
         compares = function is _aten.equal.default
-        if optimizing and not compares and args[0].dtype is not torch.bool:
+        if phase is Phase.OPTIMIZER and not compares and args[0].dtype is not torch.bool:
             return 0.5 if args[0].is_floating_point() else 1
         kind = "equal" if compares else _source(args[0])
         name, usual = self._name(kind), _usual(kind, args[0])
@@ -99,20 +100,18 @@ class Assumed:
     def _valued(self, function: Any, args: Sequence[Any]) -> Any:
         """What constants make of the number that is asked for."""
         if function is not _aten.equal.default:
-            return self.values.number(args[0])
+            return self.values.ask(lambda known: known.item() if known.numel() == 1 else None, args[0])
         if tuple(args[0].shape) != tuple(args[1].shape):
             return False
-        return self.values.alike(*args)
+        return self.values.ask(torch.equal, *args)
 
     def check_rows(self, table: torch.Tensor, indices: torch.Tensor) -> None:
         """Raises IndexError, as a GPU does, for indices that are known to lie beyond the rows of a table.
 
         Where sizes are open, the trace is valid only for those whose indices do not.
         """
-        end = known_of(indices).end
-        if (known := self.values.of(indices)) is not None and known.numel():
-            with unset_fake_temporarily():
-                end = int(known.max()) + 1
+        end = self.values.ask(lambda known: int(known.max()) + 1 if known.numel() else None, indices)
+        end = known_of(indices).end if end is None else end
         if end is not None and end > table.shape[0]:
             raise IndexError(
                 f"index {end - 1} of a table with {table.shape[0]} rows, such as learned positions for so many: "
@@ -144,9 +143,9 @@ class Assumed:
 
     def elements(self, kind: str, most: Any, mask: torch.Tensor | None = None, *, share: Fraction | None = None) -> Any:
         """A number of elements out of `most`: by the user, by what is known of the mask, by a share found, or all."""
-        known = None if mask is None else self.values.trues(mask)
+        known = None if mask is None else self.values.ask(torch.count_nonzero, mask)
         if known is not None:
-            return known
+            return int(known)
         name = getattr(mask, _NAME, None) or self._name(kind)
         if mask is not None:
             setattr(mask, _NAME, name)  # wherever it is used again, in backward too
@@ -387,10 +386,6 @@ def _repeats(assumed: Assumed, repeats: torch.Tensor, *, output_size: Any = None
     return (contiguous((found,), torch.int64),)
 
 
-def _nms(assumed: Assumed, boxes: torch.Tensor, scores: torch.Tensor, threshold: float) -> tuple[Made, ...]:
-    return (contiguous((assumed.elements("nms", boxes.shape[0]),), torch.int64),)
-
-
 def _linear_dynamic(assumed: Assumed, x: torch.Tensor, packed: Any, *options: Any) -> tuple[Made, ...]:
     """Weights of a layer quantized for CPUs, packed: how wide it is, stands in them."""
     with torch._C._DisableTorchDispatch():
@@ -398,19 +393,16 @@ def _linear_dynamic(assumed: Assumed, x: torch.Tensor, packed: Any, *options: An
     return (contiguous((*x.shape[:-1], width), x.dtype),)
 
 
-def _roi_align(assumed: Assumed, x: torch.Tensor, regions: torch.Tensor, *options: Any) -> tuple[Made, ...]:
-    _, height, width = options[:3]
-    return (contiguous((regions.shape[0], x.shape[1], height, width), x.dtype),)
-
-
-def _deform_conv2d(assumed: Assumed, x: torch.Tensor, weight: torch.Tensor, offset: torch.Tensor, *options: Any) -> Any:
-    return (contiguous((x.shape[0], weight.shape[0], *offset.shape[2:]), x.dtype),)
-
-
 #: Of torchvision, whose compiled part may be missing.
 VISION: dict[str, Callable[..., tuple[Made, ...] | None]] = {
-    "nms": _nms, "roi_align": _roi_align, "deform_conv2d": _deform_conv2d,
-}  # fmt: skip
+    "nms": lambda assumed, boxes, *options: (contiguous((assumed.elements("nms", boxes.shape[0]),), torch.int64),),
+    "roi_align": lambda assumed, x, regions, scale, height, width, *options: (
+        contiguous((regions.shape[0], x.shape[1], height, width), x.dtype),
+    ),
+    "deform_conv2d": lambda assumed, x, weight, offset, *options: (
+        contiguous((x.shape[0], weight.shape[0], *offset.shape[2:]), x.dtype),
+    ),
+}
 
 DECIDED: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
     _aten.nonzero.default: _nonzero,
@@ -481,29 +473,13 @@ class Values:
         known: torch.Tensor | None = getattr(tensor, _VALUES, None)
         return None if known is None or known.untyped_storage()._cdata in self._spoilt else known
 
-    def number(self, tensor: torch.Tensor) -> Any:
-        """The only number of a tensor, where that is known; else None."""
-        known = self.of(tensor)
-        if known is None or known.numel() != 1:
+    def ask(self, question: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+        """What a function says of the tensors' numbers; None where they are not known."""
+        known = list(map(self.of, tensors))
+        if any(one is None for one in known):
             return None
         with unset_fake_temporarily():
-            return known.item()
-
-    def alike(self, first: torch.Tensor, second: torch.Tensor) -> bool | None:
-        """Whether two tensors are equal, where that is known; else None."""
-        one, other = self.of(first), self.of(second)
-        if one is None or other is None:
-            return None
-        with unset_fake_temporarily():
-            return torch.equal(one, other)
-
-    def trues(self, mask: torch.Tensor) -> int | None:
-        """How many elements are not zero, where that is known; else None."""
-        known = self.of(mask)
-        if known is None:
-            return None
-        with unset_fake_temporarily():
-            return int(known.count_nonzero())
+            return question(*known)
 
     def result(
         self, function: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any = ()

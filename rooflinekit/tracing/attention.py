@@ -102,6 +102,8 @@ _NO_KERNEL = (
 
 #: "1" takes cuDNN's attention after flash and memory-efficient, of which one runs.
 _LATER_CUDNN = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
+#: "1" does what torch.backends.cuda.preferred_rocm_fa_library("ck") does.
+_PREFERS_CK = "TORCH_ROCM_FA_PREFER_CK"
 
 
 _NARROW = 64  # numbers of a head up to which every kernel has a gradient
@@ -141,9 +143,12 @@ class SwitchedOn(_Calls):
         if kind.endswith("_backward"):
             return next((self._known[one.name] for one in inputs if one.name in self._known), {})
         backends: Any = torch.backends.cuda
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        # cuDNN's has sums in any order (sdp_utils.cpp, check_cudnn_deterministic, as remembered)
+        ordered = torch.are_deterministic_algorithms_enabled() and not warns
         switches = {
             "flash": backends.flash_sdp_enabled(),
-            "cudnn": backends.cudnn_sdp_enabled() and os.environ.get(_LATER_CUDNN) != "1" and not _deterministic(),
+            "cudnn": backends.cudnn_sdp_enabled() and os.environ.get(_LATER_CUDNN) != "1" and not ordered,
             "efficient": backends.mem_efficient_sdp_enabled(),
             "math": backends.math_sdp_enabled(),
         }
@@ -152,7 +157,7 @@ class SwitchedOn(_Calls):
             found["backends"] = tuple(name for name, on in switches.items() if on)
         if order := _order_asked():
             found["order"] = order
-        if _prefers_ck():
+        if os.environ.get(_PREFERS_CK) == "1" or backends.preferred_rocm_fa_library().name == "Ck":
             found["prefers"] = "ck"
         if self._now and inputs[0].shape[-1] > _NARROW:
             found["trained"] = True
@@ -170,17 +175,6 @@ def _order_asked() -> tuple[str, ...]:
     found = tuple(_NAMES[one] for one in torch._C._get_sdp_priority_order() if one in _NAMES)
     cuda: Any = torch.cuda
     return () if found == _STANDING or (found == _SET and cuda.is_initialized()) else found
-
-
-def _deterministic() -> bool:
-    """Whether sums in any order are refused, as cuDNN has (sdp_utils.cpp, check_cudnn_deterministic, as remembered)."""
-    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def _prefers_ck() -> bool:
-    """Whether torch.backends.cuda.preferred_rocm_fa_library("ck") was called, or TORCH_ROCM_FA_PREFER_CK is set."""
-    preferred: Any = torch.backends.cuda.preferred_rocm_fa_library()
-    return os.environ.get("TORCH_ROCM_FA_PREFER_CK") == "1" or preferred.name == "Ck"
 
 
 def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, grouped: bool) -> bool:

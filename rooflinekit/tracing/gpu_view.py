@@ -36,14 +36,11 @@ def rms_norm(
     """One kernel, but for complex numbers, images with channels last, and a weight of another format."""
     x, weight = autocast.widened(x, weight)
     apart = not x.is_contiguous() and x.is_contiguous(memory_format=channels_last_of(x.dim()))
-    if apart or x.is_complex() or (weight is not None and weight.dtype is not x.dtype) or _transformed():
+    # functorch looks through what it calls, and would not through an operator of ours
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    if apart or x.is_complex() or (weight is not None and weight.dtype is not x.dtype) or transformed:
         return NotImplemented
     return _Normalized.apply(x, weight, list(normalized_shape), eps)  # type: ignore[no-untyped-call]
-
-
-def _transformed() -> bool:
-    """Whether functorch looks through what it calls, and would not through an operator of ours."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 class _Normalized(torch.autograd.Function):

@@ -23,14 +23,13 @@ import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rooflinekit.errors import TraceError, printable
 from rooflinekit.tracing.assumed import keep
 from rooflinekit.tracing.memory import fake_like
 from rooflinekit.tracing.surroundings import in_this_thread, standing_in
 from rooflinekit.tracing.symbols import channels_last_of
-from rooflinekit.tracing.tensors import Made, is_sparse, note_weight
+from rooflinekit.tracing.tensors import Made, is_sparse, note_weight, wraps_tensors
 
 
 def quiet_attribute(thing: Any, name: str) -> Any:
@@ -144,11 +143,6 @@ def _stride(tensor: torch.Tensor, channels_last: bool) -> tuple[int, ...]:
     return torch.empty(tensor.shape, device="meta", memory_format=layout).stride()
 
 
-def _keeps_more(tensor: Any) -> bool:
-    """Whether it is of a kind that may keep attributes beside its numbers, as quantized weights keep their scales."""
-    return type(tensor) not in (torch.Tensor, nn.Parameter) and not is_traceable_wrapper_subclass(tensor)
-
-
 def put_fakes_in(
     roots: dict[str, nn.Module], dtype: torch.dtype | None, mode: FakeTensorMode, *, channels_last: bool = False
 ) -> dict[str, torch.Tensor]:
@@ -176,7 +170,8 @@ def put_fakes_in(
             fake.requires_grad_(tensor.requires_grad)
         fakes[id(tensor)] = fake
         named[name] = fake
-        if _keeps_more(tensor):
+        # a kind that may keep attributes beside its numbers, as quantized weights keep their scales
+        if type(tensor) not in (torch.Tensor, nn.Parameter) and not wraps_tensors(type(tensor)):
             for more, value in vars(tensor).items():
                 setattr(fake, more, fake_of(value, f"{name}.{more}") if isinstance(value, torch.Tensor) else value)
         return fake

@@ -67,24 +67,18 @@ def _while_loop(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
     return tuple(carried)
 
 
-def _dense(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
-    """Runs an operator step by step, as torch does outside of compilation."""
-    return function.py_kernels[_DENSE](*args)
-
-
-def _scan(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
-    """Over the first dimension, step by step; what is carried comes before what is kept of each step."""
-    combine, initial, sequences, further = args
-    return generic_scan(combine, initial, sequences, additional_inputs=further)  # type: ignore[no-untyped-call]
-
-
 #: By the operator's name.
 CONTROL: dict[str, Callable[[Assumed, Any, Sequence[Any]], Any]] = {
     "cond": _cond,
     "while_loop": _while_loop,
-    "scan": _scan,
-    "associative_scan": _dense,
-    "map_impl": _dense,
+    # over the first dimension, step by step; what is carried comes before what is kept of each step
+    "scan": lambda assumed, function, args: generic_scan(  # type: ignore[no-untyped-call]
+        args[0], args[1], args[2], additional_inputs=args[3]
+    ),
+    # step by step, as torch does outside of compilation
+    **dict.fromkeys(
+        ("associative_scan", "map_impl"), lambda assumed, function, args: function.py_kernels[_DENSE](*args)
+    ),
 }
 
 
@@ -222,7 +216,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return function.decompose(*args, **kwargs)
         if not self._recording or on_cpu(function, args) or function in _DESCRIBING or _without_memory(args):
-            number = self._number(function, args)
+            number = self.assumed.number(function, args, self.phase)
             return function(*args, **kwargs) if number is None else number
         if isinstance(function, torch._ops.OpOverload):
             return self._operator(function, args, kwargs)
@@ -281,12 +275,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._record(function, args, kwargs, output, attrs, tensors)
         return output
 
-    def _number(self, function: Any, args: Sequence[Any]) -> Any:
-        return self.assumed.number(function, args, optimizing=self.phase is Phase.OPTIMIZER)
-
     def _decided(self, function: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operator where numbers decide it; None for every other."""
-        number = self._number(function, args)
+        number = self.assumed.number(function, args, self.phase)
         if number is not None:
             return number
         made = self.assumed.made(function, args, kwargs)

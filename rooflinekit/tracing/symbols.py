@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -50,6 +51,7 @@ _SYMBOLIC = str(Path(_TORCH) / "fx" / "experimental")
 _SYM_INT = str(Path(_TORCH) / "__init__.py")  # what a comparison of sizes in Python goes through
 
 
+_ABSENT = object()
 _REPLACED = "_replacements_version_counter"  # of a ShapeEnv
 _REMAINDERS = (torch_functions.Mod, torch_functions.PythonMod)
 _TO_THE_END = 2**63 - 1  # as an operator writes `x[a:]`
@@ -179,10 +181,13 @@ _ARITHMETIC = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt"
 def remembered_arithmetic() -> Iterator[None]:
     """Within it the same arithmetic of open sizes is done once: sympy takes 30 µs, and each tensor asks ten times."""
     kind: Any = SymNode
-    made: dict[str, Any] = {f"_{name}": _remembered(f"_{name}", getattr(kind, f"_{name}")) for name in _ARITHMETIC}
-    made |= {"wrap_int": _remembered_number(kind.wrap_int), "maybe_as_int": _remembered_value(kind.maybe_as_int)}
-    made["expr"] = property(_replaced(kind.expr.fget))
-    with standing_in((kind, name, method) for name, method in made.items()):
+    keys: dict[str, Callable[..., object]] = {
+        **{f"_{name}": partial(_operands, name) for name in _ARITHMETIC},
+        "wrap_int": lambda one, number: number if type(number) is int else None,
+        "maybe_as_int": lambda one: (one._expr, one.shape_env._replacements_version_counter),
+    }
+    made = [(kind, name, _remembered(getattr(kind, name), key)) for name, key in keys.items()]
+    with standing_in([*made, (kind, "expr", property(_replaced(kind.expr.fget)))]):
         yield
 
 
@@ -191,50 +196,30 @@ def _worked_out(node: Any) -> dict[object, Any] | None:
     return getattr(node.shape_env, "worked_out", None)
 
 
-def _remembered(name: str, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def operator(one: Any, other: Any) -> Any:
+def _operands(name: str, one: Any, other: Any) -> object:
+    """What the result of an operator hangs on; None where no example is a number."""
+    if type(one._hint) is not int or type(other._hint) is not int:
+        return None
+    # a sum of names alone is made in another way than other sums
+    sums = one._optimized_summation, other._optimized_summation
+    version = one.shape_env._replacements_version_counter
+    return name, one._expr, other._expr, one.pytype, other.pytype, sums, version
+
+
+def _remembered(original: Callable[..., Any], key: Callable[..., object]) -> Callable[..., Any]:
+    """A method that remembers its result by the key of its arguments, where that is not None."""
+
+    def method(one: Any, *others: Any) -> Any:
         known = _worked_out(one)
-        if known is None or type(one._hint) is not int or type(other._hint) is not int:
-            return original(one, other)
-        # a sum of names alone is made in another way than other sums
-        sums = one._optimized_summation, other._optimized_summation
-        version = one.shape_env._replacements_version_counter
-        key = (name, one._expr, other._expr, one.pytype, other.pytype, sums, version)
-        found = known.get(key)
-        if found is None:
-            found = known[key] = original(one, other)
+        place = None if known is None else key(one, *others)
+        if known is None or place is None:
+            return original(one, *others)
+        found = known.get(place, _ABSENT)
+        if found is _ABSENT:
+            found = known[place] = original(one, *others)
         return found
 
-    return operator
-
-
-def _remembered_number(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
-    def wrap_int(one: Any, number: int) -> Any:
-        known = _worked_out(one)
-        if known is None or type(number) is not int:
-            return original(one, number)
-        found = known.get(number)
-        if found is None:
-            found = known[number] = original(one, number)
-        return found
-
-    return wrap_int
-
-
-def _remembered_value(original: Callable[[Any], int | None]) -> Callable[[Any], int | None]:
-    def maybe_as_int(one: Any) -> int | None:
-        if type(one.constant) is int:
-            return one.constant
-        known = _worked_out(one)
-        if known is None:
-            return original(one)
-        key = ("maybe_as_int", one._expr, one.shape_env._replacements_version_counter)
-        if key not in known:
-            known[key] = original(one)
-        value: int | None = known[key]
-        return value
-
-    return maybe_as_int
+    return method
 
 
 def _replaced(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -344,8 +329,9 @@ def _with_remainders(expr: sympy.Expr) -> sympy.Expr:
 
 def _modulo(expr: sympy.Expr, by: sympy.Integer) -> sympy.Expr:
     """Something that leaves the same remainder, without remainders of its own."""
-    multiples = lambda part: isinstance(part, _REMAINDERS) and part.args[1] % by == 0  # noqa: E731
-    return expr.replace(multiples, lambda part: part.args[0])
+    return expr.replace(
+        lambda part: isinstance(part, _REMAINDERS) and part.args[1] % by == 0, lambda part: part.args[0]
+    )
 
 
 def _distributed(expr: sympy.Expr) -> sympy.Expr:

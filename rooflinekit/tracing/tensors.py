@@ -195,12 +195,6 @@ def _ctc_loss(
     return contiguous((batch,), dtype), contiguous((batch, steps, 2 * longest + 1), dtype)
 
 
-def _lstm_cell(gates: torch.Tensor, _: torch.Tensor, cell: torch.Tensor, *biases: Any) -> tuple[Made, ...]:
-    """State and cell, and what backward needs of the four gates."""
-    state = contiguous(cell.shape, gates.dtype)
-    return state, contiguous(cell.shape, cell.dtype), contiguous(gates.shape, gates.dtype)
-
-
 def _lstm_cell_backward(
     grad: Any, grad_cell: Any, cell: torch.Tensor, _: Any, gates: torch.Tensor, has_bias: bool
 ) -> tuple[Made, ...]:
@@ -209,20 +203,11 @@ def _lstm_cell_backward(
     return contiguous(gates.shape, gates.dtype), contiguous(cell.shape, cell.dtype), bias
 
 
-def _gru_cell(gates: torch.Tensor, _: torch.Tensor, hidden: torch.Tensor, *biases: Any) -> tuple[Made, ...]:
-    """State, and five numbers a state that backward needs: three gates, the state before, and the candidate's part."""
-    return contiguous(hidden.shape, hidden.dtype), contiguous((hidden.shape[0], 5 * hidden.shape[1]), gates.dtype)
-
-
 def _gru_cell_backward(grad: torch.Tensor, kept: torch.Tensor, has_bias: bool) -> tuple[Made, ...]:
     """Gradients of both gates' products, of the state, and of both biases."""
     batch, size = grad.shape
     gates, bias = contiguous((batch, 3 * size), grad.dtype), contiguous((3 * size * has_bias,), grad.dtype)
     return gates, gates, contiguous((batch, size), grad.dtype), bias, bias
-
-
-def _baddbmm(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
-    return (contiguous((a.shape[0], a.shape[1], b.shape[2]), a.dtype),)
 
 
 def _common(shapes: Iterable[Sequence[Any]]) -> list[Any]:
@@ -275,16 +260,6 @@ def _fft_c2r(x: torch.Tensor, dims: Sequence[int], normalization: int, last: Any
     shape: list[Any] = list(x.shape)
     shape[dims[-1]] = last
     return (contiguous(shape, _REAL[x.dtype]),)
-
-
-def _grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -> tuple[Made, ...]:
-    """A place in the image for each element of the result, but its channels."""
-    return (contiguous((size[0], *size[2:], len(size) - 2), theta.dtype),)
-
-
-def _grid_sampler(x: torch.Tensor, grid: torch.Tensor, *options: Any) -> tuple[Made, ...]:
-    """For each place in the grid the channels; torch finds this by running a hundred ops, with questions of sizes."""
-    return (contiguous((*x.shape[:2], *grid.shape[1:-1]), x.dtype),)
 
 
 def _trilinear(
@@ -377,8 +352,15 @@ OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...]]] = {
     _aten._fft_r2c.default: _fft_r2c,
     _aten._fft_c2c.default: lambda x, *options: (contiguous(x.shape, x.dtype),),
     _aten._fft_c2r.default: _fft_c2r,
-    _aten.affine_grid_generator.default: _grid,
-    **dict.fromkeys((_aten.grid_sampler_2d.default, _aten.grid_sampler_3d.default), _grid_sampler),
+    # a place in the image for each element of the result, but its channels
+    _aten.affine_grid_generator.default: lambda theta, size, align_corners: (
+        contiguous((size[0], *size[2:], len(size) - 2), theta.dtype),
+    ),
+    # for each place in the grid the channels; torch finds this by running a hundred ops, with questions of sizes
+    **dict.fromkeys(
+        (_aten.grid_sampler_2d.default, _aten.grid_sampler_3d.default),
+        lambda x, grid, *options: (contiguous((*x.shape[:2], *grid.shape[1:-1]), x.dtype),),
+    ),
     torch.ops.rooflinekit.linspace.default: lambda start, end, steps, dtype: (contiguous((steps,), dtype),),
     _aten._grouped_mm.default: _grouped_mm,
     _aten._trilinear.default: _trilinear,
@@ -386,11 +368,17 @@ OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...]]] = {
     _aten.col2im.default: _col2im,
     _aten.addcmul.default: broadcast,
     _aten.addcdiv.default: broadcast,
-    _aten.baddbmm.default: _baddbmm,
+    _aten.baddbmm.default: lambda added, a, b, **factors: (contiguous((*a.shape[:2], b.shape[2]), a.dtype),),
     _aten.linalg_solve_triangular.default: _solve_triangular,
-    _aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    # state and cell, and what backward needs of the four gates
+    _aten._thnn_fused_lstm_cell.default: lambda gates, _, cell, *biases: (
+        contiguous(cell.shape, gates.dtype), contiguous(cell.shape, cell.dtype), contiguous(gates.shape, gates.dtype),
+    ),
     _aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
-    _aten._thnn_fused_gru_cell.default: _gru_cell,
+    # state, and five numbers a state that backward needs: three gates, the state before, and the candidate's part
+    _aten._thnn_fused_gru_cell.default: lambda gates, _, hidden, *biases: (
+        contiguous(hidden.shape, hidden.dtype), contiguous((hidden.shape[0], 5 * hidden.shape[1]), gates.dtype),
+    ),
     _aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     _aten._ctc_loss.default: _ctc_loss,
     _aten._ctc_loss.Tensor: _ctc_loss,
@@ -406,7 +394,7 @@ OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...]]] = {
         (getattr(_aten, f"{name}_backward").default for name in RESAMPLING),
         lambda grad, size, whole, *options: (contiguous(whole, grad.dtype),),
     ),
-}
+}  # fmt: skip
 
 
 def _wanted(given: Sequence[Any], wanted: Sequence[bool]) -> tuple[Any, ...]:
@@ -457,7 +445,6 @@ def composite(function: Any) -> bool:
     return known and has(name, "CompositeImplicitAutograd") and not has(name, "CPU")
 
 
-_aten = torch.ops.aten
 #: Operators that take tensors of one format only, which torch checks where they run and not on fake tensors.
 PRODUCTS = frozenset({
     _aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default, _aten.mv.default,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -125,7 +126,8 @@ def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | Non
             symbols = Symbols(names_of(left), examples, most_questions=most, all_open=all_open)
             return _traced(left, roots, symbols, dtype, progress)
         except TraceError as error:
-            if step.mode == "training" or step.gradients or not asks_for_gradients(error):
+            differentiates = any(text in error.reason for text in _NO_GRADIENTS)
+            if step.mode == "training" or step.gradients or not differentiates:
                 raise
         step = replace(step, gradients=True)
         return at(numbers, examples, all_open=all_open)
@@ -214,8 +216,9 @@ def _traced(
         recorder = Recorder(symbols, paths, step.assume, progress)
         roles = (Role.WEIGHT if isinstance(weight, nn.Parameter) else Role.BUFFER for weight in weights.values())
         specs = list(map(recorder.name_tensor, weights.values(), weights, roles))
-        make = InputMaker(recorder, symbols, dtype, channels_last=step.channels_last)
-        args, kwargs, targets = make(step.args, "arg"), make(step.kwargs, ""), make(step.targets, "target")
+        inputs: list[TensorSpec] = []
+        faked = partial(_faked, recorder, symbols, inputs, dtype, step.channels_last)
+        args, kwargs, targets = faked("arg", step.args), faked("", step.kwargs), faked("target", step.targets)
         try:
             with _traceable(step, symbols, recorder):
                 output = _run(step, args, kwargs, targets, roots, recorder)
@@ -223,7 +226,7 @@ def _traced(
             raise
         except (Exception, SystemExit, GeneratorExit) as error:  # a model that ends the process does not end this one
             raise _told(step.model, recorder, error) from error
-        return _collected(step, recorder, symbols, specs, make.specs, output)
+        return _collected(step, recorder, symbols, specs, inputs, output)
 
 
 def _traceable(step: Step, symbols: Symbols, recorder: Recorder) -> ExitStack:
@@ -287,14 +290,14 @@ def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: dict[str, nn.M
             module.training = training
     if step.mode != "training":
         # The ops of a region of inference are the same, but fake tensors would show some of them whole.
-        with torch.set_grad_enabled(step.gradients), _region(step):
+        with torch.set_grad_enabled(step.gradients), region(step):
             return step.model(*args, **kwargs)
     parameters = [weight for weight in parameters_of(roots).values() if weight.requires_grad]
     optimizer = None if step.optimizer is None else multi_tensor(step.optimizer(parameters), step.like)
     if step.like is not None and not step.like.drops_gradients:
         _keep_gradients(parameters, recorder)
     with torch.enable_grad():
-        with _region(step):
+        with region(step):
             output = step.model(*args, **kwargs)
             recorder.calls.around = "the loss"
             loss = loss_of(step, output, targets)
@@ -310,9 +313,9 @@ def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: dict[str, nn.M
     return output
 
 
-def _region(step: Step) -> AbstractContextManager[object]:
-    """Where the step runs in lower precision: everything but backward and optimizer."""
-    return nullcontext() if step.autocast is None else torch.autocast("cuda", getattr(torch, step.autocast.value))
+def region(step: Step, device: str = "cuda") -> AbstractContextManager[object]:
+    """Where the step runs in lower precision on a type of device: everything but backward and optimizer."""
+    return nullcontext() if step.autocast is None else torch.autocast(device, getattr(torch, step.autocast.value))
 
 
 def loss_of(step: Step, output: Any, targets: Any) -> torch.Tensor:
@@ -411,11 +414,7 @@ class _Given(Input):
 
 def described(step: Step) -> Step:
     """The step with every tensor among its inputs replaced by its description."""
-
-    def description(value: Any) -> Any:
-        return _Given(value) if isinstance(value, torch.Tensor) else value
-
-    return _mapped(step, description)
+    return mapped(step, lambda value: _Given(value) if isinstance(value, torch.Tensor) else value)
 
 
 def with_numbers(step: Step, sizes: Mapping[str, int]) -> Step:
@@ -426,10 +425,11 @@ def with_numbers(step: Step, sizes: Mapping[str, int]) -> Step:
             return Input(*(sizes.get(s, s) if isinstance(s, str) else s for s in value.shape), dtype=value.dtype)
         return value
 
-    return _mapped(step, numbered)
+    return mapped(step, numbered)
 
 
-def _mapped(step: Step, function: Callable[[Any], Any]) -> Step:
+def mapped(step: Step, function: Callable[[Any], Any]) -> Step:
+    """The step with a function of each of its inputs and targets in their place."""
     return replace(
         step,
         args=pytree.tree_map(function, step.args),
@@ -454,36 +454,28 @@ def _inputs_of(step: Step) -> list[Input]:
     return [leaf for leaf in leaves if isinstance(leaf, Input)]
 
 
-class InputMaker:
-    """Puts fake tensors instead of descriptions, and remembers their records."""
+def _faked(
+    recorder: Recorder, symbols: Symbols, specs: list[TensorSpec], dtype: DType | None, channels_last: bool,
+    prefix: str, values: Any,
+) -> Any:  # fmt: skip
+    """The values with fake tensors for descriptions, named by their place after the prefix; `specs` gets their records.
 
-    def __init__(
-        self, recorder: Recorder, symbols: Symbols, dtype: DType | None, *, channels_last: bool = False
-    ) -> None:
-        self.specs: list[TensorSpec] = []
-        self._recorder = recorder
-        self._symbols = symbols
-        self._dtype = dtype
-        self._channels_last = channels_last
+    dtype: of floating-point ones, where it is not their own.
+    """
 
-    def __call__(self, values: Any, prefix: str) -> Any:
-        """The values with fake tensors for descriptions, named by their place after the prefix."""
+    def fake(path: Any, value: Any) -> Any:
+        if not isinstance(value, Input):
+            return value
+        words = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
+        name = "_".join([prefix, *words]).strip("_")
+        wanted = Input(*value.shape, dtype=dtype) if dtype is not None and value.dtype.is_floating else value
+        tensor = symbols.tensor(wanted, name, channels_last=channels_last)
+        if isinstance(value, _Given):
+            keep(tensor, value.tensor)
+        specs.append(recorder.name_tensor(tensor, name, Role.INPUT))
+        return tensor
 
-        def fake(path: Any, value: Any) -> Any:
-            if not isinstance(value, Input):
-                return value
-            words = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
-            name = "_".join([prefix, *words]).strip("_")
-            wanted = value
-            if self._dtype is not None and value.dtype.is_floating:
-                wanted = Input(*value.shape, dtype=self._dtype)
-            tensor = self._symbols.tensor(wanted, name, channels_last=self._channels_last)
-            if isinstance(value, _Given):
-                keep(tensor, value.tensor)
-            self.specs.append(self._recorder.name_tensor(tensor, name, Role.INPUT))
-            return tensor
-
-        return pytree.tree_map_with_path(fake, values)
+    return pytree.tree_map_with_path(fake, values)
 
 
 # A model's own failure, told with the place where it happened and what to do about it.
@@ -495,11 +487,6 @@ _BARE = (LookupError, StopIteration, SystemExit, GeneratorExit)
 NO_NUMBERS = "a number of a tensor is asked for"
 #: What torch says where gradients are asked for and none are recorded.
 _NO_GRADIENTS = ("does not require grad and does not have a grad_fn", "differentiated Tensors does not require grad")
-
-
-def asks_for_gradients(error: TraceError) -> bool:
-    """Whether the model differentiates, in a step without gradients."""
-    return any(text in error.reason for text in _NO_GRADIENTS)
 
 
 _NO_KERNEL, _GUESSES = "Could not run '", ". This could be because "  # as torch says it, and what follows

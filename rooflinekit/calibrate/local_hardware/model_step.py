@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import MeasureError
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.op import DType
 from rooflinekit.tracing.symbols import channels_last_of
-from rooflinekit.tracing.tracer import Step, loss_of, multi_tensor
+from rooflinekit.tracing.tracer import Step, loss_of, mapped, multi_tensor, region
 
 _FEWEST_IDS = 2  # where no table of embeddings says how many numbers are valid
 
@@ -47,13 +45,7 @@ def on_device(step: Step, device: torch.device, dtype: DType | None, sizes: Mapp
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     ids = min(tables, default=_FEWEST_IDS)  # how many integers are valid for every table of embeddings
     make = _TensorMaker(device=device, dtype=wanted, sizes=sizes, ids=ids, channels_last=step.channels_last)
-    return replace(
-        step,
-        model=model,
-        args=pytree.tree_map(make, step.args),
-        kwargs=pytree.tree_map(make, dict(step.kwargs)),
-        targets=pytree.tree_map(make, step.targets),
-    )
+    return mapped(replace(step, model=model), make)
 
 
 def _with_numbers(model: nn.Module, device: torch.device) -> nn.Module:
@@ -126,7 +118,7 @@ def _inference(step: Step, device: torch.device, compile_part: _Compile) -> Run:
     model = compile_part(step.model)
 
     def run() -> object:
-        with torch.inference_mode() if step.inference_mode else torch.no_grad(), _region(step, device):
+        with torch.inference_mode() if step.inference_mode else torch.no_grad(), region(step, device.type):
             return model(*step.args, **step.kwargs)
 
     return run
@@ -150,7 +142,7 @@ def _training(step: Step, device: torch.device, compile_part: _Compile, *, captu
         for parameter in parameters:
             parameter.grad = None
         with torch.enable_grad():
-            with _region(step, device):
+            with region(step, device.type):
                 loss = loss_now()
             loss.backward()
         if update is not None:
@@ -158,8 +150,3 @@ def _training(step: Step, device: torch.device, compile_part: _Compile, *, captu
         return loss
 
     return run
-
-
-def _region(step: Step, device: torch.device) -> AbstractContextManager[object]:
-    """Where the step runs in lower precision: everything but backward and optimizer."""
-    return nullcontext() if step.autocast is None else torch.autocast(device.type, getattr(torch, step.autocast.value))
