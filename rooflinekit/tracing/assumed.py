@@ -143,9 +143,9 @@ class Assumed:
 
     def elements(self, kind: str, most: Any, mask: torch.Tensor | None = None, *, share: Fraction | None = None) -> Any:
         """A number of elements out of `most`: by the user, by what is known of the mask, by a share found, or all."""
-        known = None if mask is None else self.values.ask(torch.count_nonzero, mask)
+        known = None if mask is None else self.values.ask(lambda numbers: int(numbers.count_nonzero()), mask)
         if known is not None:
-            return int(known)
+            return known
         name = getattr(mask, _NAME, None) or self._name(kind)
         if mask is not None:
             setattr(mask, _NAME, name)  # wherever it is used again, in backward too
