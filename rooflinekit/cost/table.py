@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from rooflinekit.errors import DuplicateRuleError, InputError, PluginError, UnknownOpError, nearest
 from rooflinekit.ir.arguments import checked
@@ -18,8 +18,8 @@ from rooflinekit.ir.sizes import Size, product, shown, total
 #: A rule gives the cost of an op: one `Cost`, or one for each kernel that eager execution launches.
 Rule: TypeAlias = Callable[[Op], Cost | Sequence[Cost]]
 
-#: Numbers that tell a rule from others of its family, and what is counted.
-Row: TypeAlias = tuple[int | str, ...]
+#: Numbers that tell a rule from others of its family, or a rule of its own, and what is counted.
+Row: TypeAlias = tuple[int | str | Rule, ...]
 
 GROUP = "rooflinekit.rules"
 
@@ -95,14 +95,15 @@ def family(
     """Registers rules that differ in numbers: by the names of ops, `cost` of the op and the numbers of a row.
 
     A row ends with what is counted. Of one without, the numbers are the vector FLOP and the special functions of
-    `each` element.
+    `each` element. A row that begins with a function has that for its cost.
     """
     module = sys._getframe(1).f_globals["__name__"]  # whose rules they are
     for names, row in rows.items():
-        numbers = [number for number in row if not isinstance(number, str)]
+        numbers = [number for number in row if isinstance(number, int)]
+        own = next(filter(callable, row), cost)
 
-        def price(op: Op, numbers: Sequence[int] = numbers) -> Cost | Sequence[Cost]:
-            return cost(op, *numbers)
+        def price(op: Op, own: Any = own, numbers: Sequence[int] = numbers) -> Cost | Sequence[Cost]:
+            return own(op, *numbers)  # type: ignore[no-any-return]
 
         kinds = aten(names)
         price.__doc__ = next((text for text in row if isinstance(text, str)), "") or an_element(*numbers, each=each)

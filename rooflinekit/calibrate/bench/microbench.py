@@ -10,13 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 from rooflinekit.calibrate.bench.plan import Case
-from rooflinekit.calibrate.campaigns.operators import CASTS, GATHERS, REDUCTIONS, STORED, STREAMS
+from rooflinekit.calibrate.campaigns.operators import (
+    CASTS,
+    CONVOLUTIONS,
+    ELEMENTWISE,
+    GATHERS,
+    REDUCTIONS,
+    STORED,
+    STREAMS,
+    ops_of,
+)
+from rooflinekit.ir.op import Op, TensorSpec
 
 _MOST_COPIES = 64
 _DRAWN = 2**20  # random numbers of a case, which then repeat: drawing takes longer than many a measurement
@@ -57,9 +69,11 @@ def calls_of(case: Case, device: torch.device, cache_bytes: float) -> Calls:
     """The case as calls on `device` with such a last-level cache. Raises UnsupportedError, and what torch raises."""
     if case.dtype not in DTYPES and (case.dtype, case.op) != ("fp8", "mm"):
         raise UnsupportedError(f"{case.op} in {case.dtype} has no call in PyTorch")
+    if CASTS.get(case.op) == case.dtype:
+        raise UnsupportedError(f"{case.op} of {case.dtype} casts nothing")
     if case.dtype == "tf32" and device.type == "cpu":
         raise UnsupportedError("tf32 is an arithmetic of GPUs")
-    make = next((make for ops, make in _MAKERS.items() if case.op in ops), None)
+    make = _MAKERS.get(case.op)
     if make is None or case.sizes.get("window"):
         raise UnsupportedError(f"{case.op} {'with a window ' if make else ''}has no call in PyTorch")
     tensors = _Tensors(dtype=DTYPES.get(case.dtype, torch.float32), device=device)
@@ -94,25 +108,35 @@ class _Tensors:
         self.bytes += made.numel() * made.element_size()
         return made
 
+    def like(self, spec: TensorSpec) -> torch.Tensor:
+        """A tensor as it is described, its dimensions as far from each other in memory."""
+        shape, strides = list(map(int, spec.shape)), spec.stride
+        if strides is None:
+            return self(*shape)
+        order = sorted(range(len(shape)), key=strides.__getitem__, reverse=True)
+        return self(*(shape[dim] for dim in order)).permute(*map(order.index, range(len(shape))))
+
     def index(self, count: int, below: int) -> torch.Tensor:
         """So many whole numbers from 0 on."""
         self.bytes += 8 * count
         return torch.randint(below, (count,), device=self.device)
 
 
-def _product(case: Case, tensor: _Tensors) -> Call:
-    m, n, k = (case.sizes[name] for name in "mnk")
-    b = case.sizes.get("b", 1)
+def _by_operator(case: Case, tensor: _Tensors) -> Call:
+    """The operator that a trace would hold for the case, as PyTorch is asked for it, on tensors of its sizes."""
     if case.dtype == "fp8":
-        return _scaled_product(m, n, k, tensor)
-    if case.op == "linear":
-        x, weight, bias = tensor(b * m, k), tensor(n, k), tensor(n)
-        return lambda: functional.linear(x, weight, bias)
-    if case.op == "bmm" or b > 1:
-        left, right = tensor(b, m, k), tensor(b, k, n)
-        return lambda: torch.bmm(left, right)
-    first, second = tensor(m, k), tensor(k, n)
-    return lambda: torch.mm(first, second)
+        return _scaled_product(*(case.sizes[name] for name in "mnk"), tensor)
+    (op,) = ops_of(case.op, case.dtype, case.sizes)
+    attrs = dict(op.attrs) if case.op != "triad" else {**op.attrs, "out": tensor.like(op.outputs[0])}
+    tensors = [
+        tensor.index(int(spec.numel), case.sizes["table"]) if spec.name == "index" else tensor.like(spec)
+        for spec in op.inputs
+    ]
+    if case.op in ELEMENTWISE:  # powers of negative numbers are none, nor quotients by 0
+        tensors = [x.abs_().add_(i) for i, x in enumerate(tensors)]
+    if make := _AS_CALLED.get(op.kind):
+        return make(op, *tensors)
+    return partial(getattr(torch, op.kind.removeprefix("aten.")), *tensors, **attrs)
 
 
 def _scaled_product(m: int, n: int, k: int, tensor: _Tensors) -> Call:
@@ -124,88 +148,30 @@ def _scaled_product(m: int, n: int, k: int, tensor: _Tensors) -> Call:
     return lambda: torch._scaled_mm(left, columns, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
-#: Of two tensors; with the suffix u, of a tensor and a number.
-_BINARY: dict[str, Callable[..., torch.Tensor]] = {name: getattr(torch, name) for name in ("add", "mul", "div", "pow")}
-_UNARY: dict[str, Callable[..., torch.Tensor]] = {"relu": torch.relu, "gelu": functional.gelu, "tanh": torch.tanh}
-_NUMBER = 1.5
+def _convolution_options(op: Op) -> list[Any]:
+    """The arguments of a convolution behind its tensors and its bias."""
+    sides, transposed = op.attrs["stride"], False
+    return [sides, op.attrs["padding"], op.attrs["dilation"], transposed, [0] * len(sides), op.attrs["groups"]]
 
 
-def _elementwise(case: Case, tensor: _Tensors) -> Call:
-    shape = case.sizes["rows"], case.sizes["cols"]
-    x = tensor(*shape).abs_()  # powers of negative numbers are none
-    if case.op in _UNARY:
-        unary = _UNARY[case.op]
-        return lambda: unary(x)
-    binary = _BINARY[case.op.removesuffix("u")]
-    if case.op not in _BINARY:
-        return lambda: binary(x, _NUMBER)
-    y = tensor(*shape).abs_().add_(1)
-    return lambda: binary(x, y)
-
-
-def _along_rows(case: Case, tensor: _Tensors) -> Call:
-    rows, cols = case.sizes["rows"], case.sizes["cols"]
-    x = tensor(rows, cols)
-    if case.op == "layernorm":
-        gain, shift = tensor(cols), tensor(cols)
-        return lambda: functional.layer_norm(x, (cols,), gain, shift)
-    dim = 0 if case.op == "sum_first" else -1
-    function: Callable[..., torch.Tensor] = getattr(torch, case.op.removesuffix("_first"))
-    return lambda: function(x, dim)
-
-
-def _stream(case: Case, tensor: _Tensors) -> Call:
-    a, *others = (tensor(case.sizes["rows"], case.sizes["cols"]) for _ in range(_STREAMED[case.op]))
-    if case.op == "read":
-        return lambda: torch.sum(a)
-    if case.op == "write":
-        return lambda: a.fill_(_NUMBER)
-    if case.op == "copy":
-        return lambda: a.copy_(others[0])
-    return lambda: torch.add(others[0], others[1], alpha=_NUMBER, out=a)
-
-
-_STREAMED = {"read": 1, "write": 1, "copy": 2, "triad": 3}  # tensors of each
-
-
-def _movement(case: Case, tensor: _Tensors) -> Call:
-    rows, cols = case.sizes["rows"], case.sizes["cols"]
-    if case.op in GATHERS:
-        table, index = tensor(case.sizes["table"], cols), tensor.index(rows, case.sizes["table"])
-        if case.op == "embedding":
-            return lambda: functional.embedding(index, table)
-        return lambda: torch.index_select(table, 0, index)
-    x = tensor(rows, cols)
-    if case.op == "transpose":
-        return lambda: x.t().contiguous()
-    written = DTYPES[CASTS[case.op]]
-    if written is x.dtype:
-        raise UnsupportedError(f"{case.op} of {case.dtype} casts nothing")
-    return lambda: x.to(written)
-
-
-def _convolution(case: Case, tensor: _Tensors) -> Call:
-    size, groups = case.sizes, case.sizes.get("groups", 0) or 1
-    layout = torch.channels_last if size.get("channels_last") else torch.contiguous_format
-    x, weight = (
-        tensor(*shape).to(memory_format=layout)
-        for shape in (
-            (size["b"], size["c_in"], size["h"], size["w"]),
-            (size["c_out"], size["c_in"] // groups, size["r"], size["s"]),
-        )
-    )
-    stride = [size.get("stride_h", 0) or 1, size.get("stride_w", 0) or 1]
-    padding = [size.get("pad_h", 0), size.get("pad_w", 0)]
-    if case.op == "conv_fwd":
-        return lambda: torch.conv2d(x, weight, None, stride, padding, 1, groups)
-    height, width = (
-        (size[edge] + 2 * pad - size[kernel]) // step + 1
-        for edge, kernel, pad, step in zip("hw", "rs", padding, stride, strict=True)
-    )
-    gradient = tensor(size["b"], size["c_out"], height, width).to(memory_format=layout)
-    wanted = [case.op == "conv_bwd_data", case.op == "conv_bwd_weight", False]
-    backward = torch.ops.aten.convolution_backward
-    return lambda: backward(gradient, x, weight, None, stride, padding, [1, 1], False, [0, 0], groups, wanted)
+#: By the kind of an operator how a program asks for it, where that is not the function of its name.
+_AS_CALLED: dict[str, Callable[..., Call]] = {
+    "aten.addmm": lambda op, bias, x, weight: partial(functional.linear, x, weight.t(), bias),
+    "aten.gelu": lambda op, x: partial(functional.gelu, x),
+    "aten._softmax": lambda op, x: partial(torch.softmax, x, -1),
+    "aten.native_layer_norm": lambda op, x, *affine: partial(functional.layer_norm, x, x.shape[1:], *affine),
+    "aten.fill_": lambda op, x: partial(x.fill_, op.attrs["value"]),
+    "aten.copy_": lambda op, x, source: partial(x.copy_, source),
+    "aten.clone": lambda op, x: x.contiguous,
+    "aten._to_copy": lambda op, x: partial(x.to, getattr(torch, op.outputs[0].dtype.value)),
+    "aten.embedding": lambda op, table, index: partial(functional.embedding, index, table),
+    "aten.index_select": lambda op, table, index: partial(torch.index_select, table, 0, index),
+    "aten.convolution": lambda op, x, weight: partial(torch.convolution, x, weight, None, *_convolution_options(op)),
+    "aten.convolution_backward": lambda op, gradient, x, weight: partial(
+        torch.ops.aten.convolution_backward, gradient, x, weight, None, *_convolution_options(op),
+        op.attrs["output_mask"],
+    ),
+}  # fmt: skip
 
 
 def _attention(case: Case, tensor: _Tensors) -> Call:
@@ -247,13 +213,9 @@ def _attention_backward(case: Case, tensor: _Tensors) -> Call:
     return lambda: efficient(gradient, q, k, v, None, out, kept, seed, offset, 0.0, wanted, causal)
 
 
-_MAKERS: dict[tuple[str, ...], Callable[[Case, _Tensors], Call]] = {
-    ("mm", "linear", "bmm"): _product,
-    (*_BINARY, *(f"{op}u" for op in _BINARY), *_UNARY): _elementwise,
-    ("softmax", "layernorm", *REDUCTIONS): _along_rows,
-    ("conv_fwd", "conv_bwd_data", "conv_bwd_weight"): _convolution,
-    ("attention",): _attention,
-    ("attention_bwd",): _attention_backward,
-    STREAMS: _stream,
-    (*CASTS, *GATHERS, "transpose"): _movement,
+_MAKERS: dict[str, Callable[[Case, _Tensors], Call]] = {
+    **dict.fromkeys(("mm", "linear", "bmm", "softmax", "layernorm", "transpose"), _by_operator),
+    **dict.fromkeys((*ELEMENTWISE, *REDUCTIONS, *STREAMS, *CASTS, *GATHERS, *CONVOLUTIONS), _by_operator),
+    "attention": _attention,
+    "attention_bwd": _attention_backward,
 }

@@ -187,12 +187,12 @@ def _convolution(op: str, dtype: DType, size: Sizes) -> tuple[Op, ...]:
     window = tuple(max(size.get(_WINDOW[side], 0), 1) for side in sides)
     stride, dilation = (tuple(max(size.get(f"{what}_{side}", 0), 1) for side in sides) for what in _STEPS)
     pixels = tuple(size[side] for side in sides)
-    pads = (size.get(f"pad_{side}", 0) for side in sides)
+    pads = tuple(size.get(f"pad_{side}", 0) for side in sides)
     results = tuple(result_sizes(*one) for one in zip(pixels, window, pads, stride, dilation, strict=True))
     image = _image("image", dtype, (size["b"], size["c_in"], *pixels), last)
     result = _image("result", dtype, (size["b"], size["c_out"], *results), last)
     weight = _image("weight", dtype, (size["c_out"], size["c_in"] // groups, *window), last)
-    attrs = {"stride": stride, "dilation": dilation, "groups": groups, "transposed": False}
+    attrs = {"stride": stride, "padding": pads, "dilation": dilation, "groups": groups, "transposed": False}
     if op == "conv_fwd":
         return (_op("aten.convolution", (image, weight), result, bias=None, **attrs),)
     mask, written = ((True, False, False), image) if op == "conv_bwd_data" else ((False, True, False), weight)

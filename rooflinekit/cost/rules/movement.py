@@ -39,50 +39,33 @@ PADS = tuple(f"aten.{way}_pad{sides}d" for way in ("reflection", "replication") 
 PAD_GRADIENTS = tuple(f"{kind}_backward" for kind in PADS)
 
 
-@rule(
-    *aten("clone _to_copy contiguous cat stack flip rot90 repeat _local_scalar_dense tril triu pixel_shuffle"),
-    *aten("pixel_unshuffle channel_shuffle"),
-    *PADS,
+def _copy_of_a_view(op: Op) -> Cost:
+    return Cost(read_bytes=smaller(op.inputs[0].bytes, total(map(dense_bytes, op.outputs)))) + writes(op.outputs)
+
+
+family(
+    traffic,
+    {
+        "clone _to_copy contiguous cat stack flip rot90 repeat _local_scalar_dense tril triu pixel_shuffle "
+        f"pixel_unshuffle channel_shuffle {' '.join(PADS)}": ("Reads its inputs, writes its output.",),
+        "roll": (
+            lambda op: [traffic(op)] * max(1, len(op.attrs.get("dims") or ())),
+            "Reads its input and writes its output, once for each dimension.",
+        ),
+        "diagonal_copy narrow_copy permute_copy transpose_copy t_copy split_copy split_with_sizes_copy unbind_copy "
+        "slice_copy select_copy as_strided_copy view_copy expand_copy squeeze_copy unsqueeze_copy unfold_copy "
+        "alias_copy detach_copy": (_copy_of_a_view, "Reads as much as it writes, where the source has as much."),
+        "copy_ copy": (
+            lambda op: reads(op.inputs[1:]) + writes(op.outputs),
+            "Reads the source; what stood in the target is not read.",
+        ),
+        "zeros zeros_like zero_ zero ones ones_like full full_like fill_ fill new_zeros new_ones new_full arange "
+        "linspace eye tril_indices triu_indices scalar_tensor _new_zeros_with_same_feature_meta": (
+            lambda op: writes(op.outputs), "Writes its output; a tensor that gives the shape is not read.",
+        ),
+    },
     timed_as=Family.MOVEMENT,
-)
-def copy(op: Op) -> Cost:
-    """Reads its inputs, writes its output."""
-    return traffic(op)
-
-
-@rule("aten.roll", timed_as=Family.MOVEMENT)
-def roll(op: Op) -> list[Cost]:
-    """Reads its input and writes its output, once for each dimension."""
-    return [traffic(op)] * max(1, len(op.attrs.get("dims") or ()))
-
-
-@rule(
-    *aten("diagonal_copy narrow_copy permute_copy transpose_copy t_copy split_copy split_with_sizes_copy unbind_copy"),
-    *aten("slice_copy select_copy as_strided_copy view_copy expand_copy squeeze_copy unsqueeze_copy unfold_copy"),
-    *aten("alias_copy detach_copy"),
-    timed_as=Family.MOVEMENT,
-)
-def copy_of_a_view(op: Op) -> Cost:
-    """Reads as much as it writes, where the source has as much."""
-    (x,) = op.inputs
-    written = total(map(dense_bytes, op.outputs))
-    return Cost(read_bytes=smaller(x.bytes, written)) + writes(op.outputs)
-
-
-@rule("aten.copy_", "aten.copy", timed_as=Family.MOVEMENT)
-def copy_into(op: Op) -> Cost:
-    """Reads the source; what stood in the target is not read."""
-    return reads(op.inputs[1:]) + writes(op.outputs)
-
-
-@rule(
-    *aten("zeros zeros_like zero_ zero ones ones_like full full_like fill_ fill new_zeros new_ones new_full arange"),
-    *aten("linspace eye tril_indices triu_indices scalar_tensor _new_zeros_with_same_feature_meta"),
-    timed_as=Family.MOVEMENT,
-)
-def fill(op: Op) -> Cost:
-    """Writes its output; a tensor that gives the shape is not read."""
-    return writes(op.outputs)
+)  # fmt: skip
 
 
 @rule("aten.logspace")
@@ -107,26 +90,25 @@ def pad_with_a_constant(op: Op) -> Cost | list[Cost]:
     return [Cost(label="fill") + writes(op.outputs), copied]
 
 
-@rule(*PAD_GRADIENTS, timed_as=Family.MOVEMENT)
-def pad_backward(op: Op) -> list[Cost]:
-    """Zeros, then each gradient added to the element it is a copy of; of the input only the shape is used."""
-    grad = op.inputs[0]
-    return zeros_then("sum", op, (grad,), op.outputs[0].bytes, flop=grad.numel)
-
-
-@rule("aten.unfold_backward", timed_as=Family.MOVEMENT)
-def unfold_backward(op: Op) -> list[Cost]:
-    """Zeros, then each gradient added to its element, which several windows may share."""
-    (grad,) = op.inputs
-    touched = smaller(dense_bytes(grad), op.outputs[0].bytes)
-    return zeros_then("sum", op, (grad,), touched, flop=grad.numel)
-
-
-@rule("aten.slice_backward", "aten.select_backward", "aten.diagonal_backward", timed_as=Family.MOVEMENT)
-def view_backward(op: Op) -> list[Cost]:
-    """A tensor of zeros, then a copy of the gradient into its place, of all of it too."""
-    (grad,) = op.inputs
-    return zeros_then("copy", op, (grad,), dense_bytes(grad))
+family(
+    lambda op: zeros_then("copy", op, op.inputs, dense_bytes(op.inputs[0])),
+    {
+        " ".join(PAD_GRADIENTS): (
+            lambda op: zeros_then("sum", op, op.inputs[:1], op.outputs[0].bytes, flop=op.inputs[0].numel),
+            "Zeros, then each gradient added to the element it is a copy of; of the input only the shape is used.",
+        ),
+        "unfold_backward": (
+            lambda op: zeros_then(
+                "sum", op, op.inputs, smaller(dense_bytes(op.inputs[0]), op.outputs[0].bytes), flop=op.inputs[0].numel
+            ),
+            "Zeros, then each gradient added to its element, which several windows may share.",
+        ),
+        "slice_backward select_backward diagonal_backward": (
+            "A tensor of zeros, then a copy of the gradient into its place, of all of it too.",
+        ),
+    },
+    timed_as=Family.MOVEMENT,
+)  # fmt: skip
 
 
 @rule("aten.diag_embed", "aten.block_diag", timed_as=Family.MOVEMENT)

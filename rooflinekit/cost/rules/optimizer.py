@@ -32,37 +32,39 @@ LISTS = tuple(f"aten._foreach_{name}" for name in (*_PER_ELEMENT, "add", "sub", 
 family(_per_element, {f"_foreach_{name}": row for name, row in _PER_ELEMENT.items()})
 
 
-@rule("aten._foreach_add", "aten._foreach_sub", timed_as=Family.OPTIMIZER)
-def foreach_add(op: Op) -> Cost:
-    """a + alpha·b: a second operation where alpha is not 1."""
-    return _per_element(op, 1 if op.attrs.get("alpha", 1) == 1 else 2, 0)
-
-
-@rule("aten._foreach_addcmul", "aten._foreach_addcdiv", timed_as=Family.OPTIMIZER)
-def foreach_add_product(op: Op) -> Cost:
-    """a + v·b·c, or a + v·b/c: one multiplication less where v is 1."""
+def _add_product(op: Op) -> Cost:
     factor = "scalars" in op.attrs or op.attrs.get("value", 1) != 1
     divisions = int(op.kind.startswith("aten._foreach_addcdiv"))
     return _per_element(op, 2 + factor - divisions, divisions)
 
 
-@rule("aten._foreach_copy", "aten._foreach_zero", timed_as=Family.OPTIMIZER)
-def foreach_copy(op: Op) -> Cost:
-    """Reads the sources, if any; what stood in the targets, as many as there are outputs, is not read."""
-    return reads(op.inputs[len(op.outputs) :]) + writes(op.outputs)
-
-
-@rule("aten._foreach_norm", timed_as=Family.OPTIMIZER)
-def foreach_norm(op: Op) -> Cost:
-    """Square and sum, 2 an element, and a root a tensor; without the root where the order is 1 or infinite."""
+def _norms(op: Op) -> Cost:
     roots = 0 if op.attrs.get("ord", 2) in (1, float("inf")) else len(op.outputs)
     return work(_numel(op.inputs), 2) + Cost(special_flop=roots) + traffic(op)
 
 
-@rule("aten._foreach_max", timed_as=Family.OPTIMIZER)
-def foreach_max(op: Op) -> Cost:
-    """One comparison an element."""
-    return work(_numel(op.inputs), 1) + traffic(op)
+family(
+    _per_element,
+    {
+        "_foreach_add _foreach_sub": (
+            lambda op: _per_element(op, 1 + (op.attrs.get("alpha", 1) != 1), 0),
+            "a + alpha·b: a second operation where alpha is not 1.",
+        ),
+        "_foreach_addcmul _foreach_addcdiv": (
+            _add_product, "a + v·b·c, or a + v·b/c: one multiplication less where v is 1.",
+        ),
+        "_foreach_copy _foreach_zero": (
+            lambda op: reads(op.inputs[len(op.outputs) :]) + writes(op.outputs),
+            "Reads the sources, if any; what stood in the targets, as many as there are outputs, is not read.",
+        ),
+        "_foreach_norm": (
+            _norms,
+            "Square and sum, 2 an element, and a root a tensor; without the root where the order is 1 or infinite.",
+        ),
+        "_foreach_max": (lambda op: work(_numel(op.inputs), 1) + traffic(op), "One comparison an element."),
+    },
+    timed_as=Family.OPTIMIZER,
+)  # fmt: skip
 
 
 # --- gradient scaling -----------------------------------------------------------------------------------------
