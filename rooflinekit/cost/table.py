@@ -158,6 +158,13 @@ def dense_bytes(tensor: TensorSpec) -> Size:
     return product((tensor.numel, tensor.dtype.itemsize))
 
 
+def gradients(op: Op, kernels: Iterable[tuple[Cost, Iterable[TensorSpec]]]) -> list[Cost]:
+    """The kernels for those gradients that are wanted, by `output_mask`: of each its work and what it reads."""
+    results = iter(op.outputs)
+    wanted = zip(kernels, op.attrs["output_mask"], strict=True)
+    return [cost + reads(read) + writes((next(results),)) for (cost, read), asked in wanted if asked]
+
+
 def sweep(label: str, x: TensorSpec, *, reading: int = 1, writing: int = 1, vector: int = 0, special: int = 0) -> Cost:
     """A kernel among several of one op that goes over all elements of x: so many of x's size are read and written."""
     each = dense_bytes(x)

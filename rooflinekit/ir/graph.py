@@ -22,9 +22,9 @@ from rooflinekit.ir.sizes import (
     Condition,
     ForcedSize,
     Size,
+    check_at_all,
     check_conditions,
     check_dims,
-    check_everywhere,
     check_names,
     evaluator,
     formula,
@@ -211,7 +211,7 @@ class Graph:
         for graph, rows in parts(self, columns):
             given = {name: columns[name][rows] for name in graph.dims}
             for condition in graph.conditions:
-                check_everywhere(condition, given)
+                check_at_all(condition, [given], {})
             found = evaluated({part: getattr(graph, part) for part in COUNTS}, given)
             sizes = {name: columns[name][rows] for name in dims}
             tables.append(pd.DataFrame({**sizes, **{part: found[part] for part in COUNTS}}, index=rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -74,13 +75,8 @@ _SHORT = {
     "float": "float32", "fp64": "float64", "f64": "float64", "double": "float64", "long": "int64", "int": "int32",
 }  # fmt: skip
 _ITEMSIZE = {
-    dtype: 1
-    if dtype.value.startswith(("float8", "float4")) or dtype in (DType.INT8, DType.UINT8, DType.BOOL)
-    else 2
-    if dtype is DType.BFLOAT16
-    else int(dtype.value.lstrip("abcdefghijklmnopqrstuvwxyz")) // 8
-    for dtype in DType
-}
+    dtype: max(1, int((re.findall(r"\d+", dtype) or [8])[0]) // 8) for dtype in DType
+}  # of the bits in its name
 
 
 class Math(StrEnum):

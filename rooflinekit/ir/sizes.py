@@ -350,14 +350,6 @@ def check_conditions(conditions: tuple[Condition, ...], given: Mapping[str, int]
             )
 
 
-def check_everywhere(condition: Condition, columns: Mapping[str, Any]) -> None:
-    """The same check as `check_conditions`, for columns of sizes."""
-    names = sorted(free.name for free in condition.holds.free_symbols)
-    distinct = {tuple(int(columns[name][i]) for name in names) for i in range(len(columns[names[0]]))}
-    for values in sorted(distinct):
-        check_conditions((condition,), dict(zip(names, values, strict=True)))
-
-
 def check_at_all(condition: Condition, groups: Iterable[Mapping[str, Sequence[int]]], given: Mapping[str, int]) -> None:
     """The check of `check_conditions` at every combination of groups of sizes; values in a group go together."""
     parts: list[list[tuple[tuple[str, int], ...]]] = []

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 import sympy
 import torch
@@ -27,8 +27,6 @@ from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.sizes import LARGEST, Condition, ForcedSize, Size, simplest, symbol
 from rooflinekit.tracing.surroundings import in_this_thread, standing_in
 from rooflinekit.tracing.tensors import FAKE_DEVICE
-
-Ladder: TypeAlias = Iterator[dict[str, int]]
 
 #: The place of what no line of the model's own code asked for.
 UNKNOWN = "an unknown line"
@@ -131,29 +129,22 @@ def place_of(error: BaseException) -> str:
     return _place(reversed(list(traceback.walk_tb(error.__traceback__))))
 
 
-def example_sizes(names: Iterable[str], given: Mapping[str, int], taken: Iterable[int]) -> dict[str, int]:
+#: Where examples begin, and their step: small and odd; of images; of sound.
+FIRST, *FURTHER = (5, 2), (256, 32), (16_384, 512)
+
+
+def example_sizes(
+    names: Iterable[str], given: Mapping[str, int], taken: Iterable[int],
+    firsts: Iterable[str] = (), ladder: Iterable[tuple[int, int]] = FURTHER,
+) -> Iterator[dict[str, int]]:  # fmt: skip
     """A number for each name to trace at: the given one, else one that nothing else in the model has.
 
     Examples must differ from each other and from the model's own sizes, or equal sizes would be taken for the same; and
-    from 1, which torch takes for a constant.
-    """
-    used = {*taken, *given.values(), 0, 1}
-    examples = {}
-    for name in names:
-        fresh = (size for size in range(5, 10**6, 2) if size not in used)
-        example = given[name] if given.get(name, 1) != 1 else next(fresh)
-        used.add(example)
-        examples[name] = example
-    return examples
-
-
-def likely_sizes(names: Iterable[str], firsts: Iterable[str], given: Mapping[str, int], taken: Iterable[int]) -> Ladder:
-    """Further examples, for models that refuse small odd ones or make something else of them: of images, then of sound.
-
-    `firsts` are names of first dimensions, which batches are.
+    from 1, which torch takes for a constant. FURTHER ones are for models that refuse small odd ones or make something
+    else of them. `firsts` are names of first dimensions, which batches are.
     """
     used, firsts = {*taken, *given.values(), 0, 1}, set(firsts)
-    for start, step in ((256, 32), (16_384, 512)):
+    for start, step in ladder:
         small, large = count(6, 2), count(start, step)
         examples = dict(given)
         for name in names:

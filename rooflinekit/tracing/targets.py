@@ -47,8 +47,8 @@ def load_target(text: str, device: str = "meta") -> Target:
         return _language_model(language, device)
     source, name = _parts(text)
     called = Path(name).stem if source == "transformers" else name
-    if factory := {"timm": _timm, "transformers": _transformers, "torchvision": _torchvision}.get(source):
-        return Target(name=called, model=_built(factory(name), f"{source}:{name}", device))
+    if source in _LIBRARIES:
+        return Target(name=called, model=_built(_factory(source, name), text, device))
     return Target(name=called, model=_from_python(source, name, device))
 
 
@@ -61,7 +61,7 @@ def check_target(text: str) -> None:
 def _parts(text: str) -> tuple[str, str]:
     """The library, the file or the module, and what of it is named."""
     source, colon, name = text.partition(":")
-    if source not in ("timm", "transformers", "torchvision"):
+    if source not in _LIBRARIES:
         source, colon, name = text.rpartition(":")  # a drive letter has a colon too
     if not (source and colon and name):
         near = nearest(text, published_names())
@@ -70,11 +70,13 @@ def _parts(text: str) -> tuple[str, str]:
     return source, name
 
 
-def _known_to_timm(name: str) -> Any:
-    timm = _library("timm")
-    if not timm.is_model(name):
-        raise TargetError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
-    return timm
+def _knowing(source: str, name: str) -> Any:
+    """timm, or torchvision's models. Raises TargetError for a model that it lacks."""
+    models = _library("timm" if source == "timm" else "torchvision.models")
+    known = models.is_model(name) if source == "timm" else name in models.list_models()
+    if not known:
+        raise TargetError(f"{source} has no model {name!r}{nearest(name, models.list_models())}")
+    return models
 
 
 def usual_shape(target: str) -> tuple[str | int, ...]:
@@ -83,10 +85,10 @@ def usual_shape(target: str) -> tuple[str | int, ...]:
     """
     source, _, name = target.partition(":")
     if source == "timm":
-        config = _known_to_timm(name).get_pretrained_cfg(name)
+        config = _knowing(source, name).get_pretrained_cfg(name)
         return () if config is None else ("batch", *config.input_size)
     if source == "torchvision":
-        transforms = _known_to_torchvision(name).get_model_weights(name).DEFAULT.transforms
+        transforms = _knowing(source, name).get_model_weights(name).DEFAULT.transforms
         size = getattr(transforms, "keywords", {}).get("crop_size")
         return ("batch", 3, size, size) if isinstance(size, int) else ()  # of videos and detectors it says less
     if source == "transformers":
@@ -100,31 +102,22 @@ def usual_shape(target: str) -> tuple[str | int, ...]:
     return ()
 
 
-def _timm(name: str) -> Callable[[], Any]:
-    return functools.partial(_known_to_timm(name).create_model, name)
+def _factory(source: str, name: str) -> Callable[[], Any]:
+    """What builds a library's model. Raises TargetError for one that it lacks."""
+    if source == "timm":
+        return functools.partial(_knowing(source, name).create_model, name)
+    if source == "torchvision":
+        # weights are neither loaded nor needed: detectors ask for their backbone's by default
+        backbone = {"weights_backbone": None} if name.partition("_")[0] in _WITH_BACKBONE else {}
+        return functools.partial(_knowing(source, name).get_model, name, weights=None, **backbone)
+    architecture, config = _class_and_config(name)
+    return functools.partial(getattr(_library("transformers"), architecture), config)
 
 
-def _known_to_torchvision(name: str) -> Any:
-    models = _library("torchvision.models")
-    if name not in models.list_models():
-        raise TargetError(f"torchvision has no model {name!r}{nearest(name, models.list_models())}")
-    return models
-
-
-def _torchvision(name: str) -> Callable[[], Any]:
-    # weights are neither loaded nor needed: detectors ask for their backbone's by default
-    backbone = {"weights_backbone": None} if name.partition("_")[0] in _WITH_BACKBONE else {}
-    return functools.partial(_known_to_torchvision(name).get_model, name, weights=None, **backbone)
-
-
+_LIBRARIES = ("timm", "transformers", "torchvision")
 _WITH_BACKBONE = (
     "fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd300", "ssdlite320", "deeplabv3", "fcn", "lraspp",
 )  # fmt: skip
-
-
-def _transformers(name: str) -> Callable[[], Any]:
-    architecture, config = _class_and_config(name)
-    return functools.partial(getattr(_library("transformers"), architecture), config)
 
 
 def _class_and_config(name: str) -> tuple[str, Any]:

@@ -40,6 +40,7 @@ from rooflinekit.tracing.isolation import (
 from rooflinekit.tracing.recorder import Progress, Recorder
 from rooflinekit.tracing.surroundings import alone, eager_view, heeded_between_calls, undisturbed
 from rooflinekit.tracing.symbols import (
+    FIRST,
     GIVEN_UP,
     IN_VAIN,
     MOST_QUESTIONS,
@@ -47,7 +48,6 @@ from rooflinekit.tracing.symbols import (
     Symbols,
     example_sizes,
     hashable_sizes,
-    likely_sizes,
     place_of,
     plain_multiples,
     plain_quotients,
@@ -113,7 +113,7 @@ def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | Non
     refuse_unready(roots)
     names = names_of(step)
     taken = {size for weight in parameters_of(roots).values() for size in weight.shape}
-    examples = example_sizes(names, given, taken)
+    examples = next(example_sizes(names, given, taken, ladder=[FIRST]))
 
     def at(numbers: Sequence[str], examples: Mapping[str, int] = examples, *, all_open: bool = False) -> Trace:
         """The trace with some of the sizes as numbers; with gradients, where the model's forward pass asks for some.
@@ -132,7 +132,7 @@ def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | Non
         step = replace(step, gradients=True)
         return at(numbers, examples, all_open=all_open)
 
-    further = [] if set(names) <= given.keys() else list(likely_sizes(names, first_names(step), given, taken))
+    further = [] if set(names) <= given.keys() else list(example_sizes(names, given, taken, first_names(step)))
     try:
         found = at(())
     except TraceError as error:
@@ -143,7 +143,7 @@ def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | Non
         # nested tensors, and numbers that stand for themselves, take torch's symbols where nothing is open
         return _traced(step, roots, Symbols((), examples, always_open=True), dtype, progress)
     if found.assumptions and further:  # a share of a small first dimension may be one element, unlike that of a large
-        further = list(likely_sizes(names, (), given, taken))
+        further = list(example_sizes(names, given, taken))
     return found if _holds_at_one_of(found, further) else _with_other_sizes(at, further) or found
 
 

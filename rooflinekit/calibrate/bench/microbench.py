@@ -125,7 +125,7 @@ class _Tensors:
 def _by_operator(case: Case, tensor: _Tensors) -> Call:
     """The operator that a trace would hold for the case, as PyTorch is asked for it, on tensors of its sizes."""
     if case.dtype == "fp8":
-        return _scaled_product(*(case.sizes[name] for name in "mnk"), tensor)
+        return _scaled_product(case, tensor)
     (op,) = ops_of(case.op, case.dtype, case.sizes)
     attrs = dict(op.attrs) if case.op != "triad" else {**op.attrs, "out": tensor.like(op.outputs[0])}
     tensors = [
@@ -139,8 +139,9 @@ def _by_operator(case: Case, tensor: _Tensors) -> Call:
     return partial(getattr(torch, op.kind.removeprefix("aten.")), *tensors, **attrs)
 
 
-def _scaled_product(m: int, n: int, k: int, tensor: _Tensors) -> Call:
+def _scaled_product(case: Case, tensor: _Tensors) -> Call:
     """8 bits in, 16 bits out. The second factor is laid out by columns, as the kernels want it."""
+    m, n, k = (case.sizes[name] for name in "mnk")
     before = tensor.bytes
     left, right = (tensor(rows, k).to(torch.float8_e4m3fn) for rows in (m, n))
     tensor.bytes = before + left.nbytes + right.nbytes

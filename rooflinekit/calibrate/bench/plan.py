@@ -31,11 +31,12 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rooflinekit.calibrate.campaigns.operators import STORED, MeasuredOp
 from rooflinekit.calibrate.hosts.ops import ALL_OPS, HOST_OPS
 from rooflinekit.errors import InputError, SpecError, nearest
+from rooflinekit.hardware.fields import Record
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_record
 
@@ -99,11 +100,7 @@ class Plan:
         return tuple((case, i) for i in range(self.rounds) for case in chosen)
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class _Range(_Record):
+class _Range(Record):
     start: Annotated[_Positive, Field(alias="from")]
     to: _Positive
     count: Annotated[int, Field(ge=2)]
@@ -113,7 +110,7 @@ class _Range(_Record):
         return list(dict.fromkeys(round(float(value)) for value in np.geomspace(self.start, self.to, self.count)))
 
 
-class _Cases(_Record):
+class _Cases(Record):
     op: str | list[str]
     dtypes: list[str]
     sizes: dict[str, _Count | list[_Count] | _Range] = Field(default_factory=dict)
@@ -124,7 +121,7 @@ class _Cases(_Record):
         return [self.op] if isinstance(self.op, str) else self.op
 
 
-class _Part(_Record):
+class _Part(Record):
     warmup: _Positive
     samples: Annotated[int, Field(ge=3)]
     precision: Annotated[float, Field(gt=0, lt=1)]
@@ -133,7 +130,7 @@ class _Part(_Record):
     cases: list[_Cases]
 
 
-class _File(_Record):
+class _File(Record):
     schema_version: Annotated[int, Field(alias="schema", ge=1, le=1)]
     name: str
     cuda: _Part | None = None

@@ -14,12 +14,13 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS, ENERGY_CONSTANTS, LINK_CONSTANTS, Description, stated
 from rooflinekit.errors import SpecError
 from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.fields import Record
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_record
 from rooflinekit.model.collectives import LinkConstants
@@ -39,13 +40,7 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Error = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 
 
-class FitRecord(BaseModel):
-    """A part of a file of constants."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class FitValue(FitRecord):
+class FitValue(Record):
     """A constant as it stands in a file."""
 
     value: _Positive
@@ -53,7 +48,7 @@ class FitValue(FitRecord):
     source: str
 
 
-class FitSpread(FitRecord):
+class FitSpread(Record):
     """Residuals of a family, as standard deviations of a logarithm; with what is off by so many seconds."""
 
     random: _Error
@@ -61,7 +56,7 @@ class FitSpread(FitRecord):
     short_s: _Error = 0.0
 
 
-class FitFile(FitRecord):
+class FitFile(Record):
     """A file of constants."""
 
     known: ClassVar[Mapping[str, Description]]  # by the first word of each name

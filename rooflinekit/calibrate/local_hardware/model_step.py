@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,8 +44,17 @@ def on_device(step: Step, device: torch.device, dtype: DType | None, sizes: Mapp
         model.train()
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     ids = min(tables, default=_FEWEST_IDS)  # how many integers are valid for every table of embeddings
-    make = _TensorMaker(device=device, dtype=wanted, sizes=sizes, ids=ids, channels_last=step.channels_last)
-    return mapped(replace(step, model=model), make)
+
+    def made(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            own = wanted if wanted is not None and value.is_floating_point() else value.dtype
+            return value.detach().clone().to(device=device, dtype=own)
+        if not isinstance(value, Input):
+            return value
+        drawn = _drawn(value, device, wanted, sizes, ids)
+        return drawn.contiguous(memory_format=channels_last_of(drawn.dim())) if step.channels_last else drawn
+
+    return mapped(replace(step, model=model), made)
 
 
 def _with_numbers(model: nn.Module, device: torch.device) -> nn.Module:
@@ -67,36 +76,19 @@ def _with_numbers(model: nn.Module, device: torch.device) -> nn.Module:
     return model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TensorMaker:
-    """Puts tensors on the device: copies of those given, random ones for those described."""
-
-    device: torch.device
-    dtype: torch.dtype | None  # of floating-point inputs
-    sizes: Mapping[str, int]
-    ids: int
-    channels_last: bool
-
-    def __call__(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.detach().clone().to(device=self.device, dtype=self._format(value.dtype))
-        if not isinstance(value, Input):
-            return value
-        drawn = self._drawn(value)
-        return drawn.contiguous(memory_format=channels_last_of(drawn.dim())) if self.channels_last else drawn
-
-    def _drawn(self, value: Input) -> torch.Tensor:
-        shape = [self.sizes[size] if isinstance(size, str) else size for size in value.shape]
-        dtype = self._format(getattr(torch, value.dtype.value))
-        if dtype is torch.bool:
-            return torch.ones(shape, dtype=dtype, device=self.device)
-        if dtype.is_floating_point or dtype.is_complex:
-            drawn = torch.complex64 if dtype.is_complex else torch.float32  # what every format can be made from
-            return torch.randn(shape, dtype=drawn, device=self.device).to(dtype)
-        return torch.randint(self.ids, shape, dtype=dtype, device=self.device)
-
-    def _format(self, dtype: torch.dtype) -> torch.dtype:
-        return self.dtype if self.dtype is not None and dtype.is_floating_point else dtype
+def _drawn(
+    value: Input, device: torch.device, wanted: torch.dtype | None, sizes: Mapping[str, int], ids: int
+) -> torch.Tensor:
+    """A random tensor as described. wanted: the format of floating-point ones, where it is not their own."""
+    shape = [sizes[size] if isinstance(size, str) else size for size in value.shape]
+    dtype: torch.dtype = getattr(torch, value.dtype.value)
+    if dtype is torch.bool:
+        return torch.ones(shape, dtype=dtype, device=device)
+    if dtype.is_complex:
+        return torch.randn(shape, dtype=torch.complex64, device=device).to(dtype)
+    if dtype.is_floating_point:  # every format can be made from fp32
+        return torch.randn(shape, dtype=torch.float32, device=device).to(dtype if wanted is None else wanted)
+    return torch.randint(ids, shape, dtype=dtype, device=device)
 
 
 def eager(

@@ -10,7 +10,7 @@ import math
 
 from rooflinekit.cost.rules.matmul import gemm_of
 from rooflinekit.cost.rules.movement import zeros_then
-from rooflinekit.cost.table import aten, dense_bytes, family, per_output, reads, rule, traffic, work, writes
+from rooflinekit.cost.table import aten, dense_bytes, family, gradients, per_output, reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, quotient, total
@@ -53,21 +53,16 @@ def convolution_backward(op: Op) -> list[Cost]:
     Each is a kernel, and computed only where it is needed.
     """
     grad, x, weight = op.inputs[:3]
-    wants_input, wants_weight, wants_bias = op.attrs["output_mask"]
-    results = iter(op.outputs)
     pixels, c, k, kernel, groups = _sizes(x, weight, grad, op)
-    costs = []
-    if wants_input:
-        gemm = Gemm(batch=groups, m=pixels, n=c, k=product((k, kernel)))
-        costs.append(Cost(gemms=(gemm,), label="input gradient") + reads((grad, weight)) + writes((next(results),)))
-    if wants_weight:
-        rows, columns = (c, k) if op.attrs["transposed"] else (k, c)
-        gemm = Gemm(batch=groups, m=rows, n=product((columns, kernel)), k=pixels)
-        costs.append(Cost(gemms=(gemm,), label="weight gradient") + reads((grad, x)) + writes((next(results),)))
-    if wants_bias:
-        reduction = Cost(vector_flop=grad.numel, label="bias gradient")
-        costs.append(reduction + reads((grad,)) + writes((next(results),)))
-    return costs
+    rows, columns = (c, k) if op.attrs["transposed"] else (k, c)
+    of_input = Gemm(batch=groups, m=pixels, n=c, k=product((k, kernel)))
+    of_weight = Gemm(batch=groups, m=rows, n=product((columns, kernel)), k=pixels)
+    kernels = (
+        (Cost(gemms=(of_input,), label="input gradient"), (grad, weight)),
+        (Cost(gemms=(of_weight,), label="weight gradient"), (grad, x)),
+        (Cost(vector_flop=grad.numel, label="bias gradient"), (grad,)),
+    )
+    return gradients(op, kernels)
 
 
 @rule("aten.conv_tbc")
