@@ -76,7 +76,7 @@ TIMING = {
     f"calibrate/{name}.py": {"torch"}
     for name in (
         "bench/microbench", "bench/timers", "bench/collective_worker", "hosts/bench",
-        "local_hardware/cpu", "local_hardware/model_step", "local_hardware/model_run",
+        "local_hardware/cpu", "local_hardware/model_run",
     )
 }  # fmt: skip
 FILES = [f for f in PACKAGE.rglob("*.py") if f.name not in ("__main__.py",) and f != PACKAGE / "__init__.py"]

@@ -23,19 +23,10 @@ _RELU, _TANH, _LSTM, _GRU = range(4)
 
 
 def _run(
-    mode: int,
-    x: torch.Tensor,
-    hidden: torch.Tensor,
-    cell: torch.Tensor | None,
-    weights: Sequence[torch.Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    mode: int, x: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor | None, weights: Sequence[torch.Tensor],
+    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
     batch_sizes: Sequence[Any] = (),
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """Output and last states. `hidden` is [layers·directions, batch, size]: the projection's size if there is one.
 
     batch_sizes: of packed sequences, whose x holds the steps of all: how many there are, and steps of the longest.
@@ -144,16 +135,10 @@ def pad(
 
 
 def stft(
-    x: torch.Tensor,
-    n_fft: int,
-    hop_length: int | None = None,
-    win_length: int | None = None,
-    window: torch.Tensor | None = None,
-    normalized: bool = False,
-    onesided: bool | None = None,
-    return_complex: bool | None = None,
-    align_to_window: bool | None = None,
-) -> torch.Tensor:
+    x: torch.Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+    window: torch.Tensor | None = None, normalized: bool = False, onesided: bool | None = None,
+    return_complex: bool | None = None, align_to_window: bool | None = None,
+) -> torch.Tensor:  # fmt: skip
     """PyTorch's stft, which takes the length as a number: frames as a view, times the window, transformed."""
     hop, width = hop_length or n_fft // 4, win_length or n_fft
     frames = x if x.dim() == 2 else x[None]
@@ -175,17 +160,10 @@ def stft(
 
 
 def istft(
-    spectrum: torch.Tensor,
-    n_fft: int,
-    hop_length: int | None = None,
-    win_length: int | None = None,
-    window: torch.Tensor | None = None,
-    center: bool = True,
-    normalized: bool = False,
-    onesided: bool | None = None,
-    length: int | None = None,
-    return_complex: bool = False,
-) -> torch.Tensor:
+    spectrum: torch.Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+    window: torch.Tensor | None = None, center: bool = True, normalized: bool = False, onesided: bool | None = None,
+    length: int | None = None, return_complex: bool = False,
+) -> torch.Tensor:  # fmt: skip
     """PyTorch's istft: frames transformed back, times the window, overlapped and added, over the windows' own sum.
 
     That this sum is nowhere zero PyTorch looks up on the host, which waits for it.
@@ -229,14 +207,9 @@ _NONE, _MEAN, _SUM = range(3)  # reductions of a loss
 
 
 def ctc_loss(
-    scores: torch.Tensor,
-    targets: torch.Tensor,
-    lengths: Any,
-    target_lengths: Any,
-    blank: int = 0,
-    reduction: int = _MEAN,
-    zero_infinity: bool = False,
-) -> Any:
+    scores: torch.Tensor, targets: torch.Tensor, lengths: Any, target_lengths: Any, blank: int = 0,
+    reduction: int = _MEAN, zero_infinity: bool = False,
+) -> Any:  # fmt: skip
     """PyTorch's loss, which writes lengths given as numbers into a tensor that a fake one has no room for."""
     if isinstance(target_lengths, torch.Tensor) or scores.dim() != 3:
         return NotImplemented

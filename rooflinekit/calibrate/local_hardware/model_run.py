@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,20 +14,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rooflinekit.calibrate.bench.gpu_state import load_nvml
 from rooflinekit.calibrate.bench.samples import collect, repeats, settled
 from rooflinekit.calibrate.bench.timers import CpuTimer, CudaTimer, first_line, fp32_arithmetic, gpu_name
 from rooflinekit.calibrate.hosts.bench import Bench, on_threads
-from rooflinekit.calibrate.local_hardware import model_step
-from rooflinekit.calibrate.local_hardware.model_step import Run
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp, median_step
 from rooflinekit.calibrate.local_hardware.trace import Trace, by_name, calls_of, launched_kernels, read_events
 from rooflinekit.errors import MeasureError, RooflinekitError
+from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.op import DType
-from rooflinekit.tracing.symbols import place_of
-from rooflinekit.tracing.tracer import Step
+from rooflinekit.tracing.symbols import channels_last_of, place_of
+from rooflinekit.tracing.tracer import Step, loss_of, mapped, multi_tensor, region
 
 _WARMUPS = 50  # at most
 _SETTING_UP = 3  # steps before a capture
@@ -35,6 +36,10 @@ _LOOP = (5, 200)  # steps in it, at least and at most
 _PROFILED_S = 0.05  # that profiled steps take together
 _PROFILED = (3, 20)  # of them, at least and at most
 _SIGNIFICANT = 5  # digits of a sample that are kept
+_FEWEST_IDS = 2  # where no table of embeddings says how many numbers are valid
+
+Run = Callable[[], object]
+_Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +114,7 @@ def measure_step(
     place.check(backend)
     with place.chosen(), _running(step, place), fp32_arithmetic(matmul=tf32 is True, convolution=tf32 is not False):
         progress("preparing")
-        ready = model_step.on_device(step, place.device, dtype, sizes)
+        ready = on_device(step, place.device, dtype, sizes)
         progress("warming up")
         run = _runners(place)[backend](ready, place.device)
         once = place.finishing(run)
@@ -129,10 +134,10 @@ def measure_step(
 
 def _runners(place: Place) -> dict[str, Callable[[Step, torch.device], Run]]:
     return {
-        "eager": model_step.eager,
-        "compiled": model_step.compiled,
-        "reduce-overhead": lambda step, device: model_step.compiled(step, device, "reduce-overhead"),
-        "cuda-graph": lambda step, device: _captured(model_step.eager(step, device, capturable=True), place.cuda),
+        "eager": eager,
+        "compiled": compiled,
+        "reduce-overhead": lambda step, device: compiled(step, device, "reduce-overhead"),
+        "cuda-graph": lambda step, device: _captured(eager(step, device, capturable=True), place.cuda),
     }
 
 
@@ -195,6 +200,127 @@ def _running(step: Step, place: Place) -> Iterator[None]:
 def default_device() -> str:
     """The first GPU, or the CPU where PyTorch sees none."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+# A model, its inputs and its optimizer on a real device, and one step of them as a call.
+
+
+def on_device(step: Step, device: torch.device, dtype: DType | None, sizes: Mapping[str, int]) -> Step:
+    """The step with a copy of its model, in the mode of the step, and with tensors instead of descriptions.
+
+    Tensors that were given are copied; described ones are random: normal numbers, integers that every table of
+    embeddings of the model has, and flags that are set. Parameters without numbers, on the meta device, are initialized
+    by their modules.
+
+    Raises MeasureError for what is no module, and for a tensor on the meta device that no module initializes.
+    """
+    if not isinstance(step.model, nn.Module):
+        raise MeasureError(f"model: expected a torch.nn.Module to run; got {type(step.model).__name__}")
+    wanted = None if dtype is None else getattr(torch, dtype.value)
+    model = _with_numbers(copy.deepcopy(step.model), device).to(device=device, dtype=wanted)
+    if step.channels_last:
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.contiguous(memory_format=channels_last_of(tensor.dim()))
+    if step.mode == "inference":
+        model.eval()
+    elif not model.training:
+        model.train()
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    ids = min(tables, default=_FEWEST_IDS)  # how many integers are valid for every table of embeddings
+
+    def made(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            own = wanted if wanted is not None and value.is_floating_point() else value.dtype
+            return value.detach().clone().to(device=device, dtype=own)
+        if not isinstance(value, Input):
+            return value
+        drawn = _drawn(value, device, wanted, sizes, ids)
+        return drawn.contiguous(memory_format=channels_last_of(drawn.dim())) if step.channels_last else drawn
+
+    return mapped(replace(step, model=model), made)
+
+
+def _with_numbers(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model with everything that is on the meta device initialized."""
+    for path, module in model.named_modules():
+        own = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+        missing = [name for name, tensor in own.items() if tensor.is_meta]
+        if not missing:
+            continue
+        reset = getattr(module, "reset_parameters", None)
+        if reset is None:
+            name = ".".join(filter(None, (path, missing[0])))
+            raise MeasureError(
+                f"{name} of the model is on the meta device, and {type(module).__name__} has no reset_parameters() to "
+                "give it numbers; build the model on the device that it is to run on"
+            )
+        module.to_empty(device=device, recurse=False)
+        reset()
+    return model
+
+
+def _drawn(
+    value: Input, device: torch.device, wanted: torch.dtype | None, sizes: Mapping[str, int], ids: int
+) -> torch.Tensor:
+    """A random tensor as described. wanted: the format of floating-point ones, where it is not their own."""
+    shape = [sizes[size] if isinstance(size, str) else size for size in value.shape]
+    dtype: torch.dtype = getattr(torch, value.dtype.value)
+    if dtype is torch.bool:
+        return torch.ones(shape, dtype=dtype, device=device)
+    if dtype.is_complex:
+        return torch.randn(shape, dtype=torch.complex64, device=device).to(dtype)
+    if dtype.is_floating_point:  # every format can be made from fp32
+        return torch.randn(shape, dtype=torch.float32, device=device).to(dtype if wanted is None else wanted)
+    return torch.randint(ids, shape, dtype=dtype, device=device)
+
+
+def eager(
+    step: Step, device: torch.device, compile_part: _Compile = lambda part: part, *, capturable: bool = False
+) -> Run:
+    """One step, op by op, of parts as they are or compiled. `capturable`: with an optimizer for a CUDA graph."""
+    if step.mode == "training":
+        return _training(step, device, compile_part, capturable=capturable)
+    model = compile_part(step.model)
+
+    def run() -> object:
+        with torch.inference_mode() if step.inference_mode else torch.no_grad(), region(step, device.type):
+            return model(*step.args, **step.kwargs)
+
+    return run
+
+
+def compiled(step: Step, device: torch.device, mode: str | None = None) -> Run:
+    """One step through torch.compile in `mode`, compiled anew: model and loss as one function, optimizer as another."""
+    torch.compiler.reset()
+    return eager(step, device, lambda part: torch.compile(part, mode=mode), capturable=mode is not None)
+
+
+def _training(step: Step, device: torch.device, compile_part: _Compile, *, capturable: bool) -> Run:
+    assert isinstance(step.model, nn.Module)
+    parameters = [p for p in step.model.parameters() if p.requires_grad]
+    optimizer = None if step.optimizer is None else multi_tensor(step.optimizer(parameters))
+    for group in optimizer.param_groups if optimizer is not None and capturable else ():
+        if "capturable" in group:
+            group["capturable"] = True
+
+    def forward() -> torch.Tensor:
+        return loss_of(step, step.model(*step.args, **step.kwargs), step.targets)
+
+    loss_now = compile_part(forward)
+    update = None if optimizer is None else compile_part(optimizer.step)
+
+    def run() -> object:
+        for parameter in parameters:
+            parameter.grad = None
+        with torch.enable_grad():
+            with region(step, device.type):
+                loss = loss_now()
+            loss.backward()
+        if update is not None:
+            update()
+        return loss
+
+    return run
 
 
 # A step under torch's profiler: its calls as a tree with the device's time of each, and a GPU's kernels.

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from rooflinekit.calibrate.local_hardware import model_step
+from rooflinekit.calibrate.local_hardware import model_run
 from rooflinekit.errors import MeasureError
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.op import DType
@@ -35,10 +35,10 @@ class Watched(nn.Linear):
 def test_a_copy_runs_and_the_model_stays_as_it_was() -> None:
     model = Watched()
     before = model.weight.clone()
-    ready = model_step.on_device(step(model, Input("rows", 4), mode="training", optimizer=torch.optim.SGD), CPU, None,
+    ready = model_run.on_device(step(model, Input("rows", 4), mode="training", optimizer=torch.optim.SGD), CPU, None,
                                  {"rows": 3})  # fmt: skip
     assert ready.model is not model
-    model_step.eager(ready, CPU)()
+    model_run.eager(ready, CPU)()
     assert torch.equal(model.weight, before)
     assert model.weight.grad is None
     assert model.seen == []
@@ -49,8 +49,8 @@ def test_a_copy_runs_and_the_model_stays_as_it_was() -> None:
 @pytest.mark.parametrize(("mode", "training"), [("inference", False), ("training", True)])
 def test_the_mode_of_the_step(mode: Any, training: bool) -> None:
     model = Watched().train(mode == "inference")  # the other one
-    ready = model_step.on_device(step(model, Input(3, 4), mode=mode), CPU, None, {})
-    model_step.eager(ready, CPU)()
+    ready = model_run.on_device(step(model, Input(3, 4), mode=mode), CPU, None, {})
+    model_run.eager(ready, CPU)()
     assert [seen[1:] for seen in ready.model.seen] == [(training, training)]  # type: ignore[attr-defined]
     assert model.training is not training
 
@@ -63,8 +63,8 @@ def test_a_step_of_training_is_that_of_the_trace() -> None:
     def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.5)
 
-    ready = model_step.on_device(step(model, x, mode="training", optimizer=optimizer), CPU, None, {})
-    run = model_step.eager(ready, CPU)
+    ready = model_run.on_device(step(model, x, mode="training", optimizer=optimizer), CPU, None, {})
+    run = model_run.eager(ready, CPU)
     for _ in range(2):  # gradients begin empty each time
         run()
     # two steps of 0.5 · [1 + 3, 2 + 5]
@@ -85,13 +85,13 @@ def test_a_loss_with_targets_and_keyword_inputs() -> None:
 
     described = step(Net(4, 3), kwargs={"x": Input("rows", 4)}, mode="training", loss=loss,
                      targets=(Input("rows", dtype="int64"),))  # fmt: skip
-    ready = model_step.on_device(described, CPU, None, {"rows": 5})
-    model_step.eager(ready, CPU)()
+    ready = model_run.on_device(described, CPU, None, {"rows": 5})
+    model_run.eager(ready, CPU)()
     assert seen == [(5,)]
 
 
 def made(described: Any, model: nn.Module | None = None, dtype: DType | None = None) -> torch.Tensor:
-    found: torch.Tensor = model_step.on_device(step(model or nn.Identity(), described), CPU, dtype, {}).args[0]
+    found: torch.Tensor = model_run.on_device(step(model or nn.Identity(), described), CPU, dtype, {}).args[0]
     return found
 
 
@@ -125,8 +125,8 @@ def test_tensors_that_were_given_are_copied() -> None:
 def test_a_model_without_numbers_is_initialized() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 2))
-    ready = model_step.on_device(step(model, Input(2, 3, 3, 3)), CPU, None, {})
-    output = model_step.eager(ready, CPU)()
+    ready = model_run.on_device(step(model, Input(2, 3, 3, 3)), CPU, None, {})
+    output = model_run.eager(ready, CPU)()
     assert isinstance(output, torch.Tensor)
     assert output.isfinite().all()
     assert ready.model[1].running_var.tolist() == [1.0] * 8  # type: ignore[index]
@@ -142,13 +142,13 @@ def test_what_cannot_be_initialized_is_refused() -> None:
     with torch.device("meta"):
         model = nn.Sequential(Scale())
     with pytest.raises(MeasureError) as caught:
-        model_step.on_device(step(model, Input(3)), CPU, None, {})
+        model_run.on_device(step(model, Input(3)), CPU, None, {})
     assert str(caught.value) == (
         "0.factor of the model is on the meta device, and Scale has no reset_parameters() to give it numbers; build "
         "the model on the device that it is to run on"
     )
     with pytest.raises(MeasureError, match=r"^model: expected a torch\.nn\.Module to run; got function$"):
-        model_step.on_device(step(lambda x: x, Input(3)), CPU, None, {})
+        model_run.on_device(step(lambda x: x, Input(3)), CPU, None, {})
 
 
 @pytest.fixture
@@ -165,14 +165,14 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
 
 
 def test_what_is_compiled(compiler: list[tuple[str, str | None]]) -> None:
-    ready = model_step.on_device(step(nn.Linear(2, 2), Input(3, 2)), CPU, None, {})
-    model_step.compiled(ready, CPU)()
+    ready = model_run.on_device(step(nn.Linear(2, 2), Input(3, 2)), CPU, None, {})
+    model_run.compiled(ready, CPU)()
     assert compiler == [("Linear", None)]
     compiler.clear()
-    ready = model_step.on_device(
+    ready = model_run.on_device(
         step(nn.Linear(2, 2), Input(3, 2), mode="training", optimizer=torch.optim.Adam), CPU, None, {}
     )
-    model_step.compiled(ready, CPU, "reduce-overhead")
+    model_run.compiled(ready, CPU, "reduce-overhead")
     assert compiler == [("forward", "reduce-overhead"), ("step", "reduce-overhead")]
 
 
@@ -183,15 +183,13 @@ def test_the_optimizer_works_on_many_tensors_at_once_and_fits_a_graph() -> None:
         made.append(torch.optim.Adam(parameters))
         return made[-1]
 
-    ready = model_step.on_device(
-        step(nn.Linear(2, 2), Input(3, 2), mode="training", optimizer=optimizer), CPU, None, {}
-    )
-    model_step.eager(ready, CPU)
-    model_step.eager(ready, CPU, capturable=True)
+    ready = model_run.on_device(step(nn.Linear(2, 2), Input(3, 2), mode="training", optimizer=optimizer), CPU, None, {})
+    model_run.eager(ready, CPU)
+    model_run.eager(ready, CPU, capturable=True)
     assert [one.param_groups[0]["foreach"] for one in made] == [True, True]
     assert [one.param_groups[0]["capturable"] for one in made] == [False, True]
 
 
 def test_lower_precision_around_model_and_loss() -> None:
-    ready = model_step.on_device(step(nn.Linear(2, 2), Input(3, 2), autocast=DType.BFLOAT16), CPU, None, {})
-    assert model_step.eager(ready, CPU)().dtype is torch.bfloat16  # type: ignore[attr-defined]
+    ready = model_run.on_device(step(nn.Linear(2, 2), Input(3, 2), autocast=DType.BFLOAT16), CPU, None, {})
+    assert model_run.eager(ready, CPU)().dtype is torch.bfloat16  # type: ignore[attr-defined]
