@@ -181,28 +181,18 @@ def members_of(cluster: Cluster) -> tuple[Device, ...]:
     return tuple(load_device(name) for name in cluster.device_names)
 
 
-def read_spec(path: str | Path, *, verify: bool = True) -> Spec:
-    """The device, host or cluster that a file describes, draft or not.
-
-    A file with the key `dispatch` is a host, one with `devices` a cluster.
-
-    With `verify=False` its form is checked and its physics is not, so that `checks.run` can list every check.
-    Raises SpecError.
-    """
-    label = str(path)
-    mapping = read_mapping(Path(path), label)
-    kind: type[Spec] = Host if "dispatch" in mapping else Cluster if "devices" in mapping else Device
-    record = _record(mapping, kind, label)
-    return _verified(record, label) if verify else record
-
-
 def read_unverified(name_or_path: str) -> Spec:
-    """The device, host or cluster of a name or file, its physics unchecked. Raises SpecError and what lookups raise."""
+    """The device, host or cluster of a name or file, draft or not; its form is checked and its physics is not.
+
+    A file with the key `dispatch` is a host, one with `devices` a cluster. Raises SpecError and what lookups raise.
+    """
     if is_path(name_or_path):
-        return read_spec(name_or_path, verify=False)
-    for kind, folder in _FOLDERS.items():
+        mapping = read_mapping(Path(name_or_path), name_or_path)
+        kind: type[Spec] = Host if "dispatch" in mapping else Cluster if "devices" in mapping else Device
+        return _record(mapping, kind, name_or_path)
+    for shipped, folder in _FOLDERS.items():
         if name_or_path in shipped_files(folder):
-            return cast("Spec", _read_shipped(kind, name_or_path))
+            return cast("Spec", _read_shipped(shipped, name_or_path))
     return resolve(name_or_path, devices(allow_draft=True))
 
 

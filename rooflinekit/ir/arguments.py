@@ -17,7 +17,7 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rooflinekit.errors import InputError, RooflinekitError
-from rooflinekit.ir.sizes import LARGEST, shown, whole
+from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
 
 
 def expect(fits: bool, what: str, words: str, got: object) -> None:
@@ -116,7 +116,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is Literal:
         return isinstance(value, str) or (isinstance(value, Hashable) and value in parts)
     if hint is float:
-        return not isinstance(value, bool) and isinstance(value, Real) and not _is_none(value)
+        return finite(value) or (isinstance(value, Real) and abs(value) == math.inf)
     if hint is int:
         return whole(value) is not None
     if hint is bool:
@@ -147,14 +147,6 @@ def _members(series: Iterable[Any]) -> Iterator[Any]:
         yield from series
     except TypeError:
         yield series
-
-
-def _is_none(value: Real) -> bool:
-    """Whether it is NaN, or beyond the numbers of floating point."""
-    try:
-        return math.isnan(value)
-    except OverflowError:
-        return True
 
 
 def _words(hint: Any) -> str:

@@ -58,7 +58,7 @@ def test_a_draft_file_is_refused_and_read_for_checking(tmp_path: Path) -> None:
     path.write_text(text, "utf-8")
     with pytest.raises(SpecError, match=r"mine\.yaml: is a draft \(announced figures"):
         specs.load_device(path)
-    assert specs.load_device(path, allow_draft=True).name == specs.read_spec(path).name == "nvidia-b100"
+    assert specs.load_device(path, allow_draft=True).name == specs.read_unverified(str(path)).name == "nvidia-b100"
     path.write_text(text.replace("draft: true\n", ""), "utf-8")
     with pytest.raises(SpecError) as caught:
         specs.load_device(path)

@@ -140,10 +140,8 @@ class Group:
         self.ended = True
         for worker in self.workers:
             for pipe in filter(None, (worker.stdin, worker.stdout)):
-                try:
+                with contextlib.suppress(OSError):  # it has ended by itself
                     pipe.close()
-                except OSError:
-                    continue  # it has ended by itself
         for worker in self.workers:
             try:
                 worker.wait(5)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import yaml
 from pydantic import Field
 
-from rooflinekit.calibrate.fitting.constants import CONSTANTS, ENERGY_CONSTANTS, LINK_CONSTANTS, Description, stated
+from rooflinekit.calibrate.fitting.constants import CONSTANTS, ENERGY_CONSTANTS, LINK_CONSTANTS, Description
 from rooflinekit.errors import SpecError
 from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
@@ -289,8 +289,3 @@ def load_power() -> PowerConstants:
 def write_power(found: PowerConstants, file: Path, head: str) -> None:
     """Writes the file. `head`: what the comment at the top says. Raises OutputError where it cannot."""
     _write(file, head, 1, ENERGY, found.constants, {_OF_POWER: Spread(random=0.0, systematic=found.spread)})
-
-
-def stated_power() -> PowerConstants:
-    """The constants before any measurement."""
-    return PowerConstants(constants=stated(ENERGY_CONSTANTS), spread=0.3)

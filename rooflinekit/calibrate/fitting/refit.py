@@ -76,7 +76,9 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
         observations=observations,
         solution=solution,
         priors=priors,
-        gpus={gpu: _own(gpu, relatives[gpu], solution, errors, times, known) for gpu in machines},
+        gpus={
+            gpu: _deviation(gpu, solution, gpu, relatives[gpu], _spreads(gpu, errors, times, known)) for gpu in machines
+        },
         errors=errors,
         unseen_errors=unseen,
         unseen_starts=starts,
@@ -165,14 +167,6 @@ def unmeasured(solution: Solution, unseen: Errors, starts: Starts, times: Times)
     )
 
 
-def _own(
-    gpu: str, relatives: Sequence[str], solution: Solution, errors: Errors, times: Times, known: Mapping[str, Spread]
-) -> Calibration:
-    """What differs from an unmeasured GPU: told by this GPU's measurements, else by its relatives'."""
-    constants = MappingProxyType(_deviating(solution, gpu, relatives))
-    return Calibration(name=gpu, constants=constants, spreads=_spreads(gpu, errors, times, known))
-
-
 def _spreads(gpu: str, errors: Errors, times: Times, known: Mapping[str, Spread]) -> Mapping[str, Spread]:
     """The spread of each family on a GPU, shrunk towards that of the family elsewhere."""
     own = {family: [one, times[name, family]] for (name, family), one in sorted(errors.items()) if name == gpu}
@@ -185,17 +179,19 @@ def _architectures(machines: Mapping[str, Machine], solution: Solution) -> dict[
     kinds: dict[str, list[str]] = defaultdict(list)
     for gpu, machine in machines.items():
         kinds[architecture_of(machine.device)].append(gpu)
-    told = {kind: MappingProxyType(_deviating(solution, "", gpus)) for kind, gpus in kinds.items()}
-    return {kind: Calibration(name=kind, constants=told[kind], spreads=MappingProxyType({})) for kind in kinds}
+    return {kind: _deviation(kind, solution, "", gpus, MappingProxyType({})) for kind, gpus in kinds.items()}
 
 
-def _deviating(solution: Solution, gpu: str, relatives: Sequence[str]) -> dict[str, Constant]:
-    constants = {}
-    for name, value in solution.values(gpu, relatives).items():
-        about, shared = CONSTANTS[name], solution.estimates.get(("", name))
-        own = solution.estimates.get((gpu, name)) if gpu else None
+def _deviation(
+    name: str, solution: Solution, gpu: str, relatives: Sequence[str], spreads: Mapping[str, Spread]
+) -> Calibration:
+    """What differs from an unmeasured GPU: told by this GPU's measurements, else by its relatives'."""
+    constants: dict[str, Constant] = {}
+    for constant, value in solution.values(gpu, relatives).items():
+        about, shared = CONSTANTS[constant], solution.estimates.get(("", constant))
+        own = solution.estimates.get((gpu, constant)) if gpu else None
         told = own is not None and own.deviates(about.between)
-        inherited = [r for r in relatives if (r, name) in solution.estimates] if own is None else []
+        inherited = [r for r in relatives if (r, constant) in solution.estimates] if own is None else []
         if shared is None or not (told or inherited):
             continue  # the data does not tell it: that of an unmeasured GPU stands
         # Boards of one architecture are taken to differ half as much as any two GPUs.
@@ -203,8 +199,8 @@ def _deviating(solution: Solution, gpu: str, relatives: Sequence[str]) -> dict[s
         together = 0.0 if own is None else 2 * own.covariance
         source = gpu if own is not None else ", ".join(inherited)
         error = float(np.sqrt(spread**2 + shared.stderr**2 + together))
-        constants[name] = about.constant(value, error, f"{CAMPAIGNS_OF}{source}")
-    return constants
+        constants[constant] = about.constant(value, error, f"{CAMPAIGNS_OF}{source}")
+    return Calibration(name=name, constants=MappingProxyType(constants), spreads=spreads)
 
 
 # A device's own constants from its own measurements; what is the same for all devices stays as it was fitted.
