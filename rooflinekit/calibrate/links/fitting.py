@@ -67,10 +67,14 @@ class Group:
     sizes: Floats
     seconds: Floats
 
+    @property
+    def sums_in_switch(self) -> bool:
+        """Whether switches add up numbers of the format."""
+        return self.format.startswith(("fp", "bf"))
+
     def predict(self, constants: LinkConstants, wait_s: float | None = None) -> Floats:
         """Seconds by the fastest algorithm. wait_s: instead of the start, where a profiler has timed."""
-        of_numbers = self.format.startswith(("fp", "bf"))  # which switches can add up
-        algorithms = algorithms_of(self.collective, self.route, sums_in_switch=of_numbers)
+        algorithms = algorithms_of(self.collective, self.route, sums_in_switch=self.sums_in_switch)
         timings = [
             ALGORITHMS[one](self.collective, self.sizes, self.route, constants)  # type: ignore[arg-type]
             for one in algorithms
