@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, BinaryIO
 
-from rooflinekit.errors import OutputError, RooflinekitError
+from rooflinekit.errors import OutputError, PluginError, RooflinekitError
 
 #: Of a file that is read whole. JSON takes ten times its size in memory.
 MOST_BYTES = 32 * 2**20
@@ -258,3 +258,19 @@ class FromSource(SourceFileLoader):
         path = self.get_filename(fullname)
         code: CodeType = self.source_to_code(self.get_data(path), path)
         return code
+
+
+def plugins(group: str) -> Iterator[tuple[str, Any]]:
+    """What other packages bring by the entry points of a group, each with its name in messages.
+
+    Raises PluginError for one that cannot be imported.
+    """
+    from importlib.metadata import entry_points  # 10 ms, for what few steps need
+
+    for point in sorted(entry_points(group=group), key=lambda point: (point.value, point.name)):
+        label = f"{group}: {point.name} = {point.value}, of {point.dist.name if point.dist else 'a package'}"
+        try:
+            found = point.load()
+        except Exception as error:  # whatever its import raises
+            raise PluginError(f"{label}: {type(error).__name__}: {error}; repair or uninstall it") from error
+        yield label, found

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Literal, TypeAlias
 
-from rooflinekit.errors import DuplicateRuleError, InputError, PluginError, UnknownOpError, nearest
+from rooflinekit.errors import DuplicateRuleError, InputError, UnknownOpError, nearest
+from rooflinekit.files import plugins
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import ADDED, Basis, Family, Op, PricedOp, TensorSpec
@@ -235,12 +235,8 @@ def load_rules() -> None:
 
     Raises PluginError for one that cannot be imported.
     """
-    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.value, point.name)):
-        try:
-            point.load()
-        except Exception as error:  # whatever its import raises
-            label = f"{GROUP}: {point.name} = {point.value}, of {point.dist.name if point.dist else 'a package'}"
-            raise PluginError(f"{label}: {type(error).__name__}: {error}; repair or uninstall it") from error
+    for _ in plugins(GROUP):
+        pass
 
 
 def described_rules() -> dict[str, dict[str, list[str]]]:

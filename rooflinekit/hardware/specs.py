@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import chain, product
@@ -28,6 +27,7 @@ from rooflinekit.errors import (
     nearest,
     printable,
 )
+from rooflinekit.files import plugins
 from rooflinekit.hardware import checks
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import SCHEMA_VERSION, Device
@@ -281,12 +281,7 @@ def specification_folders() -> tuple[tuple[str, Traversable], ...]:
     Raises PluginError for one that cannot be imported or is no package.
     """
     found = []
-    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.value, point.name)):
-        label = f"{GROUP}: {point.name} = {point.value}, of {point.dist.name if point.dist else 'a package'}"
-        try:
-            package = point.load()
-        except Exception as error:  # whatever its import raises
-            raise PluginError(f"{label}: {type(error).__name__}: {error}; repair or uninstall it") from error
+    for label, package in plugins(GROUP):
         if not isinstance(package, ModuleType) or not hasattr(package, "__path__"):
             raise PluginError(f"{label}: expected a package with YAML files in it; repair or uninstall it")
         found.append((package.__name__, files(package)))

@@ -13,6 +13,7 @@ from rooflinekit.files import write_text
 from rooflinekit.hardware import detection
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
+from rooflinekit.hardware.yaml_file import spec_text
 
 Kind = Literal["cuda", "cpu"]
 
@@ -110,9 +111,9 @@ def described_cpu(file: Path | None = None) -> Device:
     file = file or _file_of(said)
     if file.exists():
         return load_device(file)
-    from rooflinekit.calibrate.local_hardware import cpu as cpu_at_hand
+    from rooflinekit.calibrate.local_hardware import cpu
 
-    return cpu_at_hand.device_of(cpu_at_hand.measured_rates(min(int(said["sm_count"]), usable_cores())))
+    return cpu.device_of(cpu.measured_rates(min(int(said["sm_count"]), usable_cores())))
 
 
 def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
@@ -125,12 +126,9 @@ def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
         return known, None
     file = file or _file_of(detection.describe_cpu().mapping)
     if not file.exists():
-        from rooflinekit.hardware.yaml_file import spec_text
-
         device = described_cpu(file)
-        write_text(
-            spec_text(device, f"{device.display_name}, from what Linux reports and a second of measuring."), file
-        )
+        heading = f"{device.display_name}, from what Linux reports and a second of measuring."
+        write_text(spec_text(device, heading), file)
     return load_device(file), file
 
 
