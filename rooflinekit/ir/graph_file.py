@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import math
+import sys
 import types
 import typing
 import zlib
@@ -212,20 +213,14 @@ class _Reader:
         return found
 
 
-class _Basic:
-    """Stands for `sympy.Basic` in annotations, so that a graph without formulas does without sympy."""
+class _OfSympy(type):
+    """Stands for a class of sympy's in annotations, so that a graph without formulas does without sympy."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return is_formula(value) and isinstance(value, getattr(sys.modules["sympy"], cls.__name__))
 
 
-class _Expr:
-    """Stands for `sympy.Expr` likewise."""
-
-
-def _is_expression(value: Any) -> bool:
-    if not is_formula(value):
-        return False
-    import sympy
-
-    return isinstance(value, sympy.Expr)
+_Basic, _Expr = (_OfSympy(name, (), {}) for name in ("Basic", "Expr"))
 
 
 @functools.cache
@@ -266,10 +261,6 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
         return lambda value: isinstance(value, Mapping) and all(map(key, value)) and all(map(item, value.values()))
     if hint is int:
         return lambda value: type(value) is int
-    if hint is _Basic:
-        return is_formula
-    if hint is _Expr:
-        return _is_expression
     return lambda value: isinstance(value, hint)
 
 

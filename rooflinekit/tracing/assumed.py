@@ -368,22 +368,10 @@ def _unique_dim(assumed: Assumed, x: torch.Tensor, dim: int, *options: Any, **na
     return contiguous(shape, x.dtype), contiguous((most,), torch.int64), counts
 
 
-def _unique_consecutive(
-    assumed: Assumed, x: torch.Tensor, inverse: bool = False, counts: bool = False, dim: int | None = None
-) -> tuple[Made, ...]:
-    return _unique(assumed, x, True, inverse, counts) if dim is None else _unique_dim(assumed, x, dim)
-
-
 def _bincount(assumed: Assumed, x: torch.Tensor, weights: Any = None, minlength: int = 0) -> tuple[Made, ...]:
     """At least as many bins as asked for; where nothing is asked for, one for each element."""
     bins = minlength if minlength else assumed.elements("bincount", x.numel())
     return (contiguous((bins,), torch.int64 if weights is None else torch.promote_types(weights.dtype, torch.float64)),)
-
-
-def _repeats(assumed: Assumed, repeats: torch.Tensor, *, output_size: Any = None) -> tuple[Made, ...]:
-    """Each element once, unless something else is said."""
-    found = output_size if output_size is not None else assumed.elements("repeats", repeats.shape[0])
-    return (contiguous((found,), torch.int64),)
 
 
 def _linear_dynamic(assumed: Assumed, x: torch.Tensor, packed: Any, *options: Any) -> tuple[Made, ...]:
@@ -411,10 +399,17 @@ DECIDED: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
     _aten._unique2.default: _unique,
     _aten._unique.default: lambda *args, **kwargs: _unique(*args, **kwargs)[:2],
     _aten.unique_dim.default: _unique_dim,
-    _aten.unique_consecutive.default: _unique_consecutive,
+    _aten.unique_consecutive.default: lambda assumed, x, inverse=False, counts=False, dim=None: (
+        _unique(assumed, x, True, inverse, counts) if dim is None else _unique_dim(assumed, x, dim)
+    ),
     _aten.unique_dim_consecutive.default: _unique_dim,
     _aten.bincount.default: _bincount,
-    _aten.repeat_interleave.Tensor: _repeats,
+    # each element once, unless something else is said
+    _aten.repeat_interleave.Tensor: lambda assumed, repeats, *, output_size=None: (
+        contiguous(
+            (assumed.elements("repeats", repeats.shape[0]) if output_size is None else output_size,), torch.int64
+        ),
+    ),
     torch.ops.quantized.linear_dynamic.default: _linear_dynamic,
 }
 WRITING = {_aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}

@@ -489,7 +489,20 @@ NO_NUMBERS = "a number of a tensor is asked for"
 _NO_GRADIENTS = ("does not require grad and does not have a grad_fn", "differentiated Tensors does not require grad")
 
 
-_NO_KERNEL, _GUESSES = "Could not run '", ". This could be because "  # as torch says it, and what follows
+_GUESSES = ". This could be because "  # what follows "Could not run '…'"
+_OF_FORMATS = "; give inputs that of the weights, such as --input batch,32:float32, or use --dtype or autocast"
+#: What to do about an error, by words of it.
+_ADVICE = {
+    "Expected target size": "; cross_entropy takes the classes from the second dimension: of logits [batch, tokens, "
+    "classes] it is lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())",
+    "scalar types: Long, Int": "; token ids are integers: Input('batch', 'seq', dtype='int64'), or --input "
+    "batch,seq:int64",
+    ONE_FORMAT: _OF_FORMATS,
+    "should be the same": _OF_FORMATS,  # torch's own words for convolutions
+    "Could not run 'quantized::": "; GPUs have no such kernels: trace the model as it is before torch.ao converts it, "
+    "in 16 bits",
+    ".numpy()": "; a trace has no numbers that numpy could take: write this part in torch, or trace what is before it",
+}
 _SHAPES = re.compile(r"(got \(|must be Tensor, not )(tuple|list|torch\.Size)\b")
 _MISSING = re.compile(r"forward\(\) missing \d+ required positional arguments?: '(\w+)'")
 
@@ -507,19 +520,8 @@ def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
             "; the size of its result depends on the numbers in a tensor, and a trace has none: "
             "trace the part before and after, or put an operator of known size in its place"
         )
-    if isinstance(error, RuntimeError) and "Expected target size" in said:
-        return (
-            "; cross_entropy takes the classes from the second dimension: of logits [batch, tokens, classes] it is "
-            "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
-        )
-    if "scalar types: Long, Int" in said:
-        return "; token ids are integers: Input('batch', 'seq', dtype='int64'), or --input batch,seq:int64"
-    if ONE_FORMAT in said or "should be the same" in said:  # torch's own words for convolutions
-        return "; give inputs that of the weights, such as --input batch,32:float32, or use --dtype or autocast"
-    if _NO_KERNEL in said and "quantized::" in said:
-        return "; GPUs have no such kernels: trace the model as it is before torch.ao converts it, in 16 bits"
-    if ".numpy()" in said:
-        return "; a trace has no numbers that numpy could take: write this part in torch, or trace what is before it"
+    if advice := next((advice for words, advice in _ADVICE.items() if words in said), ""):
+        return advice
     if not isinstance(error, TypeError):
         return _of_assumptions(recorder.assumed.taken)
     if "missing 1 required positional argument: 'target'" in said:
