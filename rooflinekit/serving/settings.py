@@ -79,6 +79,8 @@ class Engine:
     most of them at once, beside what the cache holds (`max_num_seqs`, `max_batch_size`; None for any number). layer_s:
     seconds in which the CPU launches a layer of a step that reads prompts: such steps are no CUDA graphs, and none is
     shorter than its layers' launches and the CPU's other work (0: never in the way; `releases.TRTLLM_LAYER_S`).
+    launches_ahead: it launches them while the GPU works on layers before; otherwise their launches count beside the
+    GPU's work (vLLM on Blackwell's data centre GPUs).
     request_s, input_s: seconds in which the server before the engine receives a request, and each token of its prompt
     besides; requests do not wait for each other there. token_s, request_work_s: in which one thread of that server
     hands out a token of an answer, and takes up a request, the tokens of whose prompt it then reads as well: whatever
@@ -113,6 +115,7 @@ class Engine:
     reserve: Reserve = "grow"
     sequences: int | None = None
     layer_s: float = 0.0
+    launches_ahead: bool = True
     request_s: float = REQUEST_S
     input_s: float = INPUT_TOKEN_S
     token_s: float = 0.0
@@ -220,6 +223,8 @@ class Engine:
 
     def step_s(self, gpu_s: float, host_s: float, launch_s: float = 0.0) -> float:
         """A step with the CPU's part in it: overlapped, it is no shorter than launching and the CPU's other work."""
+        if not self.launches_ahead:
+            gpu_s, launch_s = gpu_s + launch_s, 0.0
         return max(gpu_s, launch_s) + host_s if self.host == "serial" else max(gpu_s, launch_s + host_s)
 
     def received_s(self, tokens: float) -> float:
@@ -281,6 +286,7 @@ def _rising(sizes: object) -> bool:
 #: needs 10. The same reckoning for Qwen3 32B, 64 layers, gives 34 to 40 ms.
 TRTLLM_LAYER_S = 0.6e-3
 
+_BLACKWELL = 10  # generation of its data centre GPUs
 _VLLM_V0 = {"host": "serial", "policy": "prefill-first", "chunks": False, "sequences": 256, "sampling": "greedy",
             "host_token_s": HOST_TOKEN_S, "handed": True}  # fmt: skip
 _VLLM_V1 = {"host": "serial", "sequences": 1024, "layer_s": TRTLLM_LAYER_S}
@@ -324,15 +330,21 @@ class Release:
 
     def sized(self, device: Device) -> Mapping[str, Any]:
         """What its server sets by the GPU's memory (vllm/engine/arg_utils.py, `get_batch_defaults`, which asks for
-        "a100" in the name too; python/sglang/srt/server_args.py; both as remembered).
+        "a100" in the name too; python/sglang/srt/server_args.py; both as remembered), and how it launches there.
+
+        vLLM's steps that read prompts on Blackwell's data centre GPUs take the launches of their layers beside the
+        GPU's work. aiconfigurator's B200 tells it; why, is not known: vLLM on H100 (FlashAttention's kernels, where
+        first tokens of 31 sets would be 1.2 to 1.5 times too long so) and TensorRT-LLM on B200 launch ahead.
         """
         gib = device.dram.capacity / 2**30
         if self.name == "sglang":
             least = {160: 16384, 60: 8192, 35: 4096, 0: 2048}
             return {"step_tokens": next(tokens for above, tokens in least.items() if gib >= above)}
+        if self.name != "vllm" or self.numbers < (0, 8):
+            return {}
         small = gib < 70 or "a100" in device.title.lower()
-        v1 = self.name == "vllm" and self.numbers >= (0, 8)
-        return {"step_tokens": 2048, "sequences": 256} if v1 and small else {}
+        batch = {"step_tokens": 2048, "sequences": 256} if small else {}
+        return {**batch, "launches_ahead": device.cuda_generation != _BLACKWELL}
 
     def __str__(self) -> str:
         since = f"the defaults since {self.since}"

@@ -135,8 +135,7 @@ class StepSums(Options):
         key = step, whole
         if key not in self._graphs:
             decoder = self.decoder if whole else thinned(self.decoder)
-            block_cores = on_tensor_core(self.machine.device, Math.FP4)
-            self._graphs[key] = step_graph(decoder, step, self, block_cores=block_cores)
+            self._graphs[key] = step_graph(decoder, step, self, block_cores=self._block_cores)
         return self._graphs[key]
 
     def parts(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
@@ -158,6 +157,11 @@ class StepSums(Options):
                        for kernel in issue.kernels]  # fmt: skip
             self._timings[key] = time_kernels(kernels, self.launched)
         return self._timings[key]
+
+    @cached_property
+    def _block_cores(self) -> bool:
+        """Whether tensor cores take blocks of 4 bits with their scales."""
+        return on_tensor_core(self.machine.device, Math.FP4)
 
     @cached_property
     def launched(self) -> Machine:
@@ -187,10 +191,10 @@ class StepTimes(StepSums):
             alone_s = _by_itself_s(timing, self.machine, self.heads)
             more_s = max(0.0, alone_s - max(timing.memory_s, timing.compute_s))
             return timing.total_s + more_s + self._call_s(timing)
-        engine = self.release.partition(":")[0]
+        engine = "" if self._fused_experts else self.release.partition(":")[0]
         if timing.kernel.kind == "serving.combine_experts":
             return timing.total_s + self.decoder.experts * EXPERT_CALL_S.get(engine, 0.0)
-        slow = engine in GROUPED_SHARE and self.decoder.experts and self._unpacks_or_scales(timing)
+        slow = engine in GROUPED_SHARE and self.decoder.experts and WEIGHT_FORMATS[self.weights].bits < 16
         if timing.kernel.kind == GROUPED and slow:
             return timing.total_s + _more_s(timing, self.machine, GROUPED_SHARE[engine])
         if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
@@ -198,14 +202,21 @@ class StepTimes(StepSums):
         gpus = self.gpus if timing.kernel.module.endswith(f".{EXCHANGE}") else self.tp
         key = float(timing.kernel.cost.write_bytes), gpus
         if key not in self._sums:
-            own = self.own_sums
-            self._sums[key] = one_shot_s(*key, self.collective_s) if own else self.collective_s(*key)
+            own, times = self.own_sums, self.collective_s
+            self._sums[key] = one_shot_s(*key, times, self._barrier_s) if own else times(*key)
         return self._sums[key]
 
-    def _unpacks_or_scales(self, timing: Timing) -> bool:
-        """Whether a kernel does so in fewer than 16 bits, and not the tensor cores, which take 4 bits with scales."""
-        bits = WEIGHT_FORMATS[self.weights].bits
-        return bits == 8 or (bits == 4 and timing.kernel.math in (Math.BF16, Math.FP16))
+    @cached_property
+    def _fused_experts(self) -> bool:
+        """Whether kernels of FlashInfer's take experts: where tensor cores multiply 4 bits with their scales."""
+        form = WEIGHT_FORMATS[self.weights]
+        return form.bits == 4 and self._block_cores and not form.on_block_cores().weight_only
+
+    @property
+    def _barrier_s(self) -> float:
+        """Seconds of a sum of few bytes by the engine's kernel."""
+        barrier_s = TENSORRT_ONE_SHOT_S if self.release.startswith("tensorrt-llm") else ONE_SHOT_S
+        return barrier_s * (BLACKWELL_BARRIER if self.machine.device.cuda_generation >= 10 else 1)
 
     def _call_s(self, timing: Timing) -> float:
         """What a call of attention takes beside its traffic: of sequences that go on, of heads that share keys."""
@@ -226,8 +237,9 @@ CALL_S = {TENSORRT: 8e-6, FLASH: 14e-6}
 #: Seconds that a layer with experts takes vLLM for each of them beside what is described, with few clients as with
 #: many: it counts, aligns and sorts tokens by expert in kernels of their own, which no table here has.
 #: And what vLLM's grouped products get of the peak where the kernel scales blocks of 8 bits or unpacks 4 (Triton's,
-#: Marlin's and others; on Blackwell 4 bits with their scales pass FlashInfer's, which are as fast as plain ones). Few
-#: rows of an expert wait for operands and not for this.
+#: Marlin's and others). Few rows of an expert wait for operands and not for this. FlashInfer's kernels, which Blackwell
+#: has for 4 bits with their scales, sort by themselves and are as fast as plain ones: Kimi K2 and MiniMax M2 in nvfp4
+#: on B200, which told nothing, are 31 to 51 and 20 to 30 % off per token with the former, 3 to 6 and 4 to 10 without.
 #: Both by vLLM's GPT-OSS on H100, MiniMax M2 on H100 and B200 and Kimi K2 in int4 (128, 256 and 384 experts; nine sets
 #: by GPUs, in halves by a hash of these): the halves tell 0.2 and 0.17 µs and 0.15 each. With one number for any layer
 #: and a share of the plain rate they were 7.7 and 12.5 % off per token and 18.8 and 18.7 in first tokens; with these
@@ -340,13 +352,15 @@ def _between(first: int, other: int, value: float, at: Callable[[int], float]) -
     return known if share == 0 else known + share * (at(other) - known)
 
 
-#: Seconds of a sum of one number over 2 to 8 GPUs, each reading all others' after one barrier: vLLM's kernel in a CUDA
-#: graph on H100, 16 KiB, less the bytes' time: 4.35, 4.64 and 4.82 µs (aiconfigurator, collectives_h100_sxm,
-#: vLLM_custom_graph); SGLang's and TensorRT-LLM's take 2.7 to 3.7. On B200 all three take 4.1 to 8.1.
-ONE_SHOT_S = 4.6e-6
-#: Those of a second barrier, where each GPU sums a part and gathers the others' parts: the same table, 8 GPUs, 1 MiB:
-#: 14.8 µs, of which the bytes take 6.1 and a sum of one number 4.6.
-TWO_SHOT_S = ONE_SHOT_S + 4.1e-6
+#: Seconds of a sum of 16 KiB over 2 to 8 GPUs, each reading all others' after one barrier, less the bytes' time: vLLM's
+#: and SGLang's kernels in a CUDA graph on H100 take 4.4 to 5.2 µs, TensorRT-LLM's 2.8 to 3.8; on B200 7.1 to 8.2 and
+#: 5.2 to 6.0 (aiconfigurator, collectives_h100_sxm and _b200_sxm; SGLang's of 0.5.14 2.7 and 4.8).
+ONE_SHOT_S, TENSORRT_ONE_SHOT_S = 4.6e-6, 2.9e-6
+#: By how much a barrier takes longer over the links of Blackwell: by the same tables 1.6 in each engine.
+BLACKWELL_BARRIER = 1.6
+#: Seconds of a second barrier, where each GPU sums a part and gathers the others' parts: H100, 8 GPUs, 1 MiB: 14.8 µs,
+#: of which the bytes take 6.1 and a sum of one number 4.6.
+SECOND_S = 4.1e-6
 _MIB = 2**20
 
 
@@ -357,17 +371,18 @@ class CollectiveTime(Protocol):
         """The seconds of such a sum."""
 
 
-def one_shot_s(size_bytes: float, gpus: int, collective_s: CollectiveTime) -> float:
+def one_shot_s(size_bytes: float, gpus: int, collective_s: CollectiveTime, barrier_s: float = ONE_SHOT_S) -> float:
     """Seconds of a sum by the fastest of three: each GPU reads all of all others (one shot), or sums a part and gathers
     the rest (two shots), or the collective that `collective_s` times.
 
-    Bytes pass at the rate of that collective's large messages: 2·(n − 1)/n of each byte.
+    Bytes pass at the rate of that collective's large messages: 2·(n − 1)/n of each byte. barrier_s: of a sum of few
+    bytes; a second barrier takes as much longer.
     """
     share = 2 * (gpus - 1) / gpus
     small_s, large_s = (collective_s(size, gpus) for size in (16 * _MIB, 64 * _MIB))
     rate = share * 48 * _MIB / (large_s - small_s)
     return min(
-        ONE_SHOT_S + (gpus - 1) * size_bytes / rate,
-        TWO_SHOT_S + share * size_bytes / rate,
+        barrier_s + (gpus - 1) * size_bytes / rate,
+        barrier_s * (1 + SECOND_S / ONE_SHOT_S) + share * size_bytes / rate,
         collective_s(size_bytes, gpus),
     )

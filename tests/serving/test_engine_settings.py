@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.api.predict import machines_of
 from rooflinekit.decoder.inference import SCORE_CORRELATION, fullest_share
 from rooflinekit.errors import InputError
 from rooflinekit.serving.replay import play_apart, replay
-from rooflinekit.serving.step_times import Chunk, one_shot_s
+from rooflinekit.serving.step_times import ALL_REDUCE, Chunk, StepTimes, one_shot_s
 from rooflinekit.serving.traffic import Played
 
 GPU = "nvidia-l4"
@@ -170,6 +171,33 @@ def test_an_engine_sums_small_messages_faster_than_rings_and_large_ones_no_slowe
     # 1 MiB: two barriers and 1.75 · 2²⁰ / 300 GB/s = 6.1 µs, as measured: 14.8
     assert one_shot_s(2**20, 8, ring_s) == pytest.approx(14.8e-6, rel=0.01)
     assert all(one_shot_s(2**power, 4, ring_s) <= ring_s(2**power, 4) for power in range(30))
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "barrier_s"),
+    [
+        ("vllm:0.12", "nvidia-h100-sxm5-80gb", 4.6e-6), ("vllm:0.12", "nvidia-b200-sxm-180gb", 7.36e-6),
+        ("tensorrt-llm:1.0", "nvidia-b200-sxm-180gb", 4.64e-6),
+    ],
+)  # fmt: skip
+def test_barriers_are_the_engine_s_own(release: str, gpu: str, barrier_s: float) -> None:
+    (machine,) = machines_of([gpu])
+    own = StepTimes(
+        decoder=D, machine=machine, tp=2, collective_s=lambda size, _: size / 300e9 + 1, own_sums=True, release=release
+    )
+    # twice in each of 8 layers, 4 kB of the other GPU's
+    sums_s = own.parts("decode", ALL_REDUCE, batch=1, context=256)[1]
+    assert sums_s == pytest.approx(16 * (barrier_s + 4096 / 300e9), rel=0.01)
+
+
+@pytest.mark.parametrize(("weights", "more_s"), [("fp8-block", 8 * 8 * 0.18e-6), ("nvfp4", 0)])
+def test_kernels_that_take_blocks_of_four_bits_sort_tokens_themselves(weights: str, more_s: float) -> None:
+    (machine,) = machines_of(["nvidia-b200-sxm-180gb"])
+    vllm, plain = (
+        StepTimes(decoder=E, machine=machine, weights=weights, release=release) for release in ("vllm:0.12", "")
+    )
+    some_s, none_s = (one.parts("decode", "serving.combine_experts", batch=1, context=256)[1] for one in (vllm, plain))
+    assert some_s - none_s == pytest.approx(more_s)
 
 
 # --- engines apart

@@ -188,6 +188,17 @@ def test_an_engine_sets_itself_by_the_memory_of_its_gpu(engine: rk.Engine, gpu: 
     assert (placed.step_tokens, placed.sequences) == expected
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpu", "ahead"),
+    [
+        ("vllm", "nvidia-b200-sxm-180gb", False), ("vllm", "nvidia-h100-sxm5-80gb", True),
+        ("tensorrt-llm", "nvidia-b200-sxm-180gb", True),
+    ],
+)  # fmt: skip
+def test_which_engine_launches_ahead_of_the_gpu(engine: str, gpu: str, ahead: bool) -> None:
+    assert rk.Engine.of(engine).on(rk.load_device(gpu)).launches_ahead == ahead
+
+
 def test_an_answer_says_which_engine_was_meant() -> None:
     options: dict[str, Any] = {"batch": 2, "input": 64, "output": 4}
     decoder = rk.Decoder.from_config("llama-3.2-1b")
