@@ -11,7 +11,8 @@ from its source:
   themselves (SGLang 0.5.6, quantization/fp8.py: per channel and token, also where the rows say `fp8_block`), and the
   tables of products call TensorRT-LLM's with such scales fp8; the cache in fp8 where TensorRT-LLM serves fp8, and in
   vLLM on B200 (`FP8_CACHE`), else in bf16; models with experts in blocks of fp8, as published, with scales found in
-  each step, GPT-OSS in mxfp4, which the table calls nvfp4;
+  each step, GPT-OSS in mxfp4, which the table calls nvfp4, Kimi K2 in int4, all as well in nvfp4 where the rows
+  say so;
 * engine: vLLM (0.12 and before) works on the CPU between its steps, TensorRT-LLM 1.0 and SGLang beside them, a step
   ahead, as vLLM from 0.14 on does; SGLang reads prompts before it goes on with answers, the others beside them, as
   SGLang 0.5.6.post2 with `--enable-mixed-chunk`, which aiconfigurator's generator writes (first tokens on H200 would be
@@ -25,6 +26,9 @@ from its source:
 * tokens of a step: aiconfigurator writes them into the engine's settings, by the rules of its generator (version
   0.12.0, rule_plugin/*.rule): clients + input + 1500 (vLLM), clients + input + 500 up to a multiple of 32
   (TensorRT-LLM). InferenceX and SGLang: 8192;
+* groups with attention of their own: `batch_size` is of each of them. InferenceX's rows that tell as many groups as
+  GPUs share attention are as many groups of one GPU each (its scripts start vLLM with `--tensor-parallel-size=1
+  --data-parallel-size`): 4 and 4 are 4 GPUs, as fast as 4 that share attention, not 16;
 * clients: ten requests each, all of the stated lengths. Rows out of InferenceX's database have lengths between 80 % and
   100 % of the stated ones, as its client draws them (`random_range_ratio` 0.8).
 
@@ -65,9 +69,8 @@ GPUS = {
 }
 GPU = GPUS["h100"][0]
 #: Engines that keep the cache in fp8 beside weights in fp8, by GPU, where it is not TensorRT-LLM alone: vLLM's recipe
-#: for Llama, by which InferenceX starts it, sets `kv-cache-dtype: fp8` on Blackwell (as remembered). In 16 bits times
-#: per token are 5.9 % off and in fp8 4.2 %, the more so the more clients; of the same model in nvfp4, which is not
-#: judged here, 5.7 and 4.1 %. Launches ahead (`async-scheduling`), of the same recipe, make them 14.5 %: not played.
+#: for Llama, by which InferenceX starts it, sets `kv-cache-dtype: fp8` and `async-scheduling` on Blackwell (as
+#: remembered).
 FP8_CACHE = {"b200": ("trtllm", "vllm")}
 CLUSTER_GPUS = 8  # whose links are described
 MODELS = {
@@ -79,6 +82,7 @@ MODELS_WITH_EXPERTS = {
     "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
     "openai/gpt-oss-120b": "gpt-oss-120b",
+    "moonshotai/Kimi-K2.5": "kimi-k2",
 }
 ENGINES = {
     "vllm": rk.Engine.of("vllm:0.12", sequences=None),  # and what came before 0.14
@@ -87,7 +91,7 @@ ENGINES = {
 }
 #: Steps that prompts wait for further ones where InferenceX set it (the module's text).
 WAITED = 18
-#: vLLM from 0.14 on, which schedules a step ahead.
+#: vLLM from 0.14 on, which schedules a step ahead, and before it by that recipe.
 VLLM_AHEAD = rk.Engine.of("vllm:0.14", sequences=None)
 #: Runs of SGLang with `--enable-mixed-chunk`, which aiconfigurator's generator writes and SGLang leaves off by default.
 MIXED_CHUNKS = ("0.5.6.post2",)
@@ -106,8 +110,9 @@ def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
     """
     engine, least = ENGINES[row["backend"]], row["batch_size"] + row["isl"]
     version = str(row["backend_version"])  # "nan" where it is not told
-    if row["backend"] == "vllm" and version[0].isdigit() and release_of(f"vllm:{version}").since == "0.14":
-        engine = VLLM_AHEAD
+    if row["backend"] == "vllm":
+        ahead = release_of(f"vllm:{version}").since == "0.14" if version[0].isdigit() else row["system"] == "b200_sxm"
+        engine = VLLM_AHEAD if ahead else engine
     if version in MIXED_CHUNKS:
         engine = replace(engine, policy="mixed")
     if version in TOLD_MEMORY:
@@ -123,37 +128,39 @@ def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
 
 
 def is_inferencex(row: Mapping[str, Any]) -> bool:
-    """Whether the row is out of InferenceX's database, which names its model."""
-    return "model=" in row["silicon_data_source"]
+    """Whether the row is out of InferenceX's database: its tables name the model, its dumps themselves."""
+    return "model=" in row["silicon_data_source"] or row["silicon_data_source"].startswith("db-dump")
 
 
 def _weights_of(row: Mapping[str, Any], decoder: rk.Decoder) -> str:
     """The format of the weights (the module's text)."""
-    if decoder.experts:
-        return "mxfp4" if decoder.weights == "mxfp4" else "fp8-block"
+    form = {"nvfp4": "nvfp4", "int4_wo": "int4"}.get(row["gemm_quant_mode"], "fp8-block")
+    if decoder.experts or form == "nvfp4":
+        return "mxfp4" if decoder.weights == "mxfp4" else form
     dynamic = "" if is_inferencex(row) else "-dynamic"
     return f"fp8{dynamic}" if str(row["gemm_quant_mode"]).startswith("fp8") else "bf16"
 
 
 def rows_of(data: Path, gpu: str, models: Mapping[str, str]) -> pd.DataFrame:
-    """The rows that are judged, and how many of which kind are not."""
+    """The rows that are judged, each once, and how many of which kind are not; `batch_size` is of all groups."""
     (file,) = (data / "aiconfigurator").glob(f"e2e_serving_{gpu}_sxm*.parquet")
     table = read_table(file)
-    nvfp4 = (table["gemm_quant_mode"] == "nvfp4") & ~table["model_path"].str.contains("gpt-oss")  # whose are mxfp4
-    other = ~table["model_path"].isin(models) | nvfp4
+    table = table.drop_duplicates([name for name in table if name not in ("id", "silicon_data_source")])
+    other = ~table["model_path"].isin(models)
     apart = ~other & (table["mode"] != "agg")
     routed = ~other & ~apart & table["silicon_data_source"].str.contains(DYNAMO)
-    over = table["moe_tp_size"] * table["moe_ep_size"]
-    attention = table["tp_size"] * table["attention_dp_size"].fillna(1)
-    # InferenceX tells groups by experts divided over more GPUs than share attention, or the same number for both
-    own = ~other & ~apart & ~routed & (over > 1) & (over != attention)
-    beyond = ~other & ~apart & ~routed & ~own & (np.maximum(attention, over) > CLUSTER_GPUS)
+    groups = table["attention_dp_size"].fillna(1)
+    table["batch_size"] *= groups  # of each group, which its number of clients (silicon_concurrency) tells
+    squared = (groups > 1) & (groups == table["tp_size"])  # one number of GPUs, told twice (the module's text)
+    for name in ("tp_size", "moe_ep_size"):
+        table[name] = table[name].where(~squared, table[name] / groups)
+    over = np.maximum(table["tp_size"] * groups, table["moe_tp_size"] * table["moe_ep_size"])
+    beyond = ~other & ~apart & ~routed & (over > CLUSTER_GPUS)
     print(
-        f"{len(table)} rows; left out: {other.sum()} of other models or formats, {apart.sum()} with prefill and "
-        f"decode on GPUs of their own, {routed.sum()} of several copies behind a router, {own.sum()} whose numbers of "
-        f"GPUs for attention and experts differ, {beyond.sum()} on more than {CLUSTER_GPUS} GPUs"
+        f"{len(table)} rows; left out: {other.sum()} of other models, {apart.sum()} with prefill and decode on GPUs of "
+        f"their own, {routed.sum()} of several copies behind a router, {beyond.sum()} on more than {CLUSTER_GPUS} GPUs"
     )
-    return table[~(other | apart | routed | own | beyond)]
+    return table[~(other | apart | routed | beyond)]
 
 
 def all_reduce_times(data: Path, gpu: str) -> Any:
@@ -224,7 +231,7 @@ def judged(
             output=round(mean * row["osl"]),
             spread=(1 - drawn) / mean,
         )
-        engine = engine_of(row, fewer)
+        engine = engine_of(row, fewer).on(machine.device)
         key = (decoder.name, formats["weights"], formats["kv"], tp, formats["ep"], groups, engine.named)
         own = {"own_sums": sums == "one-shot", "release": engine.named}
         times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, **own, **formats))

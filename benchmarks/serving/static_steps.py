@@ -10,7 +10,6 @@ import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_host
-from rooflinekit.model.energy import limited
 from rooflinekit.serving.engine import serving_memory, weight_bytes_of
 from rooflinekit.serving.step_times import ALL_REDUCE, StepTimes
 from rooflinekit.step.execution import Execution
@@ -40,8 +39,8 @@ class Place:
     """A decoder on `tp` GPUs, in an engine."""
 
     def __init__(self, decoder: rk.Decoder, gpu: str, cluster: str | None, *, weights: str, kv: str, tp: int,
-                 engine: rk.Engine, release: str, watts: float | None) -> None:  # fmt: skip
-        machine = limited(machines_of([gpu])[0], power_w=watts)
+                 engine: rk.Engine, release: str) -> None:  # fmt: skip
+        (machine,) = machines_of([gpu])
         self.decoder, self.engine, self.tp, self.cluster = decoder, engine, tp, cluster
         links = (lambda size, gpus: _collective(size, gpus, cluster)[0]) if cluster is not None else None
         self.times = StepTimes(
