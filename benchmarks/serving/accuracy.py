@@ -1,6 +1,6 @@
 """Served models against measured ones: time per token and time to first token, by engine and number of GPUs.
 
-    python -m benchmarks.serving.accuracy DATA [--gpu b200] [--sums one-shot] [--rows] [--experts | --products]
+    python -m benchmarks.serving.accuracy DATA [--gpu b200] [--rows] [--experts | --products]
     python -m benchmarks.serving.accuracy DATA --source blis [--cached 0]
     python -m benchmarks.serving.accuracy DATA --source ml_energy   (or llmservingsim)
     python -m benchmarks.serving.accuracy DATA --source tensorrt_llm   (or llm_inference_bench, splitwise)
@@ -67,7 +67,6 @@ def main() -> None:
         "--links", choices=("predicted", "measured"), default="predicted",
         help="all-reduces as rk.collective_time says, or the fastest measured kernel of each size",
     )  # fmt: skip
-    parser.add_argument("--sums", choices=("nccl", "one-shot"), default="nccl", help="as of rk.Engine")
     parser.add_argument("--gpu", choices=tuple(GPUS), default="h100", help="whose measured streams")
     parser.add_argument("--rows", action="store_true", help="also every row")
     parser.add_argument("--experts", action="store_true", help="models with experts")
@@ -97,7 +96,7 @@ def main() -> None:
                 print(f"{what}:\n{table.to_string(index=False)}")
             return
         models = MODELS_WITH_EXPERTS if given.experts else MODELS
-        found = judged(given.data, given.gpu, given.links, models, given.fewer, given.sums)
+        found = judged(given.data, given.gpu, given.links, models, given.fewer)
         if given.rows:
             print(found.round(4).to_string(index=False))
         for table in closed_tables(found):

@@ -56,7 +56,7 @@ from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.model.estimate import deviations
 from rooflinekit.serving.engine import Setup
 from rooflinekit.serving.served import serve_on
-from rooflinekit.serving.settings import Sums, release_of
+from rooflinekit.serving.settings import release_of
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Stream
 from rooflinekit.step.bounds import widened
@@ -188,15 +188,7 @@ def predicted_all_reduce_s(size_bytes: float, gpus: int, cluster: str) -> float:
     return rk.collective_time("all-reduce", size_bytes, cluster, gpus).total_s
 
 
-def judged(
-    data: Path,
-    gpu: str,
-    links: str,
-    models: Mapping[str, str],
-    fewer: int = 0,
-    sums: Sums = "nccl",
-    most: int = 0,
-) -> pd.DataFrame:
+def judged(data: Path, gpu: str, links: str, models: Mapping[str, str], fewer: int = 0, most: int = 0) -> pd.DataFrame:
     """A line each: measured and predicted. links: whether all-reduces are "measured" or "predicted". most: of about so
     many rows, evenly taken, or of all (0).
     """
@@ -233,7 +225,7 @@ def judged(
         )
         engine = engine_of(row, fewer).on(machine.device)
         key = (decoder.name, formats["weights"], formats["kv"], tp, formats["ep"], groups, engine.named)
-        own = {"own_sums": sums == "one-shot", "release": engine.named}
+        own = {"own_sums": engine.sums == "one-shot", "release": engine.named}
         times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, **own, **formats))
         served = serve_on(host, stream, Setup(engine=engine, times=times))
         bounds = served.interval()

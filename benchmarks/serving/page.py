@@ -28,13 +28,13 @@ models](serving.md#how-good-it-is).
 
 """
 
-#: Of closed loops: title, GPU, models, and how sums over GPUs are made.
+#: Of closed loops: title, GPU and models.
 CLOSED = {
-    "h100": ("H100", "h100", MODELS, "nccl"),
-    "h100-experts": ("H100, models with experts", "h100", MODELS_WITH_EXPERTS, "nccl"),
-    "h200": ("H200", "h200", MODELS, "nccl"),
-    "b200": ("B200, summed by the engines' kernels", "b200", MODELS, "one-shot"),
-    "b200-experts": ("B200, models with experts, likewise", "b200", MODELS_WITH_EXPERTS, "one-shot"),
+    "h100": ("H100", "h100", MODELS),
+    "h100-experts": ("H100, models with experts", "h100", MODELS_WITH_EXPERTS),
+    "h200": ("H200", "h200", MODELS),
+    "b200": ("B200", "b200", MODELS),
+    "b200-experts": ("B200, models with experts", "b200", MODELS_WITH_EXPERTS),
 }
 OTHERS: dict[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
     "ml_energy": ("vLLM on H100, chats (ml_energy)", ml_energy),
@@ -51,8 +51,7 @@ OTHERS: dict[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
 def page(data: Path, keep: Path | None) -> str:
     """All tables, in Markdown. keep: a folder for the rows of each source, which are read if they are there."""
     made: dict[str, Callable[[], pd.DataFrame]] = {
-        name: partial(judged, data, gpu, "predicted", models, 0, sums)
-        for name, (_, gpu, models, sums) in CLOSED.items()
+        name: partial(judged, data, gpu, "predicted", models) for name, (_, gpu, models) in CLOSED.items()
     } | {name: partial(make, data) for name, (_, make) in OTHERS.items()}
     sources = {name: cache(partial(_kept, keep, name, make)) for name, make in made.items()}
     text = [HEAD, "## Targets\n", markdown(targets(sources))]

@@ -238,7 +238,7 @@ def _setups(
         where = place["gpu"], place["cluster"]
         limits = place.get("power_limit"), place.get("sm_clock")
         of_steps = engine.drafted, engine.adapters, engine.graph_sizes, engine.sums, engine.heads, engine.sampling
-        key = (*map(str, where), over, form, limits, *of_steps)
+        key = (*map(str, where), over, form, limits, engine.named, *of_steps)
         setup = setup_of(
             "search_fleet", decoder, *where, form, over, engine, place["disaggregation"], limits=limits,
             times=known.get(key),
@@ -273,6 +273,7 @@ def setup_of(
         check_parts(*over)
         tp, ep, dp = map(index, over)
         machine, collective_s = _placed(walk, gpu, cluster, tp * dp, collective_s, limits)
+        engine = engine.on(machine.device)
         times = StepTimes(
             decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, drafted=engine.drafted,
             adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,

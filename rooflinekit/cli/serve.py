@@ -97,7 +97,8 @@ class Engines(Options):
         str | None, "batch sizes of the captured CUDA graphs, to which decoding steps are padded: 1,2,4,8,16"
     ] = None
     sums: Annotated[
-        str | None, "how GPUs sum up: nccl (default), or one-shot, the engine's own all-reduce over NVLink"
+        str | None,
+        "how GPUs sum up: nccl, or one-shot, the engine's own all-reduce over NVLink (default: the engine's)",
     ] = None
     heads: Annotated[
         str | None,

@@ -330,21 +330,26 @@ class Release:
 
     def sized(self, device: Device) -> Mapping[str, Any]:
         """What its server sets by the GPU's memory (vllm/engine/arg_utils.py, `get_batch_defaults`, which asks for
-        "a100" in the name too; python/sglang/srt/server_args.py; both as remembered), and how it launches there.
+        "a100" in the name too; python/sglang/srt/server_args.py; both as remembered), and how it runs on Blackwell's
+        data centre GPUs, as aiconfigurator's B200 tells: vLLM and TensorRT-LLM sum over GPUs by kernels of their own,
+        and steps of vLLM that read prompts take the launches of their layers beside the GPU's work.
 
-        vLLM's steps that read prompts on Blackwell's data centre GPUs take the launches of their layers beside the
-        GPU's work. aiconfigurator's B200 tells it; why, is not known: vLLM on H100 (FlashAttention's kernels, where
-        first tokens of 31 sets would be 1.2 to 1.5 times too long so) and TensorRT-LLM on B200 launch ahead.
+        Why the latter is not known: TensorRT-LLM launches ahead there, and so does vLLM on H100, where first tokens
+        of ten sets would be 1.1 to 1.5 times too long otherwise.
         """
         gib = device.dram.capacity / 2**30
         if self.name == "sglang":
             least = {160: 16384, 60: 8192, 35: 4096, 0: 2048}
             return {"step_tokens": next(tokens for above, tokens in least.items() if gib >= above)}
-        if self.name != "vllm" or self.numbers < (0, 8):
+        if self.numbers < ((0, 8) if self.name == "vllm" else (1, 0)):
             return {}
-        small = gib < 70 or "a100" in device.title.lower()
-        batch = {"step_tokens": 2048, "sequences": 256} if small else {}
-        return {**batch, "launches_ahead": device.cuda_generation != _BLACKWELL}
+        blackwell = device.cuda_generation == _BLACKWELL
+        found: dict[str, Any] = {"sums": "one-shot"} if blackwell else {}
+        if self.name == "vllm":
+            found["launches_ahead"] = not blackwell
+            if gib < 70 or "a100" in device.title.lower():
+                found |= {"step_tokens": 2048, "sequences": 256}
+        return found
 
     def __str__(self) -> str:
         since = f"the defaults since {self.since}"

@@ -14,6 +14,8 @@ from rooflinekit.serving.fleet import at_best, find_fleet
 D = rk.Decoder(name="d", layers=8, hidden=2048, heads=16, kv_heads=4, head_dim=128, ffn=8192, vocab=32000)
 LOAD = rk.Traffic(rate=1, input=512, output=32, requests=40)
 LEVEL = rk.ServiceLevel(ttft_s=0.3, tpot_s=0.02)
+ONE: dict[str, Any] = {"gpu": "nvidia-l4", "cluster": None, "tp": 1, "ep": 1, "dp": 1, "weights": "bf16", "kv": "bf16",
+                       "engine": rk.Engine(), "disaggregation": None}  # fmt: skip
 ASKED: dict[str, Any] = {"load": 60, "level": LEVEL, "traffic": LOAD}
 
 
@@ -30,10 +32,7 @@ class Found:
 
 def search(rates: dict[str, float], most: int = 5, load: float = 60, **prices: float) -> tuple[list[float], int]:
     """The rates of the best, and how many were played, where these are the rates that the GPUs keep."""
-    setups = list(_setups(D, [
-        {"gpu": gpu, "cluster": None, "tp": 1, "ep": 1, "dp": 1, "weights": "bf16", "kv": "bf16",
-         "engine": rk.Engine(), "disaggregation": None} for gpu in rates
-    ], prices or None))  # fmt: skip
+    setups = list(_setups(D, [{**ONE, "gpu": gpu} for gpu in rates], prices or None))
     highest: Any = lambda setup: Found(rates[setup.times.machine.name])  # noqa: E731
     found = find_fleet(setups, highest, LOAD, LEVEL, load, most)
     return [one.rate for one in found.best], found.played
@@ -53,9 +52,14 @@ def test_what_cannot_be_best_is_not_played() -> None:
     assert search({"nvidia-l4": 20.0, "nvidia-l40s": 0.0}, most=1, load=600) == ([20], 2)
 
 
+def test_engines_that_differ_in_their_release_alone_have_steps_of_their_own() -> None:
+    names = ["vllm:0.12", "tensorrt-llm:1.0"]
+    setups = _setups(D, [{**ONE, "engine": rk.Engine(release=name)} for name in names], None)
+    assert [setup.times.release for setup in setups] == names
+
+
 def test_no_rate_exceeds_what_kernels_could_answer() -> None:
-    (setup,) = _setups(D, [{"gpu": "nvidia-l4", "cluster": None, "tp": 1, "ep": 1, "dp": 1, "weights": "bf16",
-                            "kv": "bf16", "engine": rk.Engine(), "disaggregation": None}], None)  # fmt: skip
+    (setup,) = _setups(D, [ONE], None)
     kept = rk.highest_rate(D, "nvidia-l4", level=LEVEL, traffic=LOAD).rate
     assert kept < at_best(setup, LOAD, LEVEL) < 5 * kept
 

@@ -189,14 +189,16 @@ def test_an_engine_sets_itself_by_the_memory_of_its_gpu(engine: rk.Engine, gpu: 
 
 
 @pytest.mark.parametrize(
-    ("engine", "gpu", "ahead"),
+    ("engine", "gpu", "expected"),
     [
-        ("vllm", "nvidia-b200-sxm-180gb", False), ("vllm", "nvidia-h100-sxm5-80gb", True),
-        ("tensorrt-llm", "nvidia-b200-sxm-180gb", True),
+        ("vllm", "nvidia-b200-sxm-180gb", (False, "one-shot")), ("vllm", "nvidia-h100-sxm5-80gb", (True, "nccl")),
+        ("tensorrt-llm", "nvidia-b200-sxm-180gb", (True, "one-shot")),
+        ("tensorrt-llm:0.11", "nvidia-b200-sxm-180gb", (True, "nccl")),
     ],
 )  # fmt: skip
-def test_which_engine_launches_ahead_of_the_gpu(engine: str, gpu: str, ahead: bool) -> None:
-    assert rk.Engine.of(engine).on(rk.load_device(gpu)).launches_ahead == ahead
+def test_how_an_engine_launches_and_sums_on_blackwell(engine: str, gpu: str, expected: tuple[bool, str]) -> None:
+    placed = rk.Engine.of(engine).on(rk.load_device(gpu))
+    assert (placed.launches_ahead, placed.sums) == expected
 
 
 def test_an_answer_says_which_engine_was_meant() -> None:
