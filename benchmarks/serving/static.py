@@ -60,7 +60,7 @@ EAGER_PROMPT_LAYER_S = {"a100-80gb": 0.8e-3, "h100-80gb": 0.65e-3}
 V0_SEQUENCE_S = 0.24e-3
 V0_PROMPT_TOKEN_S = 30e-6
 #: Seconds in which TensorRT-LLM 0.5 to 0.9 launches a layer that reads prompts: Llama 2 7B's of 128 tokens on H100 (6.3
-#: and 6.4 ms of 32 layers). The other models and GPUs judge it.
+#: and 6.4 ms of 32 layers, with the CPU's 0.8 ms). The other models and GPUs judge it.
 TRTLLM_PROMPT_LAYER_S = 0.175e-3
 
 
