@@ -10,7 +10,7 @@ from __future__ import annotations
 from page import FOLDER, run_all
 
 from rooflinekit.calibrate.fitting.files import load_constants
-from rooflinekit.model.stated import NUMBERS, PROGRAMS, SPREADS
+from rooflinekit.model.stated import ENGINES, NUMBERS, PROGRAMS, SPREADS
 
 #: The constants that carry most, with the term of the table of terms that says what each is worth; "" where it is a
 #: scale, without which there is no prediction.
@@ -55,7 +55,7 @@ def table() -> str:
 def stated() -> str:
     """One stated number a row: of kernels first, then of programs, at last what answers are off together."""
     lines = ["", "| number | value | ± | unit | meaning | from |", "| --- | --- | --- | --- | --- | --- |"]
-    for name, one in {**NUMBERS, **PROGRAMS, **SPREADS}.items():
+    for name, one in {**NUMBERS, **PROGRAMS, **ENGINES, **SPREADS}.items():
         lines.append(
             f"| {name} | {one.value:g} | {100 * one.stderr:.0f} % | {one.unit} | {one.meaning} | {one.source} |"
         )

@@ -22,6 +22,7 @@ from rooflinekit.decoder.layers import Layers, Tape
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, simplest, symbol, total
+from rooflinekit.model.stated import ENGINES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,13 +364,9 @@ def drawn_of(tape: Tape, logits: TensorSpec) -> TensorSpec:
     return largest_of(tape, step("aten.div", chance, step("aten.exponential")))
 
 
-#: Correlation of the scores that an expert gets of two tokens. With it and some µs a layer of vLLM, times per token of
-#: GPT-OSS 120B, MiniMax M2, Qwen3 235B and Kimi K2 in aiconfigurator's tables (H100 and B200, vLLM and TensorRT-LLM,
-#: 17 sets of model, engine, GPU and number of GPUs; halves by a hash of these; mean over sets of the median error): one
-#: half tells 0.08 and 30 µs, the other 0.25 and 25; the half that had no part goes from 11.8 to 9.9 % and from 18.7 to
-#: 12.1. Among 128 experts, of which a token takes 4, the coefficient of variation is 1.0, among 8 of which it takes 2
-#: it is 0.5: Mixtral at a rate (blis) does not change by 0.1 %.
-SCORE_CORRELATION = 0.15
+#: With it the coefficient of variation among 128 experts, of which a token takes 4, is 1.0; among 8 of which it takes 2
+#: it is 0.5, and Mixtral at a rate (blis) does not change by 0.1 %.
+SCORE_CORRELATION = ENGINES["expert's scores"].value
 #: Groups of equally many experts, by how often they are chosen.
 _GROUPS = 16
 

@@ -201,6 +201,92 @@ PROGRAMS: Mapping[str, Constant] = {
     ),
 }  # fmt: skip
 
+_VIDUR = "vidur's cpu_overheads (vLLM of 2024 on an A100), "
+_STREAMS = "half of aiconfigurator's e2e_serving_"
+
+#: Of engines that serve, their servers and kernels.
+ENGINES: Mapping[str, Constant] = {
+    "CPU of a step": Constant(
+        0.802e-3, 0.02, "s", "scheduling, inputs, sampling, handling of tokens",
+        _VIDUR + "a line through 26 rows without tensor parallelism (benchmarks/serving/accuracy.py fits it again)",
+    ),
+    "CPU of a sequence": Constant(42.3e-6, 0.01, "s", "the same for each sequence of a step", _VIDUR + "the same line"),
+    "CPU of a shared step": Constant(
+        0.75e-3, 0.5, "s", "more where inputs are handed to the processes of other GPUs",
+        _VIDUR + "52 rows on 2 and 4 GPUs less that line; by model 0.62 to 1.4 ms: larger vocabularies take more",
+    ),
+    "CPU of a token": Constant(
+        9e-9, 0.5, "s", "vLLM's up to 0.7, for each token that a step's sequences hold: lists of pages of 16 tokens",
+        "half of llm_inference_bench's sets of A100 and H100: 12.7 % off without, 9.6 with; the other half 17.5, 9.9",
+    ),
+    "CPU of a shared token": Constant(
+        12e-9, 0.5, "s", "more where a step's inputs go to other processes", "the same halves",
+    ),
+    "request": Constant(
+        5e-3, 0.4, "s", "from a client's sending to the engine's queue: HTTP, template, tokenizer",
+        _STREAMS + "h100_sxm and _b200_sxm; the other half's first tokens 15.7 to 12.5 %; blis, which told nothing, "
+        "14.0 to 7.0",
+    ),
+    "token of a request": Constant(
+        2e-6, 0.5, "s", "the same for each token of its prompt", "the same streams",
+    ),
+    "TensorRT-LLM's request": Constant(
+        12e-3, 0.3, "s", "TensorRT-LLM's from 1.0 on: through a proxy's process to that of the first GPU",
+        _STREAMS + "h100_sxm; the other half 17.9 to 15.5 %, B200 6.0 to 5.7 (on 8 GPUs 13.8 to 8.9)",
+    ),
+    "SGLang's token": Constant(
+        45e-6, 0.1, "s", "of SGLang's tokenizer manager, one asyncio loop, to hand out a token of an answer",
+        _STREAMS + "h200_sxm_sglang: 38.7 % off without, 11.7 with; the other half 52.5 and 16.0",
+    ),
+    "SGLang's request": Constant(1e-3, 1.0, "s", "the same to take up a request beside its tokens", "the same half"),
+    "SGLang's thread": Constant(
+        0.25, 0.3, "1", "part of its time by which that thread may be busy for longer or shorter",
+        "where it limits a token takes it 46 to 66 µs, longer answers more, which is not modelled",
+    ),
+    "launches of a layer": Constant(
+        0.6e-3, 0.1, "s", "of TensorRT-LLM 1.0 and vLLM, where prompts are read",
+        "Llama 3.1 8B on eight H100, five numbers of clients (TensorRT-LLM 1.0.0rc3): a prompt adds 17 to 22 ms for 32 "
+        "layers where the GPU needs 10; Qwen3 32B's 64 layers 34 to 40",
+    ),
+    "FlashAttention's decoding call": Constant(
+        14e-6, 0.3, "s", "FlashAttention 2's beside its traffic, over a cache of 16 bits whose heads share keys: "
+        "blocks share a sequence, a second kernel puts together what they found",
+        "half of 400 sizes on A100 (vLLM 0.24): 12.7 to 4.3 %; the other half 14.1 to 4.1; L40S 2 % too fast",
+    ),
+    "TensorRT-LLM's decoding call": Constant(
+        8e-6, 0.5, "s", "the same of TensorRT-LLM's before Blackwell",
+        "half of 500 sizes on H100 (1.3): 10.0 to 8.1 %; the other half 12.3 to 7.8, L40S 2.3 to 1.8; A100's table has "
+        "twice the datasheet's bandwidth and is no witness",
+    ),
+    "expert of a layer": Constant(
+        0.18e-6, 0.2, "s", "for each expert of a layer, in which vLLM counts, aligns and sorts tokens by expert",
+        "nine sets of GPT-OSS on H100, MiniMax M2 on H100 and B200, Kimi K2 in int4: halves tell 0.2 and 0.17; Mixtral "
+        "on A100, which told nothing, 4.9 to 1.6 %; TensorRT-LLM's rows tell none",
+    ),
+    "grouped products": Constant(
+        0.15, 0.3, "1", "of the peak, what vLLM's get where the kernel scales 8 bits or unpacks 4 (Triton's, Marlin's)",
+        "the same sets: both halves tell it; with both 7.7 and 12.5 % per token became 4.3 and 4.6",
+    ),
+    "expert's scores": Constant(
+        0.15, 0.5, "1", "correlation of the scores that an expert gets of two tokens",
+        "half of 17 sets of mixtures tells 0.08, the other 0.25; the half that told nothing 11.8 to 9.9 % per token, "
+        "18.7 to 12.1",
+    ),
+    "barrier": Constant(
+        4.6e-6, 0.1, "s", "of a sum of few bytes over 2 to 8 GPUs by vLLM's or SGLang's kernel",
+        "aiconfigurator's collectives_h100_sxm, 16 KiB: 4.4 to 5.2 µs less the bytes' time; SGLang's of 0.5.14 2.7",
+    ),
+    "TensorRT-LLM's barrier": Constant(2.9e-6, 0.15, "s", "the same of TensorRT-LLM's kernel", "there 2.8 to 3.8 µs"),
+    "Blackwell's barrier": Constant(
+        1.6, 0.1, "1", "the same over Blackwell's links, of Hopper's",
+        "aiconfigurator's collectives_b200_sxm: 7.1 to 8.2 and 5.2 to 6.0 µs",
+    ),
+    "second barrier": Constant(
+        0.9, 0.2, "barrier", "where each GPU sums a part and gathers the others' parts",
+        "the same on H100, 8 GPUs, 1 MiB: 14.8 µs, of which the bytes take 6.1",
+    ),
+}  # fmt: skip
+
 #: What kernels, steps and answers are off together beside what was measured of them: standard deviations of ln.
 SPREADS: Mapping[str, Constant] = {
     "day": Constant(

@@ -15,6 +15,7 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.arguments import checked, expect, expect_count
 from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
+from rooflinekit.model.stated import ENGINES
 
 HostWork = Literal["overlapped", "serial"]
 Policy = Literal["mixed", "prefill-first"]
@@ -22,45 +23,15 @@ Reserve = Literal["grow", "own", "whole"]
 Sums = Literal["nccl", "one-shot"]
 Heads = Literal["together", "apart", "threads", "xqa", "tiles"]
 
-#: Seconds of the CPU in each step, and for each sequence in it: scheduling, inputs, sampling, handling of tokens. A
-#: least-squares line through the 26 rows on an A100 without tensor parallelism of vidur's `cpu_overheads` (vLLM of
-#: 2024, history blob bf106186; sum of the medians of schedule, sampler launch, prepare-inputs launch, model launch and
-#: process outputs), standard errors 1.6 % and 0.4 %; `benchmarks/serving/accuracy.py` fits it again.
-HOST_STEP_S = 0.802e-3
-HOST_SEQUENCE_S = 42.3e-6
-#: Seconds more in each step where the inputs are handed to the processes of other GPUs: the same table's 52 rows with
-#: tensor parallelism of 2 and 4 less that line, median (by model 0.62 to 1.4: larger vocabularies take more).
-HOST_SHARED_S = 0.75e-3
-#: Seconds of vLLM's CPU, up to 0.7, in each step for each token that its sequences hold, and more where a step's inputs
-#: go to other processes: it makes, copies and pads a list of every sequence's pages of 16 tokens (0.14 µs a page, and
-#: 0.19 more). Least squares within each batch size over half of llm_inference_bench's 37 sets of A100 and H100 (halves
-#: by a hash of GPU, model and tp): 12.7 % off without, 9.6 with; the other half 17.5 and 9.9 %. Good to 5 ns.
-HOST_TOKEN_S = 9e-9
-HOST_SHARED_TOKEN_S = 12e-9
-#: Seconds from a client's sending to the engine's queue, of each request and of each token of its prompt: HTTP,
-#: template, tokenizer. By the first tokens of half of aiconfigurator's e2e_serving_h100_sxm and _b200_sxm (halves by a
-#: hash of GPU, model, engine and tp), the shortest of those within half a point of the best (14.2 %; 14.5 here, 17.8
-#: without). On the other half 12.5 instead of 15.7 %, on blis, which had no part in it, 7.0 instead of 14.0 %. Good to
-#: 2 ms and 1 µs.
-REQUEST_S = 5e-3
-INPUT_TOKEN_S = 2e-6
-#: Seconds in which SGLang's front end hands out a token of an answer, and takes up a request beside its tokens. Its
-#: tokenizer manager is one asyncio loop (0.5.6, managers/tokenizer_manager.py and detokenizer_manager.py): behind each
-#: step it makes and streams a piece of text for every sequence, and reads prompts in between. By the first tokens of
-#: half of aiconfigurator's e2e_serving_h200_sxm_sglang (halves by a hash of lengths, clients and tp): 38.7 % off
-#: without, 11.7 % with; the other half 52.5 and 16.0 %. A term for each token before one in its answer (lists that are
-#: copied) helps the first half alone. Good to 5 µs and 1 ms.
-SGLANG_TOKEN_S = 45e-6
-SGLANG_REQUEST_S = 1e-3
-#: Seconds in which TensorRT-LLM's server receives a request: it passes from HTTP's process through a proxy's to that of
-#: the first GPU, which tells the others at the beginning of a step. By the first tokens of half of its streams of H100
-#: in aiconfigurator (halves by a hash of GPU, model, engine and tp; each 12th and 6th row): 16.3 % off by `REQUEST_S`,
-#: 10.6 with this; the other half 17.9 and 15.5 %, those of B200 6.0 and 5.7 (on 8 GPUs 13.8 and 8.9). Good to 4 ms.
-TRTLLM_REQUEST_S = 12e-3
-#: By which part of its time SGLang's thread may be busy for longer or shorter. Where it limits (448 clients and more on
-#: four and eight GPUs, in the half that has its constants) a token takes it 46 to 66 µs, the root of the mean square
-#: of ln(µs / 45) is 0.27; 0.22 in the other half. Longer answers take more of it, which is not modelled.
-THREAD_SPREAD = 1 / 4
+HOST_STEP_S, HOST_SEQUENCE_S, HOST_SHARED_S, HOST_TOKEN_S, HOST_SHARED_TOKEN_S = (
+    ENGINES[f"CPU of a {name}"].value for name in ("step", "sequence", "shared step", "token", "shared token")
+)
+REQUEST_S, INPUT_TOKEN_S, TRTLLM_REQUEST_S, SGLANG_TOKEN_S, SGLANG_REQUEST_S, THREAD_SPREAD = (
+    ENGINES[name].value for name in (
+        "request", "token of a request", "TensorRT-LLM's request", "SGLang's token", "SGLang's request",
+        "SGLang's thread",
+    )
+)  # fmt: skip
 
 
 @checked
@@ -78,7 +49,7 @@ class Engine:
     what the others have so far ("own": SGLang), or for all its tokens ("whole": TensorRT-LLM). sequences:
     most of them at once, beside what the cache holds (`max_num_seqs`, `max_batch_size`; None for any number). layer_s:
     seconds in which the CPU launches a layer of a step that reads prompts: such steps are no CUDA graphs, and none is
-    shorter than its layers' launches and the CPU's other work (0: never in the way; `releases.TRTLLM_LAYER_S`).
+    shorter than its layers' launches and the CPU's other work (0: never in the way).
     launches_ahead: it launches them while the GPU works on layers before; otherwise their launches count beside the
     GPU's work (vLLM on Blackwell's data centre GPUs).
     request_s, input_s: seconds in which the server before the engine receives a request, and each token of its prompt
@@ -280,16 +251,11 @@ def _rising(sizes: object) -> bool:
 # on a GPU of 70 GiB or more; docs/serving.md has the table with its sources.
 
 
-#: Seconds in which TensorRT-LLM 1.0.0rc3 launches a layer of a step that reads prompts: Llama 3.1 8B on eight H100,
-#: 1024 tokens in (aiconfigurator's e2e_serving_h100_sxm, five numbers of clients): by the times per token of answers of
-#: 128 and of 512 tokens a prompt adds 15 to 18 ms to a step of 2.5 to 6 ms: 17 to 22 ms for 32 layers, where the GPU
-#: needs 10. The same reckoning for Qwen3 32B, 64 layers, gives 34 to 40 ms.
-TRTLLM_LAYER_S = 0.6e-3
-
+_LAYER_S = ENGINES["launches of a layer"].value
 _BLACKWELL = 10  # generation of its data centre GPUs
 _VLLM_V0 = {"host": "serial", "policy": "prefill-first", "chunks": False, "sequences": 256, "sampling": "greedy",
             "host_token_s": HOST_TOKEN_S, "handed": True}  # fmt: skip
-_VLLM_V1 = {"host": "serial", "sequences": 1024, "layer_s": TRTLLM_LAYER_S}
+_VLLM_V1 = {"host": "serial", "sequences": 1024, "layer_s": _LAYER_S}
 _SGLANG = {"policy": "prefill-first", "reserve": "own", "memory_share": None, "token_s": SGLANG_TOKEN_S,
            "request_work_s": SGLANG_REQUEST_S, "sampling": "greedy"}  # fmt: skip
 _TRTLLM = {"chunks": False, "reserve": "whole", "sampling": "greedy"}
@@ -308,7 +274,7 @@ RELEASES: Mapping[str, tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...]] = 
     "tensorrt-llm": (
         ((0, 8), {**_TRTLLM, "graph_sizes": (), "heads": "xqa"}),
         ((0, 11), {**_TRTLLM, "graph_sizes": ()}),
-        ((1, 0), {**_TRTLLM, "sequences": 2048, "layer_s": TRTLLM_LAYER_S, "request_s": TRTLLM_REQUEST_S}),
+        ((1, 0), {**_TRTLLM, "sequences": 2048, "layer_s": _LAYER_S, "request_s": TRTLLM_REQUEST_S}),
     ),
 }
 

@@ -19,6 +19,7 @@ from rooflinekit.model.attention_backends import FLASH, TENSORRT
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.libraries import formats_channels_last
 from rooflinekit.model.machine import Machine, on_tensor_core
+from rooflinekit.model.stated import ENGINES
 from rooflinekit.model.timing import Timing, time_kernels
 from rooflinekit.serving.settings import Heads, captured
 
@@ -215,8 +216,8 @@ class StepTimes(StepSums):
     @property
     def _barrier_s(self) -> float:
         """Seconds of a sum of few bytes by the engine's kernel."""
-        barrier_s = TENSORRT_ONE_SHOT_S if self.release.startswith("tensorrt-llm") else ONE_SHOT_S
-        return barrier_s * (BLACKWELL_BARRIER if self.machine.device.cuda_generation >= 10 else 1)
+        barrier_s = _TENSORRT_BARRIER_S if self.release.startswith("tensorrt-llm") else _BARRIER_S
+        return barrier_s * (_BLACKWELL_BARRIER if self.machine.device.cuda_generation >= 10 else 1)
 
     def _call_s(self, timing: Timing) -> float:
         """What a call of attention takes beside its traffic: of sequences that go on, of heads that share keys."""
@@ -225,28 +226,16 @@ class StepTimes(StepSums):
         return CALL_S.get(timing.kernel.algorithm, 0.0) if decodes and wide else 0.0
 
 
-#: Seconds of a decoding call beside its traffic, over a cache of 16 bits whose heads share keys: several blocks share
-#: the tokens of a sequence, and a second kernel puts together what they found. Of TensorRT-LLM 1.3 from Ampere to
-#: Hopper, by half of 500 sizes beyond the L2 cache in aiconfigurator's attention_decode_h100_sxm: 10.0 % off without,
-#: 8.1 with; the other half 12.3 and 7.8 %, an L40S's halves 2.2 and 2.3 without, 1.5 and 1.8 with; an A100's is no
-#: witness, with twice the bandwidth of the datasheet. Of FlashAttention 2 (vLLM 0.24), by half of 400 of an A100's:
-#: 12.7 and 4.3 %; the other half 14.1 and 4.1 %, an L40S's up to 400 MB 5 and 2 % too fast. Good to 4 µs. Of others,
-#: on Blackwell and over fp8 the tables show less than 5.
-CALL_S = {TENSORRT: 8e-6, FLASH: 14e-6}
-
-#: Seconds that a layer with experts takes vLLM for each of them beside what is described, with few clients as with
-#: many: it counts, aligns and sorts tokens by expert in kernels of their own, which no table here has.
-#: And what vLLM's grouped products get of the peak where the kernel scales blocks of 8 bits or unpacks 4 (Triton's,
-#: Marlin's and others). Few rows of an expert wait for operands and not for this. FlashInfer's kernels, which Blackwell
-#: has for 4 bits with their scales, sort by themselves and are as fast as plain ones: Kimi K2 and MiniMax M2 in nvfp4
-#: on B200, which told nothing, are 31 to 51 and 20 to 30 % off per token with the former, 3 to 6 and 4 to 10 without.
-#: Both by vLLM's GPT-OSS on H100, MiniMax M2 on H100 and B200 and Kimi K2 in int4 (128, 256 and 384 experts; nine sets
-#: by GPUs, in halves by a hash of these): the halves tell 0.2 and 0.17 µs and 0.15 each. With one number for any layer
-#: and a share of the plain rate they were 7.7 and 12.5 % off per token and 18.8 and 18.7 in first tokens; with these
-#: 4.3 and 4.6, and 15.1 and 14.5, which is no held-out figure, as both halves were in view. Mixtral's rows (A100, 8
-#: experts) told nothing: 4.9 to 1.6 %. Good to 0.03 µs and 0.05. TensorRT-LLM's rows tell none of the former.
-EXPERT_CALL_S = {"vllm": 0.18e-6}
-GROUPED_SHARE = {"vllm": 0.15}
+#: Of a decoding call, what it takes beside its traffic. Of others, on Blackwell and over fp8 aiconfigurator's tables
+#: show less than 5 µs.
+CALL_S = {
+    TENSORRT: ENGINES["TensorRT-LLM's decoding call"].value, FLASH: ENGINES["FlashAttention's decoding call"].value
+}  # fmt: skip
+#: Few rows of an expert wait for operands and not for this. FlashInfer's kernels, which Blackwell has for 4 bits with
+#: their scales, have neither: they sort by themselves and are as fast as plain ones. Kimi K2 and MiniMax M2 in nvfp4 on
+#: B200, which told nothing, are 31 to 51 and 20 to 30 % off per token with the former, 3 to 6 and 4 to 10 without.
+EXPERT_CALL_S = {"vllm": ENGINES["expert of a layer"].value}
+GROUPED_SHARE = {"vllm": ENGINES["grouped products"].value}
 
 
 def _more_s(timing: Timing, machine: Machine, share: float) -> float:
@@ -352,15 +341,9 @@ def _between(first: int, other: int, value: float, at: Callable[[int], float]) -
     return known if share == 0 else known + share * (at(other) - known)
 
 
-#: Seconds of a sum of 16 KiB over 2 to 8 GPUs, each reading all others' after one barrier, less the bytes' time: vLLM's
-#: and SGLang's kernels in a CUDA graph on H100 take 4.4 to 5.2 µs, TensorRT-LLM's 2.8 to 3.8; on B200 7.1 to 8.2 and
-#: 5.2 to 6.0 (aiconfigurator, collectives_h100_sxm and _b200_sxm; SGLang's of 0.5.14 2.7 and 4.8).
-ONE_SHOT_S, TENSORRT_ONE_SHOT_S = 4.6e-6, 2.9e-6
-#: By how much a barrier takes longer over the links of Blackwell: by the same tables 1.6 in each engine.
-BLACKWELL_BARRIER = 1.6
-#: Seconds of a second barrier, where each GPU sums a part and gathers the others' parts: H100, 8 GPUs, 1 MiB: 14.8 µs,
-#: of which the bytes take 6.1 and a sum of one number 4.6.
-SECOND_S = 4.1e-6
+_BARRIER_S, _TENSORRT_BARRIER_S, _BLACKWELL_BARRIER, _SECOND = (
+    ENGINES[name].value for name in ("barrier", "TensorRT-LLM's barrier", "Blackwell's barrier", "second barrier")
+)
 _MIB = 2**20
 
 
@@ -371,7 +354,7 @@ class CollectiveTime(Protocol):
         """The seconds of such a sum."""
 
 
-def one_shot_s(size_bytes: float, gpus: int, collective_s: CollectiveTime, barrier_s: float = ONE_SHOT_S) -> float:
+def one_shot_s(size_bytes: float, gpus: int, collective_s: CollectiveTime, barrier_s: float = _BARRIER_S) -> float:
     """Seconds of a sum by the fastest of three: each GPU reads all of all others (one shot), or sums a part and gathers
     the rest (two shots), or the collective that `collective_s` times.
 
@@ -383,6 +366,6 @@ def one_shot_s(size_bytes: float, gpus: int, collective_s: CollectiveTime, barri
     rate = share * 48 * _MIB / (large_s - small_s)
     return min(
         barrier_s + (gpus - 1) * size_bytes / rate,
-        barrier_s * (1 + SECOND_S / ONE_SHOT_S) + share * size_bytes / rate,
+        barrier_s * (1 + _SECOND) + share * size_bytes / rate,
         collective_s(size_bytes, gpus),
     )
