@@ -53,7 +53,7 @@ def table() -> str:
 
 
 def stated() -> str:
-    """One stated number a row: of kernels first, then of programs, at last what answers are off together."""
+    """One stated number a row: of kernels, of programs, of engines, at last what answers are off together."""
     lines = ["", "| number | value | ± | unit | meaning | from |", "| --- | --- | --- | --- | --- | --- |"]
     for name, one in {**NUMBERS, **PROGRAMS, **ENGINES, **SPREADS}.items():
         lines.append(
