@@ -14,7 +14,7 @@ from benchmarks.sources.tables import read_table
 
 SOURCE = (
     "github.com/AMD-AGI/TraceLens 171dd74",
-    "MIT, (c) Advanced Micro Devices, Inc.; changed: operators of six profiles as one table, equal ones as their median",
+    "MIT, (c) Advanced Micro Devices, Inc.; changed: operators of six profiles as one table",
 )
 #: Profiles of AMD's, whose products are Tensile's of gfx942 with 304 units: those of an MI300X.
 _FOLDERS = "/inference/"
@@ -48,10 +48,7 @@ def _case(row: Mapping[str, Any]) -> dict[str, Any] | None:
         return found | {"op": _PRODUCTS[name], "m": m, "n": n, "k": k} | ({"b": batch[0]} if batch else {})
     if any(shape != tensors[0][0] or not _dense(shape, stride) for shape, stride, _ in tensors):
         return None
-    if name in _PAIRS:
-        op = _PAIRS[name] + ("u" if len(tensors) == 1 else "")
-    else:
-        op = "softmax"
+    op = _PAIRS.get(name, "softmax") + ("u" if name in _PAIRS and len(tensors) == 1 else "")
     cols = tensors[0][0][-1]
     return found | {"op": op, "rows": int(np.prod(tensors[0][0])) // cols, "cols": cols}
 

@@ -128,8 +128,8 @@ CONSTANTS: dict[str, Description] = {
     # --- other arithmetic
     "ocml_cycles": _d("cycle", "time of a lane for a special function by AMD's library, beside the function; a power "
                       "takes nine", 18, 5, 50, 0.3, 0.0,
-                      "silu in bf16 takes 1.6 times its traffic on MI300X (AMD-AGI/TraceLens, MIT), NeuSight's pow with "
-                      "a scalar 1.7 times its division on MI100"),
+                      "silu in bf16 takes 1.6 times its traffic on MI300X (AMD-AGI/TraceLens, MIT), NeuSight's pow "
+                      "with a scalar 1.7 times its division on MI100"),
     # --- memory
     "memory_share": _d("1", "DRAM bandwidth that streaming kernels sustain, of the datasheet's",
                        0.90, 0.5, 1.0, 0.2, 0.07),

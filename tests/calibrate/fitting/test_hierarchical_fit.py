@@ -197,9 +197,7 @@ BLIND = replace(STREAMS, constants=(*STREAMS.constants, "ocml_cycles"))  # addit
 
 def test_what_the_data_does_not_tell_stays_where_it_was() -> None:
     solution = fit(ALL, MACHINES, [BLIND])
-    assert solution.values("gpu-a")["ocml_cycles"] == pytest.approx(
-        CONSTANTS["ocml_cycles"].start, rel=1e-6
-    )
+    assert solution.values("gpu-a")["ocml_cycles"] == pytest.approx(CONSTANTS["ocml_cycles"].start, rel=1e-6)
 
 
 def test_its_error_is_that_of_the_prior() -> None:
@@ -294,9 +292,7 @@ def test_the_same_fit_twice_is_the_same_to_the_last_bit() -> None:
 
 def test_a_later_stage_keeps_what_an_earlier_one_found() -> None:
     first = replace(STREAMS, ops=frozenset({"add"}))
-    second = Stage(
-        name="later", ops=frozenset({"mul"}), dtypes=frozenset({"fp32"}), constants=("ocml_cycles",), own=()
-    )
+    second = Stage(name="later", ops=frozenset({"mul"}), dtypes=frozenset({"fp32"}), constants=("ocml_cycles",), own=())
     # multiplications at a tenth of the bandwidth: in a fit of both together they would count
     slow = streamed("gpu-a", "mul", share=0.08)
     alone, both = (fit([*ALL, slow], MACHINES, stages) for stages in ([first], [first, second]))
