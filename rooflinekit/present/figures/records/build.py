@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -73,22 +72,18 @@ def roofline_figure(
         trajectories = trajectories_of(predictions, words, joined=joined)
         return replace(_roofs(parts), trajectories=trajectories, normalized=normalized)
     coarse = len(predictions) > 1 if by_kind is None else by_kind
-
-    def grouping(marks: _Marks) -> _Grouping:
-        return partial(grouped, coarse=coarse, apart=marks.is_measured)
-
-    figure = _with_marks(_roofs(parts, by_level=by_level), sources, grouping)
+    figure = _with_marks(_roofs(parts, by_level=by_level), sources, lambda marks: marks.grouped(coarse=coarse))
     floors = [floor_of(p, one.name) for p, one in zip(predictions, figure.series, strict=True) if p.timings]
     return replace(figure, floors=tuple(floors), normalized=normalized)
 
 
 def kernel_figure(prediction: Prediction) -> Figure:
     """The roofline figure of one prediction with a mark for each set of equal kernels, however many there are."""
-    return _with_marks(_roofs((prediction,)), (prediction,), lambda _: alike)
+    return _with_marks(_roofs((prediction,)), (prediction,), lambda marks: marks.alike())
 
 
 def _with_marks(
-    roofs: Figure, sources: Sequence[Prediction | Measured], grouping: Callable[[_Marks], _Grouping]
+    roofs: Figure, sources: Sequence[Prediction | Measured], grouped: Callable[[_Marks], Iterable[tuple[Group, ...]]]
 ) -> Figure:
     predictions = [compared_prediction(source) for source in sources]
     names = told_apart([
@@ -99,7 +94,7 @@ def _with_marks(
     points: list[Point] = []
     for source, prediction, name in zip(sources, predictions, names, strict=True):
         marks = _Marks(prediction, name, None if isinstance(source, Prediction) else source)
-        points += marks.points(grouping(marks))
+        points += by_time(map(marks.point, grouped(marks)))
     notes = [timing.note for prediction in predictions for timing in prediction.timings if timing.note]
     notes += [note for source in sources if (note := unmatched_note(source))]
     return replace(
@@ -117,54 +112,33 @@ def _roofs(parts: Sequence[Part], *, by_level: bool = False) -> Figure:
     if by_level:
         machines = [part.machine if isinstance(part, Prediction) else part for part in bare]
         roofs += [l2_roof(machine) for machine in machines if isinstance(machine, Machine)]
-    return Figure(
-        devices=tuple(dict.fromkeys(map(facts_of, bare))),
-        series=(),
-        roofs=highest(roofs),
-        points=(),
-        rail=(),
-        by_level=by_level,
-    )
+    devices = tuple(dict.fromkeys(map(facts_of, bare)))
+    return Figure(devices=devices, series=(), roofs=highest(roofs), points=(), rail=(), by_level=by_level)
 
 
 def _parts(given: Sequence[object]) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    for part in given:
-        if not isinstance(part, Part):
-            raise InputError(f"roofline: expected predictions, machines or devices; got {type(part).__name__}")
-        parts.append(part)
-    if not parts:
+    if wrong := [type(part).__name__ for part in given if not isinstance(part, Part)]:
+        raise InputError(f"roofline: expected predictions, machines or devices; got {wrong[0]}")
+    if not given:
         raise InputError("roofline: expected at least one prediction, machine or device; got none")
-    return tuple(parts)
+    return tuple(part for part in given if isinstance(part, Part))
 
 
 def _series(source: Prediction | Measured, prediction: Prediction, name: str) -> Series:
     omitted = [timing for timing in prediction.timings if not _has_place(timing)]
     memory = prediction.memory
     return Series(
-        name=name,
-        model=prediction.graph_name,
-        mode=prediction.mode,
-        sizes=tuple(prediction.sizes.items()),
-        device=prediction.machine.name,
-        total_s=prediction.total_s,
-        gpu_s=prediction.gpu_s,
-        kernels=len(prediction.timings),
-        omitted=len(omitted),
-        omitted_s=sum(timing.total_s for timing in omitted),
-        measured_s=0.0 if isinstance(source, Prediction) else source.measured_s,
-        needed_bytes=float(memory.reserved_bytes + memory.context_bytes),
-        capacity_bytes=float(memory.capacity),
-        fits=memory.fits,
-    )
+        name=name, model=prediction.graph_name, mode=prediction.mode, sizes=tuple(prediction.sizes.items()),
+        device=prediction.machine.name, total_s=prediction.total_s, gpu_s=prediction.gpu_s,
+        kernels=len(prediction.timings), omitted=len(omitted), omitted_s=sum(timing.total_s for timing in omitted),
+        measured_s=0.0 if isinstance(source, Prediction) else source.measured_s, fits=memory.fits,
+        needed_bytes=float(memory.reserved_bytes + memory.context_bytes), capacity_bytes=float(memory.capacity),
+    )  # fmt: skip
 
 
 def _has_place(timing: Timing) -> bool:
     """Without traffic there is neither an intensity nor a bandwidth."""
     return bool(timing.kernel.bytes) and timing.total_s > 0
-
-
-_Grouping: TypeAlias = Callable[[Sequence[Group], Callable[[Group], str]], list[tuple[Group, ...]]]
 
 
 class _Marks:
@@ -182,46 +156,63 @@ class _Marks:
         self._units = [unit for unit, _ in units]
         self._measured_s = {id(unit): seconds for unit, seconds in units}  # two kernels of one layer may be equal
 
-    def points(self, grouping: _Grouping) -> list[Point]:
-        """All points, the longest first."""
-        return list(by_time(map(self._point, grouping(self._units, self._roof))))
+    def grouped(self, *, coarse: bool) -> list[tuple[Group, ...]]:
+        """The units, single kernels or those of one op, that share a mark together.
 
-    def is_measured(self, unit: Group) -> bool:
-        """Whether a profiler saw it."""
-        return self._measured_s[id(unit)] > 0
+        One mark holds units of one kind, roof and bound: those of the same cost, and those so near to each other on
+        both axes that their marks would cover each other. With `coarse`, or where that leaves more than 60 marks, it
+        holds all. Units that were measured never share one with others.
+        """
+
+        def kind(unit: Group) -> Hashable:
+            first, kernel = head(unit), head(unit).kernel
+            what = kernel.kind, kernel.part, kernel.family, bool(kernel.algorithm.name)
+            return what, self._roof(unit), first.bound, self._measured_s[id(unit)] > 0
+
+        whole = self._together(kind)
+        fine = whole if coarse else [near for members in whole for near in _neighbours(members)]
+        return fine if len(fine) <= MOST_MARKS else whole
+
+    def alike(self) -> list[tuple[Group, ...]]:
+        """The units, equal ones together: of one kind, cost, arithmetic, bound and phase, in modules that numbers alone
+        tell apart, as the layers of a stack are.
+        """
+
+        def kind(unit: Group) -> Hashable:
+            kernel = head(unit).kernel
+            module = tuple("*" if part.isdigit() else part for part in kernel.module.split("."))
+            what = kernel.kind, kernel.cost, kernel.algorithm.name, kernel.math, kernel.phase
+            return what, self._roof(unit), head(unit).bound, module
+
+        return self._together(kind)
+
+    def _together(self, kind: Callable[[Group], Hashable]) -> list[tuple[Group, ...]]:
+        return list(map(tuple, keyed.lists((kind(unit), unit) for unit in self._units).values()))
 
     def _roof(self, unit: Group) -> str:
         """The roof of the unit's longest kernel with FLOP."""
         counting = tuple(timing for timing in unit if timing.kernel.cost.flop)
         return self._roofs[id(head(counting))] if counting else self._memory
 
-    def _point(self, units: tuple[Group, ...]) -> Point:
+    def point(self, units: tuple[Group, ...]) -> Point:
+        """The mark of these units."""
         group = tuple(timing for unit in units for timing in unit)
         kernel = head(group).kernel
         time_s = sum(timing.total_s for timing in group)
         bounds: dict[PointBound, float] = keyed.sums((timing.bound, timing.total_s) for timing in group)
         phases = {timing.kernel.phase.value for timing in group}
         return Point(
-            series=self.series,
-            device=self.prediction.machine.name,
-            label=self._namer.label(group),
-            kind=kernel.kind,
-            modules=tuple(dict.fromkeys(timing.kernel.module for timing in group)),
-            kernels=len(group),
-            math=kernel.math.value,
-            roof=self._roof(units[0]),
-            algorithm=kernel.algorithm.name,
+            series=self.series, device=self.prediction.machine.name, label=self._namer.label(group), kind=kernel.kind,
+            modules=tuple(dict.fromkeys(timing.kernel.module for timing in group)), kernels=len(group),
+            math=kernel.math.value, roof=self._roof(units[0]), algorithm=kernel.algorithm.name,
             flop=sum(float(timing.kernel.cost.flop) for timing in group),
             bytes=sum(float(timing.kernel.bytes) for timing in group),
-            time_s=time_s,
-            share=time_s / self.prediction.gpu_s,
-            bound=max(bounds, key=bounds.__getitem__),
+            time_s=time_s, share=time_s / self.prediction.gpu_s, bound=max(bounds, key=bounds.__getitem__),
             measured_s=sum(self._measured_s[id(unit)] for unit in units),
             dram_bytes=sum(self._traffic[id(timing)][0] for timing in group),
             l2_bytes=sum(self._traffic[id(timing)][1] for timing in group),
-            word=op_word(kernel.kind, kernel.family, kernel.part),
-            phase=phases.pop() if len(phases) == 1 else "",
-        )
+            word=op_word(kernel.kind, kernel.family, kernel.part), phase=phases.pop() if len(phases) == 1 else "",
+        )  # fmt: skip
 
 
 # Kernels → marks: which kernels share a mark of the figure, and what it is called.
@@ -235,46 +226,6 @@ _MOST = 0.7  # share of a mark's kernels that its name has to be right for, and 
 def head(group: Group) -> Timing:
     """The longest of a group's kernels, which speaks for the others."""
     return max(group, key=lambda timing: timing.total_s)
-
-
-def grouped(
-    units: Iterable[Group],
-    roof_of: Callable[[Group], str],
-    *,
-    coarse: bool,
-    apart: Callable[[Group], Hashable] = lambda unit: None,
-) -> list[tuple[Group, ...]]:
-    """The units, single kernels or those of one op, that share a mark together.
-
-    One mark holds units of one kind, roof and bound: those of the same cost, and those so near to each other on both
-    axes that their marks would cover each other. With `coarse`, or where that leaves more than 60 marks, it holds all.
-    Units that differ in `apart` never share one.
-    """
-    kinds: dict[Hashable, list[Group]] = defaultdict(list)
-    for unit in units:
-        first = head(unit)
-        kernel = first.kernel
-        what = kernel.kind, kernel.part, kernel.family, bool(kernel.algorithm.name)
-        kinds[what, roof_of(unit), first.bound, apart(unit)].append(unit)
-    whole = [tuple(members) for members in kinds.values()]
-    if coarse:
-        return whole
-    fine = [near for members in whole for near in _neighbours(members)]
-    return fine if len(fine) <= MOST_MARKS else whole
-
-
-def alike(units: Sequence[Group], roof_of: Callable[[Group], str]) -> list[tuple[Group, ...]]:
-    """The kernels, equal ones together: of one kind, cost, arithmetic, bound and phase, in modules that numbers alone
-    tell apart, as the layers of a stack are.
-    """
-    found: dict[Hashable, list[Group]] = defaultdict(list)
-    for unit in units:
-        timing = head(unit)
-        kernel = timing.kernel
-        module = tuple("*" if part.isdigit() else part for part in kernel.module.split("."))
-        what = kernel.kind, kernel.cost, kernel.algorithm.name, kernel.math, kernel.phase
-        found[what, roof_of(unit), timing.bound, module].append(unit)
-    return [tuple(members) for members in found.values()]
 
 
 def _neighbours(units: Sequence[Group]) -> list[tuple[Group, ...]]:
@@ -424,13 +375,12 @@ def unmatched_note(part: Prediction | Measured) -> str:
 
 def measured_units(part: Measured, timings: Sequence[Timing]) -> list[Unit]:
     """Every kernel once: those of one op together, or of a kind whose calls could not be told apart."""
-    times = keyed.lists((op.kind, op) for op in part.ops)
-    units: dict[tuple[str, ...], list[Timing]] = defaultdict(list)
-    for timing in timings:
-        kind = kind_of(timing.kernel.kind)
-        alone = len(times.get(kind, ())) == 1
-        units[(kind,) if alone else (kind, op_name(timing.kernel.name), timing.kernel.module)].append(timing)
-    seconds: dict[tuple[str, ...], float] = {}
-    for kind, ops in times.items():
-        seconds |= {(kind,) if len(ops) == 1 else (kind, op.name, op.module): op.measured_s for op in ops}
+    counts = Counter(op.kind for op in part.ops)
+
+    def key(kind: str, name: str, module: str) -> tuple[str, ...]:
+        return (kind,) if counts[kind] == 1 else (kind, name, module)
+
+    kernels = ((timing.kernel, timing) for timing in timings)
+    units = keyed.lists((key(kind_of(k.kind), op_name(k.name), k.module), timing) for k, timing in kernels)
+    seconds = {key(op.kind, op.name, op.module): op.measured_s for op in part.ops}
     return [(tuple(members), seconds.get(key, 0.0)) for key, members in units.items()]

@@ -242,12 +242,9 @@ class Figure:
         """
         seconds = point.measured_s or point.time_s
         least = (point.dram_bytes if point.l2_bytes else point.bytes) / self.memory_roof(point.device).value
-        for roof in self.roofs:
-            if (roof.device, roof.name, roof.provenance, roof.kind) == (
-                point.device, point.roof, "datasheet", "compute",
-            ):  # fmt: skip
-                least = max(least, point.flop / roof.value)
-        return least / seconds
+        asked = point.device, point.roof, "datasheet", "compute"
+        peaks = (r.value for r in self.roofs if (r.device, r.name, r.provenance, r.kind) == asked)
+        return max(least, *(point.flop / peak for peak in peaks), 0.0) / seconds
 
     def level_bytes(self, point: Point) -> dict[str, float]:
         """Traffic of a point at each level of memory, by the name of the level's roof, the slowest level first."""

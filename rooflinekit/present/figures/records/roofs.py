@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import FORMATS, Device
-from rooflinekit.ir.keyed import sums
+from rooflinekit.ir.keyed import lists, sums
 from rooflinekit.ir.op import Math
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.kernel import Kernel
@@ -180,15 +180,8 @@ def normalized_view(figure: Figure) -> Figure:
 
     def relative(point: Point) -> Point:
         peak = peaks.get((point.device, point.roof), highest[point.device])
-        return replace(
-            point,
-            device=_ANY,
-            roof="peak" if point.flop else "bandwidth",
-            flop=point.flop / peak,
-            bytes=point.bytes / memory[point.device],
-            dram_bytes=point.dram_bytes / memory[point.device],
-            l2_bytes=point.l2_bytes / memory[point.device],
-        )
+        moved = {name: getattr(point, name) / memory[point.device] for name in ("bytes", "dram_bytes", "l2_bytes")}
+        return replace(point, device=_ANY, roof="peak" if point.flop else "bandwidth", flop=point.flop / peak, **moved)
 
     def relative_stop(stop: Stop) -> Stop:
         return replace(stop, flop=stop.flop / highest[stop.device], bytes=stop.bytes / memory[stop.device])
@@ -221,13 +214,10 @@ def crossings(figure: Figure) -> tuple[Crossing, ...]:
 
     Steps are compared by the highest roofs that they use, devices alone by the highest that both have.
     """
-    slopes: dict[str, float] = {}
-    levels: dict[str, dict[str, float]] = {}
-    for roof in figure.roofs:
-        if roof.provenance == "datasheet" and roof.kind == "memory":
-            slopes[roof.device] = roof.value
-        elif roof.provenance == "datasheet" and roof.kind == "compute":
-            levels.setdefault(roof.device, {})[roof.name] = roof.value
+    stated = [roof for roof in figure.roofs if roof.provenance == "datasheet"]
+    slopes = {roof.device: roof.value for roof in stated if roof.kind == "memory"}
+    compute = lists((roof.device, (roof.name, roof.value)) for roof in stated if roof.kind == "compute")
+    levels = {device: dict(named) for device, named in compute.items()}
     found = []
     for a, b in permutations((device for device in slopes if device in levels), 2):
         one, two = (max(levels[device], key=levels[device].__getitem__) for device in (a, b))
