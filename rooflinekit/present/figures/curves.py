@@ -71,13 +71,9 @@ _STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (
 
 @checked
 def sweep(
-    table: pd.DataFrame,
-    against: str = "batch",
-    ax: Axes | None = None,
-    *,
-    width: Width = "column",
+    table: pd.DataFrame, against: str = "batch", ax: Axes | None = None, *, width: Width = "column",
     venue: Venue | None = None,
-) -> Axes:
+) -> Axes:  # fmt: skip
     """Draws the time of a step over a size, with its 90 % interval, and below it the throughput, if the table has it.
 
     table: of `rk.sweep`; a line for each GPU and combination of the other sizes. Of one line the background shows the
@@ -173,13 +169,9 @@ _BAND = 0.2
 
 @checked
 def errors(
-    table: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    group: str | None = None,
-    width: Width = "column",
+    table: pd.DataFrame, ax: Axes | None = None, *, group: str | None = None, width: Width = "column",
     venue: Venue | None = None,
-) -> Axes:
+) -> Axes:  # fmt: skip
     """Draws predicted over measured times: on the diagonal the prediction is right, in the band within 20 %.
 
     table: columns measured_s and predicted_s, positive. group: a column whose values have a colour and a shape each; by
@@ -303,13 +295,9 @@ def time_energy(
 
 @checked
 def attention(
-    subject: AttentionRates | Machine | Device,
-    *,
-    head_dim: int = 128,
-    causal: bool = False,
-    width: Width = "column",
+    subject: AttentionRates | Machine | Device, *, head_dim: int = 128, causal: bool = False, width: Width = "column",
     venue: Venue | None = None,
-) -> list[Axes]:
+) -> list[Axes]:  # fmt: skip
     """Draws TFLOP/s in fp16 over the length of sequences, forward above and backward below, a line for each kernel.
 
     subject: a device or a machine, or what `attention_rates` made of one. The thick line is what PyTorch runs by

@@ -39,19 +39,10 @@ __all__ = [
 
 @checked
 def roofline(
-    subject: Figure | Subject,
-    ax: Axes | None = None,
-    *,
-    width: Width = "column",
-    venue: Venue | None = None,
-    names: int | None = None,
-    by_kind: bool | None = None,
-    path: bool | Sequence[str] = False,
-    joined: bool = True,
-    by_level: bool = False,
-    normalized: bool = False,
-    launch: bool = False,
-) -> Axes:
+    subject: Figure | Subject, ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None,
+    names: int | None = None, by_kind: bool | None = None, path: bool | Sequence[str] = False, joined: bool = True,
+    by_level: bool = False, normalized: bool = False, launch: bool = False,
+) -> Axes:  # fmt: skip
     """Draws a roofline figure: performance in FLOP/s against arithmetic intensity in FLOP per byte of DRAM traffic.
 
     subject: a Prediction, Machine or Device, or several, or a `Figure` made from them; or a ProfileComparison or a

@@ -118,12 +118,9 @@ _MOST_BLOCKS = 36  # of modules
 
 @checked
 def timeline(
-    prediction: Prediction | ParallelPrediction,
-    ax: Axes | None = None,
-    *,
-    width: Width = "page",
+    prediction: Prediction | ParallelPrediction, ax: Axes | None = None, *, width: Width = "page",
     venue: Venue | None = None,
-) -> Axes:
+) -> Axes:  # fmt: skip
     """Draws one step: the CPU's ops and waits, the GPU's kernels by what bounds them, and the modules they are of.
 
     Of a step on several devices: those lanes for each kind of device, a pipeline's stages, and the links, with what is
@@ -420,13 +417,9 @@ _NEAR = 3.0  # times the peak: a capacity further up is stated, not drawn
 
 @checked
 def memory(
-    prediction: Prediction | ParallelPrediction,
-    ax: Axes | None = None,
-    *,
-    by: Literal["kind", "module"] = "kind",
-    width: Width = "column",
-    venue: Venue | None = None,
-) -> Axes:
+    prediction: Prediction | ParallelPrediction, ax: Axes | None = None, *, by: Literal["kind", "module"] = "kind",
+    width: Width = "column", venue: Venue | None = None,
+) -> Axes:  # fmt: skip
     """Draws the bytes alive over one step by what they hold, the peak with its op, and the device's capacity.
 
     by: "module" parts the activations by the modules whose ops make them, for a step on one device. The key also tells

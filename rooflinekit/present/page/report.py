@@ -62,20 +62,12 @@ def page(p: Prediction, findings: Findings, origin: Origin) -> str:
     """
     comparison, explanation = findings.comparison, findings.explanation
     return page_of(
-        "report",
-        origin,
-        json.dumps(p.to_dict(), default=str),
-        p=p,
-        summary=summary_of(p),
-        kernels=kernels_of(p),
-        step=step_of(p),
-        energy=energy_of(p, findings.limits),
-        gpus=None if comparison is None else gpus_of(comparison),
-        rule=findings.rule,
-        advice=findings.advice,
+        "report", origin, json.dumps(p.to_dict(), default=str), p=p, summary=summary_of(p), kernels=kernels_of(p),
+        step=step_of(p), energy=energy_of(p, findings.limits), gpus=None if comparison is None else gpus_of(comparison),
+        rule=findings.rule, advice=findings.advice,
         explanation=None if explanation is None else explanation_of(explanation),
         datasheet=tuple((label.strip(), value, ridge) for label, value, ridge in device_rows(p.machine.device)),
-    )
+    )  # fmt: skip
 
 
 _SURPRISES = 5

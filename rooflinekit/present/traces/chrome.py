@@ -86,19 +86,12 @@ def _events(p: Prediction, process: int) -> Iterator[_Event]:
 def _facts(span: Span) -> _Event:
     timing, kernel = span.timing, span.timing.kernel
     return {
-        "kind": kernel.kind,
-        "module": kernel.module,
-        "phase": str(kernel.phase),
-        "bound": timing.bound,
-        "math": str(kernel.math),
-        "flop": int(kernel.cost.flop),
-        "bytes": int(kernel.bytes),
-        "flop_per_byte": kernel.intensity,
-        "waited_s": span.waited_s,
-        "terms_s": timing.terms(),
+        "kind": kernel.kind, "module": kernel.module, "phase": str(kernel.phase), "bound": timing.bound,
+        "math": str(kernel.math), "flop": int(kernel.cost.flop), "bytes": int(kernel.bytes),
+        "flop_per_byte": kernel.intensity, "waited_s": span.waited_s, "terms_s": timing.terms(),
         **({"algorithm": kernel.algorithm.name} if kernel.algorithm.name else {}),
         **({"note": timing.note} if timing.note else {}),
-    }
+    }  # fmt: skip
 
 
 def _wait(process: int, start_s: float, end_s: float, why: str) -> Iterator[_Event]:

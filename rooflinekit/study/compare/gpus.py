@@ -211,14 +211,9 @@ class GpuComparison:
 
 
 def compare_machines(
-    graph: Graph,
-    machines: Sequence[Machine],
-    host: Host,
-    execution: Execution,
-    sort: str = "time",
-    corrected: Callable[[Prediction], Prediction] | None = None,
-    bounds: Bounds | None = None,
-) -> GpuComparison:
+    graph: Graph, machines: Sequence[Machine], host: Host, execution: Execution, sort: str = "time",
+    corrected: Callable[[Prediction], Prediction] | None = None, bounds: Bounds | None = None,
+) -> GpuComparison:  # fmt: skip
     """The workload on each machine.
 
     sort: one of SORTS. corrected: makes of each prediction the one that counts, such as a measured step's transfer.

@@ -322,34 +322,19 @@ class Validation(Matched, FirstLine):
 
 
 def compare_run(
-    run: ModelRun,
-    prediction: Prediction,
-    *,
-    inputs: Sequence[str],
-    options: Mapping[str, str | bool | None],
+    run: ModelRun, prediction: Prediction, *, inputs: Sequence[str], options: Mapping[str, str | bool | None],
     threads: int,
-) -> Validation:
+) -> Validation:  # fmt: skip
     """A measured run beside the prediction of the same step."""
     execution = prediction.execution
     return Validation(
-        model=prediction.graph_name,
-        inputs=tuple(inputs),
-        mode=prediction.mode,
-        sizes=dict(prediction.sizes),
-        execution={"backend": execution.backend, "sync": execution.sync},
-        device=prediction.machine.name,
-        host=prediction.host.name,
-        threads=threads,
-        options={**options, "burst": prediction.machine.burst},
-        seconds=run.seconds,
-        steps=run.steps,
-        warmup=run.warmup,
-        predicted=Predicted.of(prediction),
-        ops=match(run.ops, prediction.timings) if run.ops else (),
-        kernels=run.kernels,
-        environment=dict(run.environment),
-        prediction=prediction,
-    )
+        model=prediction.graph_name, inputs=tuple(inputs), mode=prediction.mode, sizes=dict(prediction.sizes),
+        execution={"backend": execution.backend, "sync": execution.sync}, device=prediction.machine.name,
+        host=prediction.host.name, threads=threads, options={**options, "burst": prediction.machine.burst},
+        seconds=run.seconds, steps=run.steps, warmup=run.warmup, predicted=Predicted.of(prediction),
+        ops=match(run.ops, prediction.timings) if run.ops else (), kernels=run.kernels,
+        environment=dict(run.environment), prediction=prediction,
+    )  # fmt: skip
 
 
 def document_of(validation: Validation) -> dict[str, Any]:

@@ -330,13 +330,9 @@ def check_on_clusters(axes: Sequence[Axis], host: str | Path | Host | None, exec
 
 
 def cluster_axes(
-    clusters: Sequence[str | Path | Cluster],
-    *,
-    gpus: Sequence[Any] | None,
-    strategies: Sequence[str | Strategy] | None,
-    savers: Savers | Sequence[Savers] | None,
-    split: str,
-) -> tuple[Axis, ...]:
+    clusters: Sequence[str | Path | Cluster], *, gpus: Sequence[Any] | None,
+    strategies: Sequence[str | Strategy] | None, savers: Savers | Sequence[Savers] | None, split: str,
+) -> tuple[Axis, ...]:  # fmt: skip
     """Clusters, numbers of devices, strategies and savers to choose from.
 
     gpus: how many devices from a cluster's first, each number a choice; None for all. strategies: DDP where there are

@@ -317,13 +317,9 @@ def _ordered(plan: Plan, found: Iterable[tuple[Piece, list[Table]]]) -> pd.DataF
 
 
 def _found(
-    plan: Plan,
-    every: Sequence[Piece],
-    done: Collection[int],
-    executor: Executor | None,
-    workers: int | None,
+    plan: Plan, every: Sequence[Piece], done: Collection[int], executor: Executor | None, workers: int | None,
     progress: Progress | None,
-) -> Generator[tuple[Piece, list[Table]]]:
+) -> Generator[tuple[Piece, list[Table]]]:  # fmt: skip
     """Each piece that is not done yet, with a table for each of its cases, in any order.
 
     Once it is closed nobody works on them any more.

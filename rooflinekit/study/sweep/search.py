@@ -162,15 +162,11 @@ def search_plan(
         else:
             closest.append(look.nearest(columns))
     return Found(
-        goal=goal,
-        requirements=tuple(r.text for r in asked),
+        goal=goal, requirements=tuple(r.text for r in asked),
         table=_table(plan, best, GOALS[goal], largest_first=goal in MOST),
-        closest=_table(plan, closest, "misses by") if not best else pd.DataFrame(),
-        unpriced=tuple(unpriced),
-        predicted=predicted,
-        exhaustive=exhaustive,
-        currency=currency,
-    )
+        closest=_table(plan, closest, "misses by") if not best else pd.DataFrame(), unpriced=tuple(unpriced),
+        predicted=predicted, exhaustive=exhaustive, currency=currency,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

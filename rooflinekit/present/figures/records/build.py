@@ -34,14 +34,9 @@ Subject: TypeAlias = Part | Sequence[Part] | ParallelPrediction | Sequence[Paral
 
 
 def roofline_figure(
-    subject: Subject,
-    *,
-    by_kind: bool | None = None,
-    path: bool | Sequence[str] = False,
-    joined: bool = True,
-    by_level: bool = False,
-    normalized: bool = False,
-) -> Figure:
+    subject: Subject, *, by_kind: bool | None = None, path: bool | Sequence[str] = False, joined: bool = True,
+    by_level: bool = False, normalized: bool = False,
+) -> Figure:  # fmt: skip
     """The roofline figure of predictions, of measured steps beside theirs, or of the roofs of devices alone.
 
     subject: a Prediction, Machine or Device, or several. A Prediction brings the roofs of the arithmetic that its
