@@ -115,14 +115,15 @@ def escaped(text: str) -> str:
 def pgf_of(figure: Figure) -> str:
     """The figure as a `pgfpicture`, which LaTeX draws after `usepackage{pgf}`."""
     width, height = figure.get_size_inches()
-    written = io.StringIO()
-    written.write("%% \\usepackage{pgf} in the preamble, and \\input{FILE} where it is to stand.\n")
-    written.write("\\begingroup\n\\makeatletter\n\\begin{pgfpicture}\n")
-    corner = f"\\pgfqpoint{{{width:f}in}}{{{height:f}in}}"
-    written.write(f"\\pgfpathrectangle{{\\pgfpointorigin}}{{{corner}}}\n\\pgfusepath{{use as bounding box, clip}}\n")
-    figure.draw(_Renderer(figure, written))
-    written.write("\\end{pgfpicture}\n\\makeatother\n\\endgroup\n")
-    return written.getvalue()
+    drawn = io.StringIO()
+    figure.draw(_Renderer(figure, drawn))
+    return (
+        "%% \\usepackage{pgf} in the preamble, and \\input{FILE} where it is to stand.\n"
+        "\\begingroup\n\\makeatletter\n\\begin{pgfpicture}\n"
+        f"\\pgfpathrectangle{{\\pgfpointorigin}}{{\\pgfqpoint{{{width:f}in}}{{{height:f}in}}}}\n"
+        f"\\pgfusepath{{use as bounding box, clip}}\n{drawn.getvalue()}"
+        "\\end{pgfpicture}\n\\makeatother\n\\endgroup\n"
+    )
 
 
 class _Renderer(RendererPgf):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from itertools import groupby
 from xml.etree import ElementTree
@@ -56,11 +57,9 @@ def inline(
     """
     found = []
     for (screen, style), height in zip(SCREENS.items(), heights, strict=True):
-        token = STYLE.set(replace(style, size=(style.size[0], height / 72)))
-        try:
-            ax = draw()
-        finally:
-            STYLE.reset(token)
+        context = copy_context()
+        context.run(STYLE.set, replace(style, size=(style.size[0], height / 72)))
+        ax = context.run(draw)
         root = _Reader(ax, f"{name}-{screen}", titles).root()
         root.set("class", f"chart {name} {screen}")
         root.set("role", "img")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from rooflinekit.errors import InputError
 from rooflinekit.files import write_text
@@ -217,8 +218,7 @@ def difference_bars(start: float, changes: Sequence[float]) -> tuple[Bar, ...]:
     return tuple(_bars((start, *changes, -end), looks, 3))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(NamedTuple):
     """A value within its bounds, on a line that all rows of a table share."""
 
     low: float
@@ -233,11 +233,7 @@ def interval_bars(rows: Sequence[tuple[float, float, float]]) -> tuple[Interval,
     Interval(low=250.0, value=500.0, high=1000.0)
     """
     most = max((high for _, _, high in rows), default=1.0) or 1.0
-    return tuple(
-        Interval(low=round(LENGTH * low / most, 2), value=round(LENGTH * value / most, 2),
-                 high=round(LENGTH * high / most, 2))
-        for low, value, high in rows
-    )  # fmt: skip
+    return tuple(Interval(*(round(LENGTH * each / most, 2) for each in row)) for row in rows)
 
 
 MOST_ROWS = 300

@@ -36,8 +36,8 @@ def page_of(template: str, origin: Origin, hashed: str, **shown: Any) -> str:
 
     hashed: what tells two answers apart; its hash is on the page.
     """
-    style = "\n".join(shipped(file) for file in dict.fromkeys(("report.css", f"{template}.css")) if _is_shipped(file))
-    script = shipped(f"{template}.js") if _is_shipped(f"{template}.js") else ""
+    style = "\n".join(filter(None, map(shipped, dict.fromkeys(("report.css", f"{template}.css")))))
+    script = shipped(f"{template}.js")
     return environment().get_template(f"{template}.html").render(
         origin=origin, versions=versions(), hash=fingerprint(hashed), style=style, script=script,
         policy=policy(style, script), **shown,
@@ -70,17 +70,11 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-_SHIPPED = files("rooflinekit.present.page") / "templates"
-
-
-def _is_shipped(name: str) -> bool:
-    return (_SHIPPED / name).is_file()
-
-
 @cache
 def shipped(name: str) -> str:
-    """A file of the templates' folder."""
-    return (_SHIPPED / name).read_text(encoding="utf-8").strip()
+    """A file of the templates' folder; "" where there is none of this name."""
+    file = files("rooflinekit.present.page") / "templates" / name
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
 @cache

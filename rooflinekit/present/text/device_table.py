@@ -25,19 +25,15 @@ class _Column:
 
 def device_lines(rows: Sequence[Row], width: int | None = None) -> list[str]:
     """A line a device under two lines of heading; columns that `width` letters cannot hold are left out, and named."""
-    columns = _columns(rows[0].math if rows else "fp16")
-    left_out = []
-
-    def lines_of(columns: Sequence[_Column]) -> list[str]:
+    columns, left_out = _columns(rows[0].math if rows else "fp16"), list[str]()
+    while True:
         cells = [[column.unit for column in columns], *([column.text(row) for column in columns] for row in rows)]
-        return aligned([column.head for column in columns], cells)
-
-    lines = lines_of(columns)
-    while width is not None and max(map(len, lines)) > width and any(column.rank for column in columns):
+        lines = aligned([column.head for column in columns], cells)
         last = max(columns, key=lambda column: column.rank)
+        if width is None or max(map(len, lines)) <= width or not last.rank:
+            break
         columns.remove(last)
         left_out.append(last.head)
-        lines = lines_of(columns)
     lines += [f"note: {row.device.caution}" for row in rows if row.device.caution]
     if left_out:
         lines.append(f"left out, as the terminal is narrow: {', '.join(reversed(left_out))}; --json has them all")

@@ -160,7 +160,7 @@ def _by_op(ops: Sequence[OpTime], p: Prediction, names: Mapping[str, str]) -> li
     return found[:_MOST]
 
 
-_Shapes = tuple[tuple[int, ...], ...]
+_Shapes = Sequence[tuple[int, ...]]
 
 
 def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]:
@@ -172,8 +172,8 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
     """
     ops = predicted_ops(p.timings)
     whole = whole_calls(measured, {op.kind for op in ops})
-    calls = keyed.lists(((kind, shape_class(call.shapes)), seconds) for kind, call, seconds in whole)
-    classes = {op.name: shape_class(_numbers(op)) for op in p.graph.ops}
+    calls = keyed.lists(((kind, _shape_class(call.shapes)), seconds) for kind, call, seconds in whole)
+    classes = {op.name: _shape_class(_numbers(op)) for op in p.graph.ops}
     found: list[OpTime] = []
     for key, same in keyed.lists(((op.kind, classes.get(op.name, ())), op) for op in ops).items():
         if key[1] and (seconds := calls.get(key)):
@@ -263,13 +263,13 @@ def check_shapes(ops: Sequence[ProfiledOp], graph: Graph, source: str) -> bool:
 
     Raises InputError where most of them are none of the graph's: another batch, another network, or another format.
     """
-    seen = [(kind_of(op.name), _matrices(op.shapes)) for op in ops if kind_of(op.name) in _TOLD_BY]
-    told = [(kind, shapes) for kind, shapes in seen if shapes]
+    seen = [(kind_of(op.name), op.shapes) for op in ops if kind_of(op.name) in _TOLD_BY]
+    told = [(kind, shapes) for kind, shapes in seen if _shape_class(shapes)]
     if not told:
         return not seen
-    own = [(kind_of(op.kind), _matrices(_numbers(op))) for op in graph.ops]
-    known = {(kind, _sorted(shapes)) for kind, shapes in own}
-    foreign = [one for one in told if (one[0], _sorted(one[1])) not in known]
+    own = [(kind_of(op.kind), _numbers(op)) for op in graph.ops]
+    known = {(kind, _shape_class(shapes)) for kind, shapes in own}
+    foreign = [(kind, shapes) for kind, shapes in told if (kind, _shape_class(shapes)) not in known]
     kinds = {kind for kind, _ in own}
     if len(foreign) <= (1 - _LEAST) * len(told) or not kinds & {kind for kind, _ in told}:
         _check_formats(ops, graph, source)
@@ -297,24 +297,16 @@ def _check_formats(ops: Sequence[ProfiledOp], graph: Graph, source: str) -> None
         )
 
 
-def shape_class(shapes: Sequence[tuple[int, ...]]) -> _Shapes:
-    """What calls of one kind with equal work have in common: the sizes of arguments, less vectors, in any order."""
-    return _sorted(_matrices(shapes))
+def _shape_class(shapes: _Shapes) -> tuple[tuple[int, ...], ...]:
+    """What calls of one kind with equal work have in common: the sizes of arguments, in an order that transposed ones
+    share, less vectors, as a bias is no part of the work.
+    """
+    return tuple(sorted(tuple(sorted(one)) for one in shapes if len(one) > 1))
 
 
-def _numbers(op: Op) -> list[tuple[int, ...]]:
+def _numbers(op: Op) -> _Shapes:
     return [tuple(int(size) for size in spec.shape) for spec in op.inputs]
 
 
-def _matrices(shapes: Sequence[tuple[int, ...]]) -> _Shapes:
-    """Those of two dimensions or more: a bias is no part of the work."""
-    return tuple(one for one in shapes if len(one) > 1)
-
-
-def _sorted(shapes: _Shapes) -> _Shapes:
-    """In an order that transposed arguments share."""
-    return tuple(sorted(tuple(sorted(one)) for one in shapes))
-
-
 def _text(shapes: _Shapes) -> str:
-    return " and ".join("×".join(map(str, one)) for one in shapes)
+    return " and ".join("×".join(map(str, one)) for one in shapes if len(one) > 1)
