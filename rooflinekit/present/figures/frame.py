@@ -286,10 +286,10 @@ def _colour(line: Line, colours: Mapping[str, str]) -> str:
     return _LINK if line.first.kind == "link" and len(colours) == 1 else colours[line.first.device]
 
 
-def draw_roofs(frame: Frame, figure: Figure) -> tuple[Line, ...]:
-    """Lines, band and ridges. The labels come later, when the marks have their places."""
-    colours = roof_colours(figure)
-    lines = tuple(_lines(frame, figure))
+def draw_roofs(frame: Frame) -> tuple[Line, ...]:
+    """Lines and band. The labels come later, when the marks have their places."""
+    colours = roof_colours(frame.figure)
+    lines = tuple(_lines(frame, frame.figure))
     for line in lines:
         highest = line.end[1] == max(other.end[1] for other in lines)
         frame.ax.plot(
@@ -301,9 +301,8 @@ def draw_roofs(frame: Frame, figure: Figure) -> tuple[Line, ...]:
             zorder=2,
         )
         frame.room.add_line(frame.place(*line.start), frame.place(*line.end))
-    if len(figure.devices) == 1:
+    if len(frame.figure.devices) == 1:
         _band(frame, lines)
-    _ridges(frame, figure, colours)
     return lines
 
 
@@ -367,51 +366,43 @@ def _band(frame: Frame, lines: Sequence[Line]) -> None:
         frame.ax.fill(xs, ys, facecolor=INK, alpha=0.07, linewidth=0, zorder=1)
 
 
-def _ridges(frame: Frame, figure: Figure, colours: Mapping[str, str]) -> None:
-    for ridge, level, line in _ridges_of(frame, figure):
-        colour = _colour(line, colours)
-        frame.ax.plot(
-            [ridge] * 2, [10**frame.limits.bottom, level], color=colour, linewidth=0.4, linestyle=":", zorder=1
-        )
+def draw_ridges(frame: Frame, lines: Sequence[Line]) -> Iterator[None]:
+    """Draws the ridges that the axes hold: the datasheets' of memory, and those of all links. Then writes the intensity
+    of each along its drop line, as near to the axis as there is room.
+    """
+    figure, bottom, font = frame.figure, 10**frame.limits.bottom, frame.style.label_font - 0.5
+    alone, drawn = len(figure.devices) == 1, []
+    for line in lines:
+        link, colour = line.first.kind == "link", _colour(line, roof_colours(figure))
+        if not link and (line.dashed or line.first.kind == "memory"):
+            continue
+        ridge, level = figure.link_ridge(line.first) if link else figure.ridge(line.first), line.end[1]
+        if not frame.limits.left < math.log10(ridge) < frame.limits.right:
+            continue
+        frame.ax.plot([ridge] * 2, [bottom, level], color=colour, linewidth=0.4, linestyle=":", zorder=1)
         frame.ax.plot([ridge], [level], marker="D", markersize=_RIDGE, markerfacecolor="white",
                       markeredgecolor=colour, markeredgewidth=_EDGE, zorder=3)  # fmt: skip
         x, y = frame.place(ridge, level)
         frame.room.small.append(Box(x=x, y=y, width=_RIDGE + _EDGE, height=_RIDGE + _EDGE, angle=math.pi / 4))
-
-
-def _ridges_of(frame: Frame, figure: Figure) -> list[tuple[float, float, Line]]:
-    """The ridges that the axes hold, in FLOP/byte and FLOP/s: the datasheets' of memory, and those of all links."""
-    found: list[tuple[float, float, Line]] = []
-    for line in _lines(frame, figure):
-        if line.first.kind == "compute" and not line.dashed:
-            found.append((figure.ridge(line.first), line.start[1], line))
-        elif line.first.kind == "link":
-            found.append((figure.link_ridge(line.first), line.end[1], line))
-    return [each for each in found if frame.limits.left < math.log10(each[0]) < frame.limits.right]
-
-
-def label_ridges(frame: Frame, figure: Figure) -> None:
-    """Writes each ridge's intensity along its drop line, as near to the axis as there is room."""
-    bottom, font = 10**frame.limits.bottom, frame.style.label_font - 0.5
-    for ridge, level, line in _ridges_of(frame, figure):
-        x, foot = frame.place(ridge, bottom)
-        _, head = frame.place(ridge, level)
+        drawn.append((ridge, (x, y), "#555555" if alone and not link else colour))
+    yield
+    for ridge, (x, head), colour in drawn:
+        _, foot = frame.place(ridge, bottom)
         offers = []
         for penalty, text in ((0.0, f"ridge {three_digits(ridge)}"), (10.0, three_digits(ridge))):
             width, height = frame.ruler.size(text, font)
             # Of several devices near the axis, or not at all: further up it would stand among the marks.
-            room = head - foot if len(figure.devices) == 1 else min(head - foot, 2.2 * width)
+            room = head - foot if alone else min(head - foot, 2.2 * width)
             steps = np.repeat(np.arange(0, int(room - width - 4), 3), 2)
             right = np.tile([False, True], len(steps) // 2)
             centres = np.column_stack([x + np.where(right, height / 2, -height / 2), foot + 2 + width / 2 + steps])
             offers.append(Offer(text, (width, height), penalty + 0.2 * steps + right, centres, math.pi / 2))
-        link = line.first.kind == "link"
-        colour = "#555555" if len(figure.devices) == 1 and not link else _colour(line, roof_colours(figure))
         frame.label(offers, (ridge, bottom), font=font, colour=colour)
 
 
-def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofKind) -> None:
+def label_roofs(frame: Frame, lines: Sequence[Line], kind: RoofKind) -> None:
     """Writes name, value and origin along the lines of one kind; where there is no room, less of it."""
+    figure = frame.figure
     colours = roof_colours(figure)
     shown = _apart({device.name: device.short_name for device in figure.devices})
     chosen = [line for line in lines if line.first.kind == kind and (frame.style.sustained or not line.dashed)]

@@ -1,9 +1,12 @@
-"""Draws marks, their names, what stands beside them (the rail, paths of steps, crossings, floors), and the key."""
+"""Draws marks, their names, what stands beside them (the rail, paths of steps, crossings, floors), and the key.
+
+What has names or labels is drawn by a generator in two steps: they are written when everything has its place.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
@@ -75,19 +78,19 @@ def area_of(figure: Figure, style: Style, share: float) -> float:
     return max(share * min(style.whole_area, style.largest_area * 2 / (crowd + 1) / largest), style.least_area)
 
 
-def _gids(figure: Figure) -> dict[int, str]:
-    """What points are called in an SVG, by their `id`: marks with "mark-" before it, what belongs to one with "of-"."""
-    return {id(point): str(i) for i, point in enumerate(by_time((*figure.points, *figure.rail)))}
+def draw_points(frame: Frame, named: Sequence[Point]) -> Iterator[None]:
+    """Draws all marks, large ones behind small ones, the unnamed ones pale; those of one point joined. Then names those
+    of the longest kernels first, and corrects the key by who found room.
 
-
-def draw_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> None:
-    """All marks, large ones behind small ones, the unnamed ones pale; those of one point joined."""
-    colours, gids, above = colours_of(figure), _gids(figure), figure.above
-    for point in by_time((*figure.points, *figure.rail)):
+    An SVG calls a mark "mark-" and its number, what belongs to it "of-" and that. A measured point's name has the error
+    of its prediction behind it.
+    """
+    figure, above = frame.figure, frame.figure.above
+    colours, several, names = colours_of(figure), len(figure.series) > 1, {}
+    for gid, point in enumerate(by_time((*figure.points, *figure.rail))):
         marker, area = BOUND_MARKERS[point.bound], area_of(figure, frame.style, point.share)
-        alpha = 0.75 if len(figure.series) > 1 else 0.9 if point in named else 0.55
-        colour, radius, gid = colours[point.series, point.bound], marker_radius(marker, area), gids[id(point)]
-        places = frame.places(point)
+        alpha = 0.75 if several else 0.9 if point in named else 0.55
+        colour, radius, places = colours[point.series, point.bound], marker_radius(marker, area), frame.places(point)
         if len(spots := [spot for _, spot in places]) > 1:
             frame.ax.plot(*zip(*spots, strict=True), color=colour, linewidth=0.7, alpha=alpha, zorder=3.5)
             frame.room.add_line(*(frame.place(*spot) for spot in spots[:2]))
@@ -100,6 +103,14 @@ def draw_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> None:
                 *spots[-1], marker="o", markersize=2 * (radius + _RING), markerfacecolor="none",
                 markeredgecolor=VERMILLION, markeredgewidth=0.9, linestyle="none", zorder=4.6, gid=f"of-{gid}",
             )  # fmt: skip
+        # A name that stands for the marks of several series does not count the kernels of one.
+        text = point.label.partition(" ×")[0] if several else point.label
+        error = f" {percent(point.error + 1)}" if point.measured_s else ""
+        names[id(point)] = spots[-1], radius, shortened(text), error, f"of-{gid}"
+    yield
+    written = [(point, Name(frame, *names[id(point)])) for point in by_time(named)]
+    write_names([name for _, name in written])
+    _tell_unnamed(frame.ax, figure, [point for point, name in written if name.box is not None])
 
 
 def draw_mark(
@@ -118,7 +129,7 @@ def draw_mark(
     )  # fmt: skip
 
 
-def _edge_arrow(frame: Frame, place: Place, spot: tuple[float, float], gid: str) -> None:
+def _edge_arrow(frame: Frame, place: Place, spot: tuple[float, float], gid: int) -> None:
     """Says of a mark that stands at the edge that its place lies further out."""
     x, y = place.at
     for beyond, marker in (
@@ -132,30 +143,12 @@ def _edge_arrow(frame: Frame, place: Place, spot: tuple[float, float], gid: str)
                           gid=f"of-{gid}")  # fmt: skip
 
 
-def name_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> tuple[Point, ...]:
-    """Writes names beside their marks, those of the longest kernels first. Returns the points that found room.
-
-    A measured point's name has the error of its prediction behind it.
-    """
-    gids, names = _gids(figure), []
-    for point in by_time(named):
-        # A name that stands for the marks of several series does not count the kernels of one.
-        text = point.label.partition(" ×")[0] if len(figure.series) > 1 else point.label
-        radius = marker_radius(BOUND_MARKERS[point.bound], area_of(figure, frame.style, point.share))
-        error = f" {percent(point.error + 1)}" if point.measured_s else ""
-        names.append(Name(frame, frame.places(point)[-1][1], radius, shortened(text), error, f"of-{gids[id(point)]}"))
-    write_names(names)
-    return tuple(point for point, name in zip(by_time(named), names, strict=True) if name.box is not None)
-
-
-def draw_rail_scale(frame: Frame, *, normalized: bool = False) -> None:
+def draw_rail_scale(frame: Frame) -> None:
     """Labels the rail's ticks in byte/s, or in shares of the bandwidth."""
-    if frame.limits.rail is None:
-        return
     font = frame.style.label_font - 1
     for decade, spot in frame.limits.rail_ticks():
         share = f"{as_percent(10.0**decade)} of bandwidth"
-        text = share if normalized else f"moves {format_quantity(10.0**decade, 'byte/s', digits=1)}"
+        text = share if frame.figure.normalized else f"moves {format_quantity(10.0**decade, 'byte/s', digits=1)}"
         width, height = frame.ruler.size(text, font)
         x, y = frame.place(*spot)
         offer = Offer(text, (width, height), np.zeros(1), np.array([[x + 2 + width / 2, y]]))
@@ -166,14 +159,15 @@ _AREA = 28.0  # pt² of a step's mark
 _SHORTEST = 9.0  # points between marks that an arrow joins; nearer ones a line
 
 
-def draw_paths(frame: Frame, figure: Figure) -> None:
-    """A mark a step, joined in order by arrows; both ends of a path are named first.
+def draw_paths(frame: Frame) -> Iterator[None]:
+    """Draws a mark a step, joined in order by arrows. Then names the steps, as far as there is room, both ends first.
 
     A step that sends something has a mark for each link, and a hollow one at its DRAM traffic, joined by a line.
     """
-    colours = series_colours(path.name for path in figure.trajectories)
-    for path in figure.trajectories:
-        colour = colours[path.name]
+    paths, names = frame.figure.trajectories, []
+    colours = series_colours(path.name for path in paths)
+    for path in paths:
+        colour, last = colours[path.name], len(path.stops) - 1
         spots = [_spot(frame, stop) for stop in path.stops]
         places = [frame.place(*spot) for spot in spots]
         for (a, b), (start, end) in zip(pairwise(spots), pairwise(places), strict=True):
@@ -186,6 +180,11 @@ def draw_paths(frame: Frame, figure: Figure) -> None:
             frame.room.add_line(start, end)
         for stop in path.stops:
             _stop_marks(frame, stop, colour)
+        for i in [*dict.fromkeys((0, last)), *range(1, last)]:
+            radius = marker_radius(BOUND_MARKERS[path.stops[i].bound], _AREA)
+            names.append((spots[i], radius, shortened(path.stops[i].label)))
+    yield
+    write_names([Name(frame, *name, shorter=True) for name in names])
 
 
 def _spot(frame: Frame, stop: Stop, level: int = 0) -> tuple[float, float]:
@@ -205,71 +204,49 @@ def _stop_marks(frame: Frame, stop: Stop, colour: str) -> None:
         frame.room.discs.append((*frame.place(*spot), marker_radius(marker, _AREA)))
 
 
-def name_paths(frame: Frame, figure: Figure) -> None:
-    """Names the steps of each path, as far as there is room."""
-    names = []
-    for path in figure.trajectories:
-        last = len(path.stops) - 1
-        for i in [*dict.fromkeys((0, last)), *range(1, last)]:  # the ends before what lies between
-            stop = path.stops[i]
-            radius = marker_radius(BOUND_MARKERS[stop.bound], _AREA)
-            names.append(Name(frame, _spot(frame, stop), radius, shortened(stop.label), shorter=True))
-    write_names(names)
-
-
 _CROSS = 4.5  # points of a crossing's mark
 
 
-def draw_crossings(frame: Frame, figure: Figure) -> None:
-    """A cross where the faster of two devices changes; the key says so."""
-    for x, y in _crossings(frame, figure):
-        frame.ax.plot([x], [y], marker="x", markersize=_CROSS, markeredgewidth=1.0, color=INK, zorder=4.2)
-        across, up = frame.place(x, y)
+def draw_crossings(frame: Frame) -> Iterator[None]:
+    """Draws a cross where the faster of two devices changes; the key says so. Then labels it with its intensity."""
+    spots, font = [crossing.at for crossing in crossings(frame.figure)], frame.style.label_font - 0.5
+    inside = [(x, y) for x, y in spots if frame.limits.left < math.log10(x) < frame.limits.right]
+    for spot in inside:
+        frame.ax.plot(*spot, marker="x", markersize=_CROSS, markeredgewidth=1.0, color=INK, zorder=4.2)
+        across, up = frame.place(*spot)
         frame.room.small.append(Box(x=across, y=up, width=_CROSS + 1, height=_CROSS + 1))
+    yield
+    for spot in inside:
+        text = three_digits(spot[0])
+        offer = around(*frame.place(*spot), 3.0, frame.ruler.size(text, font), text)
+        frame.label([offer], spot, font=font, colour=INK)
 
 
-def label_crossings(frame: Frame, figure: Figure) -> None:
-    """Labels each crossing with its intensity."""
-    font = frame.style.label_font - 0.5
-    for x, y in _crossings(frame, figure):
-        size, text = frame.ruler.size(three_digits(x), font), three_digits(x)
-        frame.label([around(*frame.place(x, y), 3.0, size, text)], (x, y), font=font, colour=INK)
-
-
-def _crossings(frame: Frame, figure: Figure) -> list[tuple[float, float]]:
-    """The crossings that lie within the axes, in FLOP/byte and FLOP/s."""
-    found = [crossing.at for crossing in crossings(figure)]
-    return [(x, y) for x, y in found if frame.limits.left < math.log10(x) < frame.limits.right]
-
-
-def draw_floors(frame: Frame, figure: Figure) -> None:
-    """What a kernel that moves as much as the median one can reach, its start included: a dotted curve."""
+def draw_floors(frame: Frame) -> Iterator[None]:
+    """Draws what a kernel that moves as much as the median one can reach, its start included: a dotted curve. Then
+    labels it with the kernels that it belongs to.
+    """
+    figure, drawn = frame.figure, []
     for floor in figure.floors:
         curve = _curve(frame, figure, floor)
-        xs, ys = zip(*curve, strict=True)
-        colour = _floor_colour(figure, floor)
-        frame.ax.plot(xs, ys, linestyle=(0, (1, 1.5)), color=colour, linewidth=1.0, zorder=2)
-        places = [frame.place(*spot) for spot in curve if spot[1] > 10**frame.limits.bottom]
-        for start, end in pairwise(places[::10]):
+        colour = VERMILLION if len(figure.devices) == 1 else roof_colours(figure)[floor.device]
+        frame.ax.plot(*zip(*curve, strict=True), linestyle=(0, (1, 1.5)), color=colour, linewidth=1.0, zorder=2)
+        inside = [spot for spot in curve if spot[1] > 10**frame.limits.bottom]
+        for start, end in pairwise([frame.place(*spot) for spot in inside][::10]):
             frame.room.add_line(start, end)
-
-
-def label_floors(frame: Frame, figure: Figure) -> None:
-    """Labels the curves of launch cost with the kernels that they belong to."""
-    for floor in figure.floors:
-        inside = [spot for spot in _curve(frame, figure, floor) if spot[1] > 10**frame.limits.bottom]
-        if not inside:
-            continue
-        start, moved = format_quantity(floor.start_s, "s"), format_quantity(floor.median_bytes, "byte")
+        drawn += [(floor, inside, colour)] if inside else []
+    yield
+    for floor, inside, colour in drawn:
+        launch, moved = f"launch {format_quantity(floor.start_s, 's')}", format_quantity(floor.median_bytes, "byte")
         found = []
-        for dislike, text in ((0.0, f"launch {start}, {moved} a kernel"), (15.0, f"launch {start}")):
+        for dislike, text in ((0.0, f"{launch}, {moved} a kernel"), (15.0, launch)):
             size = frame.ruler.size(text, frame.style.label_font)
             for i, spot in enumerate(inside[::8]):
                 offer = around(*frame.place(*spot), 1.0, size, text)
                 near = offer.costs < 12
                 costs = offer.costs[near] + dislike + 0.05 * i
                 found.append(replace(offer, costs=costs, centres=offer.centres[near]))
-        frame.label(found, inside[0], font=frame.style.label_font, colour=_floor_colour(figure, floor))
+        frame.label(found, inside[0], font=frame.style.label_font, colour=colour)
 
 
 def _curve(frame: Frame, figure: Figure, floor: Floor) -> list[tuple[float, float]]:
@@ -284,10 +261,6 @@ def _curve(frame: Frame, figure: Figure, floor: Floor) -> list[tuple[float, floa
     return [(float(x), float(y)) for x, y in zip(xs, ys, strict=True)]
 
 
-def _floor_colour(figure: Figure, floor: Floor) -> str:
-    return VERMILLION if len(figure.devices) == 1 else roof_colours(figure)[floor.device]
-
-
 _CORNERS = 4
 _Place: TypeAlias = Literal[
     "lower right", "upper left", "lower left", "upper right", "center right", "lower center", "upper center",
@@ -297,14 +270,14 @@ _Place: TypeAlias = Literal[
 _PLACES = get_args(_Place)
 
 
-def draw_key(frame: Frame, figure: Figure, named: Sequence[Point], *, hiding: bool) -> bool | None:
+def draw_key(frame: Frame, named: Sequence[Point], *, hiding: bool) -> bool | None:
     """What colours, shapes and areas mean, where it covers least. Returns whether it covers text that was there.
 
     hiding: whether it may hide marks. Where it may not, and has no place without, it is not drawn, and None returned.
     """
     if frame.style.on_screen:
         return False
-    handles, title = _handles(frame.style, figure, named), _title(figure) or None
+    handles, title = _handles(frame.style, frame.figure, named), _title(frame.figure) or None
     best: tuple[float, _Place, Box, bool, bool] | None = None
     for i, place in enumerate(_PLACES):
         if i >= _CORNERS and best is not None and not best[3]:
@@ -356,7 +329,7 @@ def key_outside(ax: Axes, figure: Figure, style: Style, named: Sequence[Point]) 
     page.subplots_adjust(bottom=sides.bottom * height / higher, top=sides.top * height / higher)
 
 
-def tell_unnamed(ax: Axes, figure: Figure, named: Sequence[Point]) -> None:
+def _tell_unnamed(ax: Axes, figure: Figure, named: Sequence[Point]) -> None:
     """Corrects how many marks the key calls unnamed, now that the names have their places and some found none."""
     points = (*figure.points, *figure.rail)
     rest = sum(point.share for point in points) - sum(point.share for point in named)
@@ -402,7 +375,7 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
         part = max((part for part, area in areas.items() if area <= 45), default=0.01)
         found.append(_handle(f"{as_percent(part)} of GPU time", "o", "none", areas[part], INK))
     if not several and len(points) > len(named):
-        # as wide as it may get once names have found their places or not: see `tell_unnamed`
+        # as wide as it may get once names have found their places or not: see `_tell_unnamed`
         found.append(_handle(f"{len(points)}{_UNNAMED}{as_percent(0.888, 1)}", "o", "none", 0.0))
     if figure.rail:
         found.append(_handle("no FLOP: bandwidth", "s", RAIL_GREY, 45.0))

@@ -22,7 +22,7 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures import marks
 from rooflinekit.present.figures.curves import attention, energy_roofline, errors, layouts, sweep, time_energy
 from rooflinekit.present.figures.files import save
-from rooflinekit.present.figures.frame import Frame, Line, draw_roofs, label_ridges, label_roofs
+from rooflinekit.present.figures.frame import Frame, Line, draw_ridges, draw_roofs, label_roofs
 from rooflinekit.present.figures.records.build import Subject, roofline_figure
 from rooflinekit.present.figures.records.caption import caption as caption_of
 from rooflinekit.present.figures.records.figure import Figure, Point
@@ -84,28 +84,23 @@ def _drawn(page: Sheet, figure: Figure, named: Sequence[Point], *, launch: bool,
     if outside:
         marks.key_outside(page.ax, figure, page.style, named)
     frame = Frame(page.ax, figure, page.style)
-    lines = draw_roofs(frame, figure)
-    marks.draw_paths(frame, figure)
-    if launch:
-        marks.draw_floors(frame, figure)
-    marks.draw_points(frame, figure, named)
-    marks.draw_crossings(frame, figure)
-    marks.draw_rail_scale(frame, normalized=figure.normalized)
-    _label_slopes(frame, figure, lines)
+    lines = draw_roofs(frame)
+    ridges, paths, points, crossings = (
+        draw_ridges(frame, lines), marks.draw_paths(frame), marks.draw_points(frame, named), marks.draw_crossings(frame)
+    )  # fmt: skip
+    floors = [marks.draw_floors(frame)] * launch
+    for layer in (ridges, paths, *floors, points, crossings):
+        next(layer)
+    _label_slopes(frame, lines)
     if not outside:
-        moved = marks.draw_key(frame, figure, named, hiding=not page.new)
+        moved = marks.draw_key(frame, named, hiding=not page.new)
         if moved is None:
             return None
         if moved:
-            marks.draw_rail_scale(frame, normalized=figure.normalized)
-            _label_slopes(frame, figure, lines)
-    label_roofs(frame, figure, lines, "compute")
-    label_ridges(frame, figure)
-    if launch:
-        marks.label_floors(frame, figure)
-    marks.label_crossings(frame, figure)
-    marks.name_paths(frame, figure)
-    marks.tell_unnamed(frame.ax, figure, marks.name_points(frame, figure, named))
+            _label_slopes(frame, lines)
+    label_roofs(frame, lines, "compute")
+    for layer in (ridges, *floors, crossings, paths, points):
+        next(layer, None)
     return frame
 
 
@@ -132,9 +127,10 @@ _INSIDE = 2  # devices whose key finds a place inside the axes of a column
 _NARROW = 4.0  # inches
 
 
-def _label_slopes(frame: Frame, figure: Figure, lines: Sequence[Line]) -> None:
-    label_roofs(frame, figure, lines, "memory")
-    label_roofs(frame, figure, lines, "link")
+def _label_slopes(frame: Frame, lines: Sequence[Line]) -> None:
+    marks.draw_rail_scale(frame)
+    label_roofs(frame, lines, "memory")
+    label_roofs(frame, lines, "link")
 
 
 class _Figures(ModuleType):
