@@ -54,6 +54,13 @@ if TYPE_CHECKING:
 _SHAPES = "osD^vPX*"  # of the marks of series
 _PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 _SECONDS = FuncFormatter(lambda seconds, _: format_quantity(seconds, "s", digits=1))
+_BAND = 0.2  # to either side of a measured time
+_MARK, _WHOLE = 10.0, 400.0  # pt² of the smallest mark, and of one that took all joules
+_ROOM_RIGHT, _ROOM_ABOVE = 1.04, 1.12  # of axes that begin at 0, beyond the outermost mark
+_SHOWN = 1.6  # times the knee: beyond, waiting grows with the number of requests
+_GIB = 2**30
+_NAMED = 6  # labels that a column has room for
+_RADIUS = 2.0  # points of a mark
 
 
 def _decades(axis: Axis, most: float) -> None:
@@ -164,9 +171,6 @@ def _sweep_handles(lines: dict[str, pd.DataFrame]) -> list[Artist]:
     return [*found, Patch(facecolor=FAINT, alpha=0.35, linewidth=0, label="90 % interval")]
 
 
-_BAND = 0.2
-
-
 @checked
 def errors(
     table: pd.DataFrame, ax: Axes | None = None, *, group: str | None = None, width: Width = "column",
@@ -216,10 +220,6 @@ def _diagonal(ax: Axes, rows: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
         axis.set_minor_formatter(NullFormatter())
         axis.set_major_formatter(_SECONDS)
         axis.set_label_text(f"{word} time", fontsize=font)
-
-
-_MARK, _WHOLE = 10.0, 400.0  # pt² of the smallest mark, and of one that took all joules
-_ROOM_RIGHT, _ROOM_ABOVE = 1.04, 1.12  # of axes that begin at 0, beyond the outermost mark
 
 
 @checked
@@ -333,9 +333,6 @@ def attention(
     return page.panels
 
 
-_SHOWN = 1.6  # times the knee: beyond, waiting grows with the number of requests
-
-
 def rates(capacity: Capacity, *, width: Width = "column", venue: Venue | None = None) -> list[Axes]:
     """Draws time to first token over time between tokens, both over requests a second: medians, 90 and 99 %.
 
@@ -370,11 +367,6 @@ def rates(capacity: Capacity, *, width: Width = "column", venue: Venue | None = 
             page.ax.annotate(f"{capacity.rate:.3g}/s", (capacity.rate, 1), xycoords=("data", "axes fraction"),
                              xytext=(2, -7), textcoords="offset points", fontsize=style.label_font)  # fmt: skip
     return page.panels
-
-
-_GIB = 2**30
-_NAMED = 6  # labels that a column has room for
-_RADIUS = 2.0  # points of a mark
 
 
 @checked

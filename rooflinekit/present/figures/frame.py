@@ -18,6 +18,7 @@ from rooflinekit.present.figures.style import DASHES, FAINT, INK, RAIL_GREY, Sty
 
 _WIDE = 300.0  # points: more than a column
 _PREFIXES = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
+_BEYOND = 200.0  # what a label costs beyond another line than its own, to which it would seem to belong
 
 
 class Frame(Ground):
@@ -32,13 +33,8 @@ class Frame(Ground):
         _prepare(ax, self.limits, style, figure)
         self._label_across()  # before the layout settles, which makes room for it
         self.settle()
-        self._keep_ticks_on_the_page()
-
-    def _keep_ticks_on_the_page(self) -> None:
-        """A tick at the right edge has no number where half of it would lie beyond the page."""
-        edge = whole_page(self.ax).bbox.x1
-        for label in self.ax.get_xticklabels():
-            if label.get_window_extent().x1 > edge:
+        for label in ax.get_xticklabels():  # a tick at the edge has no number where half of it would lie beyond
+            if label.get_window_extent().x1 > whole_page(ax).bbox.x1:
                 label.set_visible(False)
 
     def _label_across(self) -> None:
@@ -437,9 +433,6 @@ def _apart(names: Mapping[str, str]) -> dict[str, str]:
         if len(set(found.values())) == len(found):
             return found
     return dict(names)
-
-
-_BEYOND = 200.0  # what a label costs beyond another line than its own, to which it would seem to belong
 
 
 def _passed(frame: Frame, line: Line, offer: Offer, others: Numbers) -> Numbers:

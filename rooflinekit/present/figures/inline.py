@@ -33,6 +33,10 @@ _NARROW = replace(
 )
 #: Pages of one unit a pixel: for a window as wide as a screen and for one as wide as a telephone.
 SCREENS = {"wide": _WIDE, "narrow": _NARROW}
+_SEEN = 2.0  # px from which a block can be pointed at
+_EDGED = 6.0  # px from which it is told apart from its neighbours by an edge
+_GROUPS = {"mark": "marks", "name": "names", "tick": "ticks"}
+_NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +71,6 @@ def inline(
         root.extend(_hit_boxes(ax, blocks))
         found.append(ElementTree.tostring(root, encoding="unicode"))
     return tuple(found)
-
-
-_SEEN = 2.0  # px from which a block can be pointed at
-_EDGED = 6.0  # px from which it is told apart from its neighbours by an edge
 
 
 def _hit_boxes(ax: Axes, blocks: Sequence[Block]) -> Iterator[Element]:
@@ -200,10 +200,6 @@ def _seen(part: Element) -> bool:
     """Whether anything of it is: not a path of a point, nor one without colour."""
     d, coloured = part.get("d"), part.get("fill") != "none" or part.get("stroke") is not None
     return d is None or (coloured and re.search("[LHVC]", d) is not None)
-
-
-_GROUPS = {"mark": "marks", "name": "names", "tick": "ticks"}
-_NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 
 
 def _place_text(text: Element) -> None:

@@ -26,6 +26,8 @@ Line: TypeAlias = tuple[float, float, float, float]  # x and y of its start and 
 
 _PAD = 1.0  # kept free around every text
 _THROUGH_TEXT = 1000.0  # what a leader through text costs: more than any name is worth, less than an error's
+_ROUNDING = 1e-9  # of a step
+_APART = 3.0  # points that texts in a line are apart in all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +120,6 @@ def _within(first: Numbers, last: Numbers, steps: Numbers) -> Numbers:
     begin, end = np.ceil(np.maximum(first, 0) * steps - _ROUNDING), np.floor(np.minimum(last, 1) * steps + _ROUNDING)
     found: Numbers = np.maximum(end - begin + 1, 0)
     return found
-
-
-_ROUNDING = 1e-9  # of a step
 
 
 def _in_boxes(boxes: Rows, lines: Numbers) -> Numbers:
@@ -283,9 +282,6 @@ def around(x: float, y: float, radius: float, size: tuple[float, float], text: s
     """Places for a name near a mark: the nearer the better, to the right before the left."""
     centres = (x, y) + (radius + _REACH)[:, None] * _TOWARDS + np.array(size) / 2 * _FACING
     return Offer(text, size, _REACH + np.abs(_ANGLE) / 100, centres)
-
-
-_APART = 3.0  # points that texts in a line are apart in all
 
 
 class Ground:

@@ -43,6 +43,10 @@ from rooflinekit.units import as_percent, format_quantity
 
 _ROUNDING = 1e-9  # of a place through its logarithm and back
 _RING = 2.5  # points between a mark above its roof and the ring around it
+_AREA = 28.0  # pt² of a step's mark
+_SHORTEST = 9.0  # points between marks that an arrow joins; nearer ones a line
+_CROSS = 4.5  # points of a crossing's mark
+_UNNAMED = " unnamed: "
 
 
 def named_points(figure: Figure, count: int) -> tuple[Point, ...]:
@@ -155,10 +159,6 @@ def draw_rail_scale(frame: Frame) -> None:
         frame.label([offer], spot, font=font, colour="#555555")
 
 
-_AREA = 28.0  # pt² of a step's mark
-_SHORTEST = 9.0  # points between marks that an arrow joins; nearer ones a line
-
-
 def draw_paths(frame: Frame) -> Iterator[None]:
     """Draws a mark a step, joined in order by arrows. Then names the steps, as far as there is room, both ends first.
 
@@ -202,9 +202,6 @@ def _stop_marks(frame: Frame, stop: Stop, colour: str) -> None:
         hollow = sends and level == len(spots) - 1
         draw_mark(frame.ax, spot, marker, _AREA, colour, filled=not hollow)
         frame.room.discs.append((*frame.place(*spot), marker_radius(marker, _AREA)))
-
-
-_CROSS = 4.5  # points of a crossing's mark
 
 
 def draw_crossings(frame: Frame) -> Iterator[None]:
@@ -337,9 +334,6 @@ def _tell_unnamed(ax: Axes, figure: Figure, named: Sequence[Point]) -> None:
         for text in legend.get_texts():
             if _UNNAMED in text.get_text():
                 text.set_text(f"{len(points) - len(named)}{_UNNAMED}{as_percent(rest, 1)}")
-
-
-_UNNAMED = " unnamed: "
 
 
 def _title(figure: Figure) -> str:

@@ -35,6 +35,8 @@ __all__ = [
     "attention", "caption", "energy_roofline", "errors", "layouts", "memory", "roofline", "save", "sweep",
     "time_energy", "timeline", "waterfall",
 ]  # fmt: skip
+_INSIDE = 2  # devices whose key finds a place inside the axes of a column
+_NARROW = 4.0  # inches
 
 
 @checked
@@ -121,10 +123,6 @@ def caption(
 
 def _figure(subject: Figure | Subject, **how: Any) -> Figure:
     return subject if isinstance(subject, Figure) else roofline_figure(subject, **how)
-
-
-_INSIDE = 2  # devices whose key finds a place inside the axes of a column
-_NARROW = 4.0  # inches
 
 
 def _label_slopes(frame: Frame, lines: Sequence[Line]) -> None:

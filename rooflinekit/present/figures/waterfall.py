@@ -36,6 +36,7 @@ from rooflinekit.study.explain.explanation import Explanation
 
 Compared: TypeAlias = Explanation | scaling.Scaling
 Told: TypeAlias = Compared | ParallelPrediction | Sequence[ParallelPrediction]
+_TRIES = 4  # of the axis' height: with it change the places of labels
 
 
 @checked
@@ -206,9 +207,6 @@ def _label(axes: Axes, steps: Sequence[_Step], totals: tuple[float, float], styl
             text, xy=(i, top), xytext=(0, box.y - y - box.height / 2), textcoords="offset points", ha="center",
             va="bottom", fontsize=style.label_font, color=INK,
         )  # fmt: skip
-
-
-_TRIES = 4  # of the axis' height: with it change the places of labels
 
 
 def _signed(step: _Step, scale: float, digits: int) -> str:

@@ -36,6 +36,12 @@ from rooflinekit.study.explain.advice import Advice
 from rooflinekit.study.explain.explanation import Explanation, details, seconds, sentences, signed, verdict
 from rooflinekit.units import format_quantity, said
 
+_SURPRISES = 5
+_DRIVERS = 8
+MOST_ROWS = 300
+_MOST_AREAS = 40
+ROOT = "(root)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
@@ -69,10 +75,6 @@ def page(p: Prediction, findings: Findings, origin: Origin) -> str:
         explanation=None if explanation is None else explanation_of(explanation),
         datasheet=tuple((label.strip(), value, ridge) for label, value, ridge in device_rows(p.machine.device)),
     )  # fmt: skip
-
-
-_SURPRISES = 5
-_DRIVERS = 8
 
 
 def gpus_of(comparison: GpuComparison) -> View:
@@ -234,11 +236,6 @@ def interval_bars(rows: Sequence[tuple[float, float, float]]) -> tuple[Interval,
     """
     most = max((high for _, _, high in rows), default=1.0) or 1.0
     return tuple(Interval(*(round(LENGTH * each / most, 2) for each in row)) for row in rows)
-
-
-MOST_ROWS = 300
-_MOST_AREAS = 40
-ROOT = "(root)"
 
 
 def kernels_of(p: Prediction) -> View:

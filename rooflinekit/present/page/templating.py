@@ -21,6 +21,7 @@ from rooflinekit.units import format_bytes, number, said
 
 #: What a template shows: its names with texts, lengths and rows. Jinja refuses a name that is not there.
 View = dict[str, Any]
+_QUANTITY = re.compile(r"(?<=\d) (?=(?:[mµn]?s|[kMGTP]?i?B(?:/s)?|[kMGTPE]?FLOP(?:/s|/B)?|% )\b|% )")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +110,6 @@ def capital(text: str) -> str:
     ('Peak not reached', 'torch.compile')
     """
     return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
-
-
-_QUANTITY = re.compile(r"(?<=\d) (?=(?:[mµn]?s|[kMGTP]?i?B(?:/s)?|[kMGTPE]?FLOP(?:/s|/B)?|% )\b|% )")
 
 
 def bound(text: str) -> str:

@@ -16,6 +16,8 @@ from rooflinekit.present.text.tables import Cell, print_table, say, table, table
 from rooflinekit.study.profile.drawn import Drawn
 from rooflinekit.units import format_quantity, said
 
+_SHOWN = 8  # reasons
+
 
 def print_calibration(found: Calibrated) -> None:
     """What was measured, what was fitted on it, and what to know about both."""
@@ -97,9 +99,6 @@ def _percent(spread: Spread | None) -> str:
         return "–"
     besides = f" + {1e6 * spread.short_s:.1f} µs" if spread.short_s else ""
     return f"{spread.random:.0%}{besides} / {spread.systematic:.0%}"
-
-
-_SHOWN = 8  # reasons
 
 
 def print_summary(found: Summary) -> None:

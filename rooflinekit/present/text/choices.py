@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _GPUS = 15  # of a comparison; the rest is one line
 _SENTENCES = 8  # of each kind; the rest is a line
+_SHOWN = 100  # rows
+_FOUND = 5  # configurations that a search found
+_DRIVERS = 25  # of groups of kernels; the rest is one line
 
 
 def print_gpu_comparison(comparison: GpuComparison) -> None:
@@ -101,10 +104,6 @@ def _hours(value: float) -> str:
     return "never" if math.isinf(value) else said(value) if math.isnan(value) else f"{value:,.0f} h of work"
 
 
-_SHOWN = 100  # rows
-_FOUND = 5  # configurations that a search found
-
-
 def print_rows(frame: pd.DataFrame, heading: str) -> None:
     """The first rows of a sweep."""
     say(heading)
@@ -145,9 +144,6 @@ def print_advice(found: Advice) -> None:
         "bound": ("prediction.regime", ""), "memory": ("prediction.memory.peak_bytes", "GiB"),
     }  # fmt: skip
     print_table(table_of(columns, found.suggestions), lambda: flat(one.to_dict() for one in found.suggestions))
-
-
-_DRIVERS = 25  # of groups of kernels; the rest is one line
 
 
 def print_explanation(explanation: Explanation, *, details: bool = False) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _ROWS = 25  # of a breakdown; the rest is one line
+_REMOVED = {"kernels": "", "casts": "", "bytes": "byte", "gap_s": "s", "gpu_s": "s", "cpu_s": "s"}
+_HEADS = {"gap_s": "gaps", "gpu_s": "GPU time", "cpu_s": "CPU time", "bytes": "traffic"}
 
 
 def print_predictions(
@@ -109,10 +111,6 @@ def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
     }  # fmt: skip
     say(f"{prediction.machine.name}, by {group}")
     print_first(columns, frame, _ROWS, numbers=lambda: frame.reset_index().assign(gpu=prediction.machine.name))
-
-
-_REMOVED = {"kernels": "", "casts": "", "bytes": "byte", "gap_s": "s", "gpu_s": "s", "cpu_s": "s"}
-_HEADS = {"gap_s": "gaps", "gpu_s": "GPU time", "cpu_s": "CPU time", "bytes": "traffic"}
 
 
 def print_variants(base: Prediction, frame: pd.DataFrame) -> None:

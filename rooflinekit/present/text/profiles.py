@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _ROWS = 20  # of the table of kernels or ops; the rest is one line
 _NAME = 80  # letters of a kernel's name: templates fill a page
+_KINDS = 12  # of the table by kind; the rest is one line
 
 
 def print_profile(profile: Profile, device: Device | None = None) -> None:
@@ -138,9 +139,6 @@ def _name(text: object) -> str:
     """Cut where it would fill a page."""
     shown = printable(str(text))
     return shown if len(shown) <= _NAME else f"{shown[: _NAME - 1]}…"
-
-
-_KINDS = 12  # of the table by kind; the rest is one line
 
 
 def print_validation(found: Validation) -> None:

@@ -20,14 +20,15 @@ from rooflinekit.units import said
 if TYPE_CHECKING:
     import pandas as pd
 
+#: What a column shows of a record: a field with its unit, as `said` takes it, or what a function makes of the record.
+Cell = tuple[str, str] | Callable[[Any], object]
+_ENOUGH = 40  # letters; a column that has more may fold
+_GAP = 4  # letters between columns, at most
+
 
 def whole() -> bool:
     """Whether a program reads the table, so that no row may be left out."""
     return FORM.get() in ("csv", "markdown")
-
-
-#: What a column shows of a record: a field with its unit, as `said` takes it, or what a function makes of the record.
-Cell = tuple[str, str] | Callable[[Any], object]
 
 
 def table(heads: Iterable[str], lines: Iterable[Iterable[object]], *, words: Sequence[int] = (0,)) -> Table:
@@ -144,10 +145,6 @@ def print_first(columns: Mapping[str, Cell], frame: pd.DataFrame, most: int, wha
     if len(rest):
         share = f" ({rest['share'].sum():.1%})" if "share" in rest else ""
         say(f"{len(rest)} more{what} take {said(rest['total_s'].sum(), 's')}{share}")
-
-
-_ENOUGH = 40  # letters; a column that has more may fold
-_GAP = 4  # letters between columns, at most
 
 
 def _parts(rows: Table, out: Console) -> Iterator[Table]:

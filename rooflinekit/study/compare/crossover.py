@@ -6,7 +6,7 @@ Crossovers are searched on predictions, not on formulas: tiles, caches, launches
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -309,24 +309,20 @@ def attention_rates(
     names = tuple(name for name in backends_of(plain, device, None) if name != "math")
     if not names:
         raise InputError(f"attention on {device.name}: no kernel is known by name; name a GPU such as an A100")
+
+    def rates(name: str, direction: str) -> Iterator[float]:
+        for priced in price_all([_op(one, head_dim, direction, causal=causal, backend=name) for one in lengths]):
+            timings = time_kernels(plain_kernels(priced, None, device), machine)
+            yield float(priced.costs[0].matrix_flop) / sum(timing.total_s for timing in timings)
+
+    forward, backward = (
+        MappingProxyType({BACKENDS[name].name: tuple(rates(name, direction)) for name in names})
+        for direction in ("", "_backward")
+    )
     return AttentionRates(
-        device=device.short_title, head_dim=head_dim, causal=causal, lengths=tuple(lengths),
-        forward=_rates(names, machine, lengths, head_dim, causal, ""),
-        backward=_rates(names, machine, lengths, head_dim, causal, "_backward"),
-        chosen=backend_of(plain, device).name, peak=device.peak(Math.FP16),
+        device=device.short_title, head_dim=head_dim, causal=causal, lengths=tuple(lengths), forward=forward,
+        backward=backward, chosen=backend_of(plain, device).name, peak=device.peak(Math.FP16),
     )  # fmt: skip
-
-
-def _rates(
-    names: Sequence[str], machine: Machine, lengths: Sequence[int], head_dim: int, causal: bool, direction: str
-) -> Mapping[str, tuple[float, ...]]:
-    ops = [_op(length, head_dim, direction, causal=causal, backend=name) for name in names for length in lengths]
-    found = []
-    for priced in price_all(ops):
-        timings = time_kernels(plain_kernels(priced, None, machine.device), machine)
-        found.append(float(priced.costs[0].matrix_flop) / sum(timing.total_s for timing in timings))
-    rows = (tuple(found[i : i + len(lengths)]) for i in range(0, len(found), len(lengths)))
-    return MappingProxyType(dict(zip((BACKENDS[name].name for name in names), rows, strict=True)))
 
 
 def _op(length: int, head_dim: int, direction: str = "", *, causal: bool, backend: str | None = None) -> Op:

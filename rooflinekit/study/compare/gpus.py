@@ -31,6 +31,11 @@ from rooflinekit.units import format_bytes, format_quantity, number
 if TYPE_CHECKING:
     import pandas as pd
 
+_MAYBE = ("price_usd", "power_w", "per_dollar", "per_watt", "drawn_w", "per_joule", "per_million")
+_LISTED = 4  # names in one sentence
+_SURPRISES = 3  # sentences on GPUs with more FLOP/s that are slower
+MOST = 7  # beside the one in question
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
@@ -260,9 +265,6 @@ def _rows(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
     return [_row(p, stated_peak(p.machine, math, tensor_core=tensor_core)) for p in predictions]
 
 
-_MAYBE = ("price_usd", "power_w", "per_dollar", "per_watt", "drawn_w", "per_joule", "per_million")
-
-
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
@@ -306,10 +308,6 @@ def _row(p: Prediction, peak: float) -> dict[str, Any]:
         "drawn_w": p.power_w,
         "per_joule": None if p.power_w is None else throughput / p.power_w,
     }
-
-
-_LISTED = 4  # names in one sentence
-_SURPRISES = 3  # sentences on GPUs with more FLOP/s that are slower
 
 
 def sentences(comparison: GpuComparison) -> Iterator[str]:
@@ -477,9 +475,6 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 # Which GPUs to compare with, where nobody named any: by a rule on datasheets, so that no name is preferred.
-
-
-MOST = 7  # beside the one in question
 
 
 def shortlist(subject: Device, known: Iterable[Device]) -> tuple[Device, ...]:

@@ -107,13 +107,13 @@ class PowerLimits(Generic[Step]):
 
     def __str__(self) -> str:
         rows = self.table.set_index("limit_w")
-        said = []
-        for what, p in (("energy", self.least_energy), ("energy × time", self.least_energy_delay)):
-            row = rows.loc[limit := self.limit_of(p)]
-            said.append(
-                f"least {what} at {format_quantity(limit, 'W')}{' a GPU' if self.gpus > 1 else ''}: "
-                f"{row['saved']:.0%} less energy, {row['slower']:.0%} more time than at the board's own limit"
-            )
+        least = {"energy": self.limit_of(self.least_energy), "energy × time": self.limit_of(self.least_energy_delay)}
+        said = [
+            f"least {what} at {format_quantity(limit, 'W')}{' a GPU' if self.gpus > 1 else ''}: "
+            f"{rows['saved'][limit]:.0%} less energy, {rows['slower'][limit]:.0%} more time than at the board's own "
+            "limit"
+            for what, limit in least.items()
+        ]
         if rows["above"].any():
             highest = format_quantity(max(rows.index[rows["above"]]), "W")
             said.append(
@@ -132,13 +132,11 @@ def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits[Pr
     """
     p = prediction
 
-    def at(watts: float) -> Prediction:
-        return p.again(machine=limited(p.machine, power_w=watts, clock=p.machine.clock_limit))
-
     limits_w = limits_of(p.machine, step_w)
+    machines = (limited(p.machine, power_w=watts, clock=p.machine.clock_limit) for watts in limits_w)
     return PowerLimits(
-        predictions=tuple(map(at, limits_w)), limits_w=limits_w, sizes=dict(p.sizes), batch=p.counted[1],
-        heading=(p.graph_name, p.mode, p.machine.name),
+        predictions=tuple(p.again(machine=machine) for machine in machines), limits_w=limits_w, sizes=dict(p.sizes),
+        batch=p.counted[1], heading=(p.graph_name, p.mode, p.machine.name),
     )  # fmt: skip
 
 

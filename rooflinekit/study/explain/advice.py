@@ -36,6 +36,7 @@ _BACKENDS: dict[Backend, str] = {
     "cuda-graph": "a CUDA graph",
     "reduce-overhead": "torch.compile with CUDA graphs (mode 'reduce-overhead')",
 }
+_TOLD, _WORTH = 5, 0.01  # suggestions with a sentence of their own, and the share of the step that each saves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,9 +269,6 @@ def _gpus(p: Prediction, devices: Sequence[Device]) -> Iterator[_Candidate]:
         machine = Machine.of(device, constants_for(device), burst=p.machine.burst)
         again = partial(p.again, machine=machine)
         yield device.name, "it is the one used" if device == p.machine.device else again
-
-
-_TOLD, _WORTH = 5, 0.01  # suggestions with a sentence of their own, and the share of the step that each saves
 
 
 def sentences(advice: Advice) -> Iterator[str]:

@@ -40,6 +40,10 @@ T = TypeVar("T")
 _SHOWN = 10  # drivers in a notebook
 _KEPT = 20  # drivers in JSON
 _FORMATS = {"device", "format", "autocast", "tf32"}  # what changes the peak that FLOP are held against
+_SAME = 0.02  # a ratio this close to 1 is called equal
+_NOTHING = 1e-15  # seconds: what rounding leaves of equal sums
+_REST = 0.05  # of all differences together: what is smaller is summed up
+_NAMED = 0.1  # share of the step from which a term is named
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
@@ -256,11 +260,6 @@ def _ratio(a: float, b: float) -> float:
     return a / b if b else float("inf")
 
 
-_SAME = 0.02  # a ratio this close to 1 is called equal
-_NOTHING = 1e-15  # seconds: what rounding leaves of equal sums
-_REST = 0.05  # of all differences together: what is smaller is summed up
-
-
 def sentences(e: Explanation) -> Iterator[str]:
     """The answer, at most five: the verdict and how sure it is, what bounds the two, what most of the slower one's time
     goes by step after step, why, and where in the networks.
@@ -461,9 +460,6 @@ def _listed(parts: Mapping[str, float]) -> str:
         words.append(f"{MEANING[name]} {signed(more)}")
         left.pop(0)
     return ", ".join(words)
-
-
-_NAMED = 0.1  # share of the step from which a term is named
 
 
 def verdict(p: Prediction) -> str:

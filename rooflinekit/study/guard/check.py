@@ -36,6 +36,8 @@ from rooflinekit.study.explain.differences import drivers_of
 from rooflinekit.study.explain.explanation import Explanation
 from rooflinekit.units import format_quantity, parse_quantity
 
+_SAME = 1e-5  # of a locked number: its last digit
+
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -254,13 +256,10 @@ def _table(name: str, gpu: str, one: Locked) -> str:
 def _replaced(text: str, name: str, tables: str) -> str:
     """The text with a workload's locked tables replaced; they stand at the end of its block."""
     parts = re.split(r"(?m)^(?=\[)", text)
-    heads = [tuple(_head(part)) for part in parts]
-    kept = [(head, part) for head, part in zip(heads, parts, strict=True) if head[:2] != (name, "locked")]
-    place = max((i for i, (head, _) in enumerate(kept) if head[:1] == (name,)), default=len(kept) - 1)
-    own = kept[place][1].rstrip("\n")
-    texts = [part for _, part in kept]
-    texts[place : place + 1] = [own + "\n\n" + tables]
-    whole = "".join(texts).rstrip("\n") + "\n"
+    kept = [part for part in parts if _head(part)[:2] != [name, "locked"]]
+    place = max((i for i, part in enumerate(kept) if _head(part)[:1] == [name]), default=len(kept) - 1)
+    kept[place] = kept[place].rstrip("\n") + "\n\n" + tables
+    whole = "".join(kept).rstrip("\n") + "\n"
     return whole if whole.startswith("#") else _HEAD + "\n" + whole
 
 
@@ -277,9 +276,6 @@ def _head(part: str) -> list[str]:
         ((key, found),) = found.items()
         names.append(key)
     return names
-
-
-_SAME = 1e-5  # of a locked number: its last digit
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the cached properties need a place

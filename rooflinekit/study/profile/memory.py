@@ -285,8 +285,7 @@ class _Plain(pickle._Unpickler):
     """Python's own reader, which keeps values in a dict, without the instructions that are not plain."""
 
     def _set_items(self) -> None:
-        items: list[Any] = self.pop_mark()  # type: ignore[attr-defined]
-        self._put(items)
+        self._put(self.pop_mark())  # type: ignore[attr-defined]
 
     def _set_item(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()  # type: ignore[attr-defined]

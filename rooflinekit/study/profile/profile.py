@@ -46,6 +46,14 @@ Regime = Literal["GPU-bound", "CPU-bound", "waiting", "CPU only"]
 
 BUSY_SHARE = 0.8  # of the time: from here on the GPU sets the pace, and what lies between its kernels matters little
 SMALL_S = 5e-6  # of a median kernel: about what its launch costs the CPU, so that the CPU can hardly keep ahead
+#: Of a step in the mean over ranks.
+_MEANS = ("wall_s", "busy_s", "gaps", "late_s", "unknown_s", "launched")
+_TRACES = re.compile(r"\.json(\.gz)?$", re.IGNORECASE)
+#: As HTA, TraceLens and people name them: rank0.json.gz, model_rank_0.json, rank-12.pt.trace.json, rank3/trace.json.
+_RANK = re.compile(r"(?<![a-z])rank[-_. ]?(\d+)(?!\d)", re.IGNORECASE)
+REPEATED = "rounds of the same calls"  # what marks such steps
+_LEAST_CALLS = 3  # of a round: layers of one or two operators repeat within a step
+_LEAST_SHARE = 0.5  # of all calls, that rounds make up: what comes before them is setup and warm-up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -218,10 +226,6 @@ def read_profile(
     return read[0] if len(read) == 1 else _together(Path(path).name, read)
 
 
-#: Of a step in the mean over ranks.
-_MEANS = ("wall_s", "busy_s", "gaps", "late_s", "unknown_s", "launched")
-
-
 def _together(folder: str, ranks: Sequence[Profile]) -> Profile:
     named = {one.device for one in ranks}
     kernels = [kernel for one in ranks for kernel in one.kernels]
@@ -245,11 +249,6 @@ def _together(folder: str, ranks: Sequence[Profile]) -> Profile:
 
 
 # Which file is meant, and of which rank it is.
-
-
-_TRACES = re.compile(r"\.json(\.gz)?$", re.IGNORECASE)
-#: As HTA, TraceLens and people name them: rank0.json.gz, model_rank_0.json, rank-12.pt.trace.json, rank3/trace.json.
-_RANK = re.compile(r"(?<![a-z])rank[-_. ]?(\d+)(?!\d)", re.IGNORECASE)
 
 
 def rank_files(folder: Path) -> dict[int, Path]:
@@ -407,11 +406,6 @@ def _gpu_time(kernels: pd.DataFrame, windows: Windows) -> dict[str, float]:
 
 
 # Steps that nothing marks: rounds of the same calls, one after the other, at the end of a trace.
-
-
-REPEATED = "rounds of the same calls"  # what marks such steps
-_LEAST_CALLS = 3  # of a round: layers of one or two operators repeat within a step
-_LEAST_SHARE = 0.5  # of all calls, that rounds make up: what comes before them is setup and warm-up
 
 
 def rounds_of(trace: Trace) -> NDArray[np.float64]:

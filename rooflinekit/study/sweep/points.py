@@ -164,18 +164,16 @@ def _class(
     try:
         points = Points(sizes)
         step = step_at(points)
-        among = points.alike.copy()
-        if among.mean() < _MOST_AGAIN:
+        among = np.ones(points.count, dtype=bool)
+        if points.alike.mean() < _MOST_AGAIN:
+            among = points.alike.copy()
             points = Points({name: column[among] for name, column in sizes.items()})
             step = step_at(points)
         tables = [step.table(setting) for setting in settings]
     except TooLargeError:
         return None
     alike = np.zeros(among.size, dtype=bool)
-    if points.count == among.size:
-        alike = points.alike.copy()
-    else:
-        alike[among] = points.alike
+    alike[among] = points.alike
     return alike, [{name: column[points.alike] for name, column in table.items()} for table in tables]
 
 

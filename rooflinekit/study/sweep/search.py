@@ -40,6 +40,8 @@ _HOUR_S = 3600.0
 _Columns = dict[str, NDArray[Any]]
 #: Changes a table's times in place, such as by what a measured step makes of them.
 Correct = Callable[[Case, Mapping[str, NDArray[np.int64]], _Columns], None]
+_SHOWN = ("total_s", "low_s", "high_s", "throughput", "peak_bytes", "price", "dollars", "power_w", "joules")
+_seconds = partial(said, unit="s")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -269,9 +271,6 @@ def _below(parts: Sequence[_Columns]) -> _Columns:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-_SHOWN = ("total_s", "low_s", "high_s", "throughput", "peak_bytes", "price", "dollars", "power_w", "joules")
-
-
 def _row(case: Case, columns: _Columns, i: int) -> dict[str, Any]:
     sizes = {name: int(columns[name][i]) for name in case.graph.dims}
     numbers = {name: columns[name][i].item() for name in _SHOWN if name in columns}
@@ -412,9 +411,6 @@ def _requirement(text: str, sizes: Sequence[str]) -> Requirement:
     if not limit > 0 or limit == float("inf"):
         raise InputError(f"require {text!r}: expected a positive number; got {bound!r}")
     return Requirement(text=" ".join(text.split()), column=column, comparison=comparison, limit=limit)
-
-
-_seconds = partial(said, unit="s")
 
 
 def _number(value: float | None) -> str:

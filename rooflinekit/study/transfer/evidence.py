@@ -36,6 +36,8 @@ _NEARLY = 0.999  # of a step that is a single operator: still an operator's shar
 _COLLECTIVE = re.compile(r"ncclDevKernel|ncclKernel|rcclGenericKernel|rccl", re.IGNORECASE)
 _DOUBTFUL = 3  # a measured time so many times off its prediction may be of something else
 _BEYOND = 1e4  # a measured time so many times off its prediction is of something else
+_HEAD = 4096  # bytes that tell a record from a trace
+_LARGE = 64 * 2**20  # bytes: no record or table of a step is as long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +186,6 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
     place = {op_name(timing.kernel.name): i for i, timing in reversed(list(enumerate(p.timings)))}
     found += [one for one in rest if one.kind not in by_shape]
     return tuple(sorted(found, key=lambda one: place.get(one.name, len(place))))
-
-
-_HEAD = 4096  # bytes that tell a record from a trace
-_LARGE = 64 * 2**20  # bytes: no record or table of a step is as long
 
 
 def read_measured(

@@ -42,6 +42,9 @@ LEVELS = {
     "program": "network",
 }  # fmt: skip
 CORRECTION = "correction"
+#: Values of a size at which a correction is worked out, by how many sizes vary; each is a whole prediction.
+_ANCHORS = {1: 9, 2: 5}
+_FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,11 +249,6 @@ def on_several(correct: Callable[[Prediction], Transferred], p: ParallelPredicti
     note = f"each device's own part of the step, kernels and host, {note}; communication is as predicted"
     alone: Callable[[], Prediction] = lambda: correct(p.alone())  # noqa: E731
     return replace(p, shares=tuple(shares), alone=alone, assumptions=(note, *p.assumptions))
-
-
-#: Values of a size at which a correction is worked out, by how many sizes vary; each is a whole prediction.
-_ANCHORS = {1: 9, 2: 5}
-_FEWEST = 3
 
 
 class Correcting:

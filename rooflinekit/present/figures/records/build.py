@@ -31,6 +31,9 @@ Measured: TypeAlias = ProfileComparison | Validation
 Unit: TypeAlias = tuple[Group, float]  # kernels that were measured together, and the seconds; 0 where they were not
 Part: TypeAlias = Prediction | Measured | Machine | Device
 Subject: TypeAlias = Part | Sequence[Part] | ParallelPrediction | Sequence[ParallelPrediction]
+MOST_MARKS = 60  # a figure with more of them shows one a kind
+_NEAR = 0.1  # decades; marks of one kind that are closer than this cover each other
+_MOST = 0.7  # share of a mark's kernels that its name has to be right for, and of the kernels that the name means
 
 
 def roofline_figure(
@@ -211,11 +214,6 @@ class _Marks:
 
 
 # Kernels → marks: which kernels share a mark of the figure, and what it is called.
-
-
-MOST_MARKS = 60  # a figure with more of them shows one a kind
-_NEAR = 0.1  # decades; marks of one kind that are closer than this cover each other
-_MOST = 0.7  # share of a mark's kernels that its name has to be right for, and of the kernels that the name means
 
 
 def head(group: Group) -> Timing:

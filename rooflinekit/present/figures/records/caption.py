@@ -8,6 +8,7 @@ from rooflinekit.present.figures.records.roofs import crossings
 from rooflinekit.units import format_quantity
 
 _NAMED = 5  # marks that a sentence names
+_COMPULSORY = "Intensity counts compulsory DRAM traffic: each tensor read once and written once, in its storage format."
 
 
 def level_sentences(figure: Figure) -> list[str]:
@@ -30,9 +31,6 @@ def level_sentences(figure: Figure) -> list[str]:
             "predicted / measured − 1.",
         ]
     return [_COMPULSORY]
-
-
-_COMPULSORY = "Intensity counts compulsory DRAM traffic: each tensor read once and written once, in its storage format."
 
 
 def roof_sentences(figure: Figure) -> list[str]:

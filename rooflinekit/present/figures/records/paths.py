@@ -48,8 +48,7 @@ def trajectories_of(
             for i, (p, word) in enumerate(zip(predictions, names, strict=True), 1)
         )
     if words:
-        stops = tuple(_stop(p, str(word)) for p, word in zip(predictions, words, strict=True))
-        return (Trajectory(name="", over="", stops=stops),)
+        return (Trajectory(name="", over="", stops=tuple(map(_stop, predictions, map(str, words)))),)
     along = sizes or differing
     paths = keyed.lists(
         (", ".join(fact.get(name, "") for name in differing if name not in along),
@@ -151,8 +150,7 @@ def _paths(
     steps: Sequence[ParallelPrediction], sends: Sequence[Mapping[str, float]], words: Sequence[str]
 ) -> tuple[Trajectory, ...]:
     if words:
-        stops = tuple(_link_stop(p, sent, str(word)) for p, sent, word in zip(steps, sends, words, strict=True))
-        return (Trajectory(name="", over="", stops=stops),)
+        return (Trajectory(name="", over="", stops=tuple(map(_link_stop, steps, sends, map(str, words)))),)
     found, apart = [], [*keyed.lists((scaling.family_of(p), i) for i, p in enumerate(steps)).values()]
     grows = any(len({steps[i].gpus for i in members}) > 1 for members in apart)
     names = names_of([steps[members[0]] for members in apart], counted=not grows)

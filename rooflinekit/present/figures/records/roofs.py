@@ -34,6 +34,8 @@ from rooflinekit.present.figures.records.figure import (
 )
 from rooflinekit.step.prediction import Prediction
 
+_ANY = "every roof"
+
 
 def roofs_of(part: Prediction | Machine | Device) -> tuple[Roof, ...]:
     """The roofs that one part of a figure brings: memory, and arithmetic, each by datasheet and by sustained share.
@@ -163,9 +165,6 @@ def floor_of(prediction: Prediction, series: str) -> Floor:
         median_bytes=float(median(float(timing.kernel.bytes) for timing in prediction.timings)),
         kernels=sum(timing.launch_s > timing.busy_s for timing in prediction.timings),
     )
-
-
-_ANY = "every roof"
 
 
 def normalized_view(figure: Figure) -> Figure:
