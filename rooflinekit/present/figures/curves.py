@@ -235,15 +235,15 @@ def energy_roofline(
     figure = energy_figure(prediction)
     whole = sum(point.joules for point in figure.points)
     with sheet(ax, width, venue) as page:
-        axes, style = page.ax, page.style
-        areas = [(_MARK + _WHOLE * p.joules / whole) * style.whole_area / 1200 for p in figure.points]
+        axes, style, marks = page.ax, page.style, []
         for colour, roof in zip(SERIES_COLOURS, figure.roofs, strict=False):
             axes.plot(roof.intensity, roof.flop_per_joule, color=colour, linewidth=1.0, label=f"best in {roof.math}")
-        for i, (point, area) in enumerate(zip(figure.points, areas, strict=True)):
-            axes.scatter(
-                [point.intensity], [point.flop_per_joule], s=area, facecolor=INK, alpha=0.6, linewidth=0, zorder=3,
-                gid=f"mark-{i}",
-            )  # fmt: skip
+        for i, point in enumerate(figure.points):
+            spot = point.intensity, point.flop_per_joule
+            area = (_MARK + _WHOLE * point.joules / whole) * style.whole_area / 1200
+            axes.scatter(*spot, s=area, facecolor=INK, alpha=0.6, linewidth=0, zorder=3, gid=f"mark-{i}")
+            text = f"{op_word(point.kind)} {as_percent(point.joules / whole)}" if i < names else ""
+            marks.append((spot, math.sqrt(area) / 2, text))
         axes.set(xscale="log", yscale="log")
         axes.set_ylim(min(p.flop_per_joule for p in figure.points) / 3, None)
         axes.set_xlabel("FLOP per byte of DRAM traffic", fontsize=style.axis_font)
@@ -252,10 +252,6 @@ def energy_roofline(
             axis.set_major_formatter(lambda value, _: si(value))
         plain_frame(axes, style, grid="both")
         page.settle([*axes.get_lines()])
-        marks = []
-        for i, (p, area) in enumerate(zip(figure.points, areas, strict=True)):
-            text = f"{op_word(p.kind)} {as_percent(p.joules / whole)}" if i < names else ""
-            marks.append(((p.intensity, p.flop_per_joule), math.sqrt(area) / 2, text))
         name_marks(axes, style, marks, [(roof.intensity[::10], roof.flop_per_joule[::10]) for roof in figure.roofs])
     return axes
 
@@ -287,8 +283,8 @@ def time_energy(
         mark = Line2D([], [], marker="o", linestyle="", markerfacecolor=VERMILLION, markeredgecolor=BLUE)
         mark.set_label("no limit takes less of both")
         page.settle([mark])
-        texts = [format_quantity(float(limit_w), "W") for limit_w in table["limit_w"]]
-        marks = [(place, math.sqrt(area) / 2, text) for place, text in zip(places, texts, strict=True)]
+        limits_w = (format_quantity(float(limit_w), "W") for limit_w in table["limit_w"])
+        marks = [(place, math.sqrt(area) / 2, text) for place, text in zip(places, limits_w, strict=True)]
         name_marks(axes, style, marks, [tuple(zip(*places, strict=True))])
     return axes
 

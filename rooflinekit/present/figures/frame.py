@@ -50,6 +50,11 @@ class Frame(Ground):
         fitting = [text for text in words if self.ruler.size(text, font)[0] <= width]
         self.ax.set_xlabel([*fitting, words[-1]][0], fontsize=font)
 
+    def colour(self, roof: Roof) -> str:
+        """The device's colour; where there is one device alone, links have a colour of their own."""
+        link = roof.kind == "link" and len(self.figure.devices) == 1
+        return _LINK if link else roof_colours(self.figure)[roof.device]
+
     @property
     def rail(self) -> float:
         """The intensity at which the rail stands; there a bandwidth b lies at the performance rail · b."""
@@ -277,25 +282,16 @@ def roof_colours(figure: Figure) -> dict[str, str]:
     return {names[0]: INK} if len(names) == 1 else series_colours(names)
 
 
-def _colour(line: Line, colours: Mapping[str, str]) -> str:
-    """The device's colour; where there is one device alone, links have a colour of their own."""
-    return _LINK if line.first.kind == "link" and len(colours) == 1 else colours[line.first.device]
-
-
 def draw_roofs(frame: Frame) -> tuple[Line, ...]:
     """Lines and band. The labels come later, when the marks have their places."""
-    colours = roof_colours(frame.figure)
     lines = tuple(_lines(frame, frame.figure))
     for line in lines:
         highest = line.end[1] == max(other.end[1] for other in lines)
         frame.ax.plot(
-            *zip(line.start, line.end, strict=True),
-            color=_colour(line, colours),
+            *zip(line.start, line.end, strict=True), color=frame.colour(line.first), solid_capstyle="round", zorder=2,
             linewidth=frame.style.roof_width * (0.5 if line.dashed else 1.0 if highest else 0.75),
             linestyle=DASHES if line.dashed else "-",
-            solid_capstyle="round",
-            zorder=2,
-        )
+        )  # fmt: skip
         frame.room.add_line(frame.place(*line.start), frame.place(*line.end))
     if len(frame.figure.devices) == 1:
         _band(frame, lines)
@@ -369,7 +365,7 @@ def draw_ridges(frame: Frame, lines: Sequence[Line]) -> Iterator[None]:
     figure, bottom, font = frame.figure, 10**frame.limits.bottom, frame.style.label_font - 0.5
     alone, drawn = len(figure.devices) == 1, []
     for line in lines:
-        link, colour = line.first.kind == "link", _colour(line, roof_colours(figure))
+        link, colour = line.first.kind == "link", frame.colour(line.first)
         if not link and (line.dashed or line.first.kind == "memory"):
             continue
         ridge, level = figure.link_ridge(line.first) if link else figure.ridge(line.first), line.end[1]
@@ -399,7 +395,6 @@ def draw_ridges(frame: Frame, lines: Sequence[Line]) -> Iterator[None]:
 def label_roofs(frame: Frame, lines: Sequence[Line], kind: RoofKind) -> None:
     """Writes name, value and origin along the lines of one kind; where there is no room, less of it."""
     figure = frame.figure
-    colours = roof_colours(figure)
     shown = _apart({device.name: device.short_name for device in figure.devices})
     chosen = [line for line in lines if line.first.kind == kind and (frame.style.sustained or not line.dashed)]
     chosen = [line for line in chosen if not line.named_beside or line.first.share < 1 - _SAME]  # else both are one
@@ -416,7 +411,7 @@ def label_roofs(frame: Frame, lines: Sequence[Line], kind: RoofKind) -> None:
         ]  # fmt: skip
         anchor = line.end if kind == "compute" else line.start
         most = _MOST if line.named_beside else math.inf
-        frame.label(offers, anchor, font=frame.style.label_font, colour=_colour(line, colours), most=most)
+        frame.label(offers, anchor, font=frame.style.label_font, colour=frame.colour(line.first), most=most)
 
 
 def _apart(names: Mapping[str, str]) -> dict[str, str]:

@@ -82,13 +82,10 @@ def gpus_of(comparison: GpuComparison) -> View:
     bars = interval_bars([(row["low_s"], row["total_s"], row["high_s"]) for row in comparison.rows])
     surprises = tuple(surprise_sentences(comparison))
     return {
-        "one": comparison.counted.removesuffix("s"),
-        "rows": tuple(zip(comparison.rows, bars, strict=True)),
-        "order": tuple(order_sentences(comparison)),
-        "surprises": surprises[:_SURPRISES],
-        "more_surprises": len(surprises[_SURPRISES:]),
-        "refused": comparison.refused,
-    }
+        "one": comparison.counted.removesuffix("s"), "rows": tuple(zip(comparison.rows, bars, strict=True)),
+        "order": tuple(order_sentences(comparison)), "surprises": surprises[:_SURPRISES],
+        "more_surprises": len(surprises[_SURPRISES:]), "refused": comparison.refused,
+    }  # fmt: skip
 
 
 def explanation_of(e: Explanation) -> View:
@@ -125,15 +122,12 @@ def summary_of(p: Prediction) -> View:
     terms = shown_terms(p)
     unit, count = p.counted
     return {
-        "verdict": verdict(p),
-        "shares": ", ".join(f"{name}\u00a0{share:.0%}" for name, share in p.shares.items()),
-        "throughput": count / p.total_s if p.total_s else None,
-        "counted": f"{unit}/s",
+        "verdict": verdict(p), "shares": ", ".join(f"{name}\u00a0{share:.0%}" for name, share in p.shares.items()),
+        "throughput": count / p.total_s if p.total_s else None, "counted": f"{unit}/s",
         "pace": f"{seconds(p.total_s / count)} a sample" if unit == "samples" else "no size is named batch",
-        "memory_bar": round(1000 * min(1.0, p.memory.needed_share), 1),
-        "facts": tuple(_facts(p)),
+        "memory_bar": round(1000 * min(1.0, p.memory.needed_share), 1), "facts": tuple(_facts(p)),
         "terms": tuple((MEANING[name], _DETAIL[name], terms[name], bar) for name, bar in waterfall_bars(terms).items()),
-    }
+    }  # fmt: skip
 
 
 def _facts(p: Prediction) -> Iterator[tuple[str, str]]:
@@ -272,14 +266,11 @@ def _kernel(point: Point, figure: Figure) -> View:
         achieved = point.performance
     roof = min(limits, key=lambda name: (limits[name], name != point.roof))
     return {
-        "point": point,
-        "name": f"{point.word}{f' ({point.algorithm})' if point.algorithm else ''}",
+        "point": point, "name": f"{point.word}{f' ({point.algorithm})' if point.algorithm else ''}",
         "module": ".".join("/".join(part) for part in path_pattern(point.modules)) or ROOT,
         "intensity": three_digits(point.intensity) if point.intensity >= 0.01 else f"{point.intensity:.1e}",
-        "rate": said(achieved, "flop/s" if point.flop else "byte/s"),
-        "of_roof": achieved / limits[roof],
-        "roof": roof,
-    }
+        "rate": said(achieved, "flop/s" if point.flop else "byte/s"), "of_roof": achieved / limits[roof], "roof": roof,
+    }  # fmt: skip
 
 
 def _rest(left: Sequence[Point], figure: Figure) -> str:

@@ -86,18 +86,16 @@ def print_costs(found: Costs, heading: str | None = None) -> None:
     columns: dict[str, Cell] = {
         "GPU": ("gpu", ""), "time of a step": ("total_s", "s"), "mean power": ("power_w", "W"),
         f"{money} a million {found.unit}": ("per_million", ".4g"),
-        "break-even": lambda row: _hours(row["break_even_h"]),
-        "run": lambda row: f"{row['run_s'] / 3600:,.3g} h", f"{money} a run": ("run_cost", ",.4g"),
-        "kWh a run": ("run_kwh", ",.4g"), "kg CO2": ("kg", ",.3g"),
     }  # fmt: skip
-    needs = {"break-even": "break_even_h", "run": "run_s", f"{money} a run": "run_s", "kWh a run": "run_s"}
-    needs["kg CO2"] = "kg"
-    shown = {
-        head: cell
-        for head, cell in columns.items()
-        if head not in needs or any(not math.isnan(row.get(needs[head], math.nan)) for row in rows)
-    }
-    print_table(table_of(shown, rows), lambda: found.table)
+    known = {name for row in rows for name, value in row.items() if value == value}
+    if "break_even_h" in known:
+        columns["break-even"] = lambda row: _hours(row["break_even_h"])
+    if "run_s" in known:
+        columns["run"] = lambda row: f"{row['run_s'] / 3600:,.3g} h"
+        columns |= {f"{money} a run": ("run_cost", ",.4g"), "kWh a run": ("run_kwh", ",.4g")}
+    if "kg" in known:
+        columns["kg CO2"] = ("kg", ",.3g")
+    print_table(table_of(columns, rows), lambda: found.table)
 
 
 def _hours(value: float) -> str:

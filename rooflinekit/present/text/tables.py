@@ -180,6 +180,6 @@ def _console(columns: int, *, quiet: bool = False) -> Console:
     columns: where there is no terminal.
     """
     out = Console(highlight=False, emoji=False, quiet=quiet)
-    if out.is_terminal:
-        return out
-    return Console(highlight=False, emoji=False, quiet=quiet, width=beyond_a_pipe() or columns)
+    if not out.is_terminal:
+        out.width = beyond_a_pipe() or columns
+    return out

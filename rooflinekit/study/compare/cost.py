@@ -150,17 +150,10 @@ class Costs:
         watts, kwh = joules / job.total_s if job.total_s else math.nan, steps * joules * price.pue / KWH_J
         rented, owned, cost = job.costs(price)
         row = {
-            "gpu": job.what,
-            "gpus": job.gpus,
-            "total_s": job.total_s,
-            "power_w": watts,
-            "energy_j": joules,
-            "cost": cost,
-            "per_million": cost * 1e6 / job.batch,
-            "rented": rented,
-            "owned": owned,
+            "gpu": job.what, "gpus": job.gpus, "total_s": job.total_s, "power_w": watts, "energy_j": joules,
+            "cost": cost, "per_million": cost * 1e6 / job.batch, "rented": rented, "owned": owned,
             "break_even_h": _number(price.break_even_hours(watts / job.gpus if price.kwh else 0.0)),
-        }
+        }  # fmt: skip
         if self.samples is not None:
             row |= {"run_s": steps * job.total_s, "run_cost": steps * cost, "run_kwh": kwh}
         if self.carbon is not None:

@@ -67,14 +67,10 @@ class Pair:
     def to_dict(self) -> dict[str, Any]:
         """Its numbers, ready for JSON."""
         return {
-            "faster": self.faster.machine.name,
-            "slower": self.slower.machine.name,
-            "ratio": self.ratio,
-            "ratio_low": self.bounds.low,
-            "ratio_high": self.bounds.high,
-            "certain": self.certain,
+            "faster": self.faster.machine.name, "slower": self.slower.machine.name, "ratio": self.ratio,
+            "ratio_low": self.bounds.low, "ratio_high": self.bounds.high, "certain": self.certain,
             "terms": self.terms(),
-        }
+        }  # fmt: skip
 
 
 #: What rows are sorted by: the column, whether the largest comes first, and where the table has no such column yet its
@@ -181,22 +177,14 @@ class GpuComparison:
         """Everything but the kernels, ready for JSON."""
         first = self.predictions[0]
         return {
-            "model": first.graph_name,
-            "mode": first.mode,
-            "sizes": dict(first.sizes),
-            "execution": first.execution.backend,
-            "host": first.host.name,
-            "format": str(self.math),
-            "counted": self.counted,
-            "currency": self.currency,
-            "sort": self.sort,
-            "gpus": [dict(row) for row in self.rows],
-            "refused": dict(self.refused),
+            "model": first.graph_name, "mode": first.mode, "sizes": dict(first.sizes),
+            "execution": first.execution.backend, "host": first.host.name, "format": str(self.math),
+            "counted": self.counted, "currency": self.currency, "sort": self.sort,
+            "gpus": [dict(row) for row in self.rows], "refused": dict(self.refused),
             "certainly_faster": [list(pair) for pair in self.claims],
             "neighbours": [pair.to_dict() for pair in self.neighbours],
-            "more_peak_yet_slower": [pair.to_dict() for pair in self.surprises],
-            "sentences": list(sentences(self)),
-        }
+            "more_peak_yet_slower": [pair.to_dict() for pair in self.surprises], "sentences": list(sentences(self)),
+        }  # fmt: skip
 
     def __str__(self) -> str:
         return "\n".join((*aligned(*table_of(self)), *sentences(self)))
@@ -288,26 +276,15 @@ def _row(p: Prediction, peak: float) -> dict[str, Any]:
     throughput = p.counted[1] / p.total_s if p.total_s else float("inf")
     price, power = device.own_price_usd, board_share(device)
     return {
-        "gpu": p.machine.name,
-        "total_s": p.total_s,
-        "low_s": low,
-        "high_s": high,
-        "gpu_s": p.gpu_s,
-        "throughput": throughput,
-        "fits": p.memory.fits,
-        "peak_bytes": p.memory.peak_bytes,
+        "gpu": p.machine.name, "total_s": p.total_s, "low_s": low, "high_s": high, "gpu_s": p.gpu_s,
+        "throughput": throughput, "fits": p.memory.fits, "peak_bytes": p.memory.peak_bytes,
         "memory_bytes": p.memory.capacity,
-        "share_of_peak": sum(t.ideal_s for t in p.timings) / p.total_s if p.total_s else 0.0,
-        "regime": p.regime,
-        "peak_flop_per_s": peak,
-        "bandwidth_bytes_per_s": p.machine.bandwidth,
-        "price_usd": price,
-        "power_w": power,
+        "share_of_peak": sum(t.ideal_s for t in p.timings) / p.total_s if p.total_s else 0.0, "regime": p.regime,
+        "peak_flop_per_s": peak, "bandwidth_bytes_per_s": p.machine.bandwidth, "price_usd": price, "power_w": power,
         "per_dollar": None if price is None else throughput / price,
-        "per_watt": None if power is None else throughput / power,
-        "drawn_w": p.power_w,
+        "per_watt": None if power is None else throughput / power, "drawn_w": p.power_w,
         "per_joule": None if p.power_w is None else throughput / p.power_w,
-    }
+    }  # fmt: skip
 
 
 def sentences(comparison: GpuComparison) -> Iterator[str]:

@@ -96,14 +96,11 @@ class PowerLimits(Generic[Step]):
     def to_dict(self, rack: pd.DataFrame | None = None) -> dict[str, Any]:
         """Ready for JSON; with what `rack` gave."""
         return {
-            **dict(zip(("model", "mode", "device"), self.heading, strict=True)),
-            "gpus": self.gpus,
-            "sizes": self.sizes,
-            "limits": self.table.to_dict("records"),
-            "least_energy_w": self.limit_of(self.least_energy),
+            **dict(zip(("model", "mode", "device"), self.heading, strict=True)), "gpus": self.gpus, "sizes": self.sizes,
+            "limits": self.table.to_dict("records"), "least_energy_w": self.limit_of(self.least_energy),
             "least_energy_delay_w": self.limit_of(self.least_energy_delay),
             **({} if rack is None else {"rack": rack.to_dict("records")}),
-        }
+        }  # fmt: skip
 
     def __str__(self) -> str:
         rows = self.table.set_index("limit_w")

@@ -78,19 +78,12 @@ class Suggestion:
         """The change and its effect, ready for JSON."""
         after, ratio = self.prediction, self.ratio()
         return {
-            "what": self.what,
-            "saved_s": self.saved_s,
-            "speedup": self.speedup,
-            "speedup_low": ratio.low,
-            "speedup_high": ratio.high,
-            "saved_terms": self.saved_terms(),
-            "total_s": after.total_s,
-            **dict(zip(("low_s", "high_s"), after.interval(0.9), strict=True)),
-            "steps": self.steps,
-            "regime": after.regime,
-            "peak_bytes": after.memory.peak_bytes,
+            "what": self.what, "saved_s": self.saved_s, "speedup": self.speedup, "speedup_low": ratio.low,
+            "speedup_high": ratio.high, "saved_terms": self.saved_terms(), "total_s": after.total_s,
+            **dict(zip(("low_s", "high_s"), after.interval(0.9), strict=True)), "steps": self.steps,
+            "regime": after.regime, "peak_bytes": after.memory.peak_bytes,
             "notes": [note for note in after.notes if note not in self.base.notes],
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

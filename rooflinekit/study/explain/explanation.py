@@ -187,28 +187,16 @@ class Explanation(FirstLine):
     def to_dict(self) -> dict[str, object]:
         """Everything but the kernels, ready for JSON. Ratios to nothing are None."""
         return {
-            "a": self.a.to_dict(),
-            "b": self.b.to_dict(),
-            "labels": list(self.labels),
-            "differences": [asdict(difference) for difference in self.differences],
-            "per": self.per,
-            "a_s": self.totals[0],
-            "b_s": self.totals[1],
-            "flop_ratio": finite_or_none(self.flop_ratio),
-            "promised_ratio": finite_or_none(self.promised),
-            "time_ratio": finite_or_none(self.time_ratio),
-            "gpu_ratio": finite_or_none(self.gpu_ratio),
-            "delta_s": self.delta_s,
-            "terms": self.terms(),
-            "underuse": self.underuse(),
-            "shortfall": self.shortfall(),
-            "intervals_overlap": self.overlapping,
-            "certain": self.ratio.certain,
-            "b_by_a": [finite_or_none(self.ratio.low), finite_or_none(self.ratio.high)],
+            "a": self.a.to_dict(), "b": self.b.to_dict(), "labels": list(self.labels),
+            "differences": [asdict(difference) for difference in self.differences], "per": self.per,
+            "a_s": self.totals[0], "b_s": self.totals[1], "flop_ratio": finite_or_none(self.flop_ratio),
+            "promised_ratio": finite_or_none(self.promised), "time_ratio": finite_or_none(self.time_ratio),
+            "gpu_ratio": finite_or_none(self.gpu_ratio), "delta_s": self.delta_s, "terms": self.terms(),
+            "underuse": self.underuse(), "shortfall": self.shortfall(), "intervals_overlap": self.overlapping,
+            "certain": self.ratio.certain, "b_by_a": [finite_or_none(self.ratio.low), finite_or_none(self.ratio.high)],
             "drivers": [{**asdict(driver), "delta_s": driver.delta_s} for driver in self.drivers[:_KEPT]],
-            "story": list(sentences(self)),
-            "details": list(self.details),
-        }
+            "story": list(sentences(self)), "details": list(self.details),
+        }  # fmt: skip
 
     @property
     def details(self) -> tuple[str, ...]:

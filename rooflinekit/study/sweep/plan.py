@@ -300,14 +300,10 @@ def _planned(graph: Graph, team: Team, sizes: Mapping[str, int]) -> dict[str, An
     low, high = p.interval(LEVEL)
     plain = ("total_s", "throughput", "communication_s", "exposed_s", "fits")
     return {
-        **{name: getattr(p, name) for name in plain},
-        "low_s": low,
-        "high_s": high,
+        **{name: getattr(p, name) for name in plain}, "low_s": low, "high_s": high,
         "energy_j": math.nan if p.energy_j is None else p.energy_j,
-        "power_w": math.nan if p.power_w is None else p.power_w,
-        "peak_bytes": float(p.peak_bytes),
-        "problem": "",
-    }
+        "power_w": math.nan if p.power_w is None else p.power_w, "peak_bytes": float(p.peak_bytes), "problem": "",
+    }  # fmt: skip
 
 
 def label_of(record: Strategy | Savers) -> str:

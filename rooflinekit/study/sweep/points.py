@@ -224,15 +224,10 @@ class _Step:
         idle_w = np.full(total_s.shape, np.nan if law is None else law.idle_w)
         energy_j = (0.0 if law is None else times.gpu.joules) + idle_w * total_s
         table: Table = {
-            "total_s": total_s,
-            "low_s": low_s,
-            "high_s": high_s,
-            "gpu_s": gpu_s,
-            "cpu_s": cpu_s,
-            "regime": np.argmax(parts / total_s, axis=0).astype(np.int8),
-            "energy_j": energy_j,
+            "total_s": total_s, "low_s": low_s, "high_s": high_s, "gpu_s": gpu_s, "cpu_s": cpu_s,
+            "regime": np.argmax(parts / total_s, axis=0).astype(np.int8), "energy_j": energy_j,
             "power_w": np.divide(energy_j, total_s, out=idle_w, where=total_s > 0),
-        }
+        }  # fmt: skip
         if self.with_parts:
             table |= {f"{name}_s": seconds for name, seconds in zip(REGIMES, parts, strict=True)}
             table |= {"flop": self._column(self.graph.summed(lambda cost: cost.flop)), "bytes": times.bytes}

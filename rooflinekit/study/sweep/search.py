@@ -69,17 +69,11 @@ class Found(FirstLine):
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
         return {
-            "minimize": self.goal if self.goal in LEAST else None,
-            "maximize": self.goal if self.goal in MOST else None,
-            "require": list(self.requirements),
-            "predicted": self.predicted,
-            "exhaustive": self.exhaustive,
-            "unpriced": list(self.unpriced),
-            "best": None if self.best is None else _records(self.table)[0],
-            "runners_up": _records(self.table)[1:],
-            "closest": _records(self.closest),
-            "doubts": list(self.doubts),
-        }
+            "minimize": self.goal if self.goal in LEAST else None, "maximize": self.goal if self.goal in MOST else None,
+            "require": list(self.requirements), "predicted": self.predicted, "exhaustive": self.exhaustive,
+            "unpriced": list(self.unpriced), "best": None if self.best is None else _records(self.table)[0],
+            "runners_up": _records(self.table)[1:], "closest": _records(self.closest), "doubts": list(self.doubts),
+        }  # fmt: skip
 
     @property
     def head(self) -> tuple[str, ...]:
