@@ -88,20 +88,12 @@ def _document(
         "choices": {axis: [*known] for axis, known in grid.choices.items()},
         "sizes": [[[name, values] for name, values in lists.items()] for lists in grid.sizes.values()],
         "fixed": [graph.sizes.get("batch") for graph in grid.workloads.values()],
-        "times": TIMES,
-        "regimes": REGIMES,
-        "exact": EXACT,
+        "times": TIMES, "regimes": REGIMES, "exact": EXACT,
         "series": [[[line.kept, line.rows] for line in one.lines] for one in grid.series],
-        "counts": counts,
-        "pool": [*pool],
+        "counts": counts, "pool": [*pool],
         "gpus": [{"name": m.device.title, "capacity": m.device.dram.capacity} for m in grid.machines],
-        "roofs": [
-            [{"bandwidth": memory.value, "peak": peak.value, "name": peak.name} for memory, peak in row]
-            for row in roofs
-        ],
-        "prices": prices,
-        "currency": currency,
-        "error": f"{grid.error:.2%}".replace("%", "\u00a0%"),
-        "meanings": _MEANINGS,
-        "facts": _FACTS,
-    }
+        "roofs": [[{"bandwidth": memory.value, "peak": peak.value, "name": peak.name} for memory, peak in row]
+                  for row in roofs],
+        "prices": prices, "currency": currency, "error": f"{grid.error:.2%}".replace("%", "\u00a0%"),
+        "meanings": _MEANINGS, "facts": _FACTS,
+    }  # fmt: skip

@@ -439,16 +439,10 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     memory = format_bytes(row["peak_bytes"])
     if not row["fits"]:
         return [row["gpu"], *["–"] * 5, f"{memory} does not fit", "–"]
-    return [
-        row["gpu"],
-        seconds(row["total_s"]),
-        " to ".join(seconds(row[name]) for name in ("low_s", "high_s")),
-        seconds(row["gpu_s"]),
-        number(row["throughput"]),
-        row["regime"],
-        f"{memory} fits",
-        f"{row['share_of_peak']:.0%}",
-    ]
+    interval = " to ".join(seconds(row[name]) for name in ("low_s", "high_s"))
+    times = seconds(row["total_s"]), interval, seconds(row["gpu_s"])
+    rest = number(row["throughput"]), row["regime"], f"{memory} fits", f"{row['share_of_peak']:.0%}"
+    return [row["gpu"], *times, *rest]
 
 
 # Which GPUs to compare with, where nobody named any: by a rule on datasheets, so that no name is preferred.

@@ -49,20 +49,16 @@ class PowerLimits(Generic[Step]):
         all GPUs), saved (of its energy), energy_delay (J·s), above (whether it draws more than the limit)."""
         import pandas as pd
 
-        own = self.predictions[-1]
-        rows = [
-            {
-                "limit_w": limit_w,
-                "total_s": p.total_s,
+        own, rows = self.predictions[-1], []
+        for limit_w, p in zip(self.limits_w, self.predictions, strict=True):
+            joules, watts = p.energy_j or 0.0, p.power_w or 0.0
+            rows.append({
+                "limit_w": limit_w, "total_s": p.total_s,
                 "slower": p.total_s / own.total_s - 1 if own.total_s else 0.0,
-                "power_w": p.power_w,
-                "energy_j": p.energy_j,
-                "saved": 1 - (p.energy_j or 0.0) / own.energy_j if own.energy_j else 0.0,
-                "energy_delay": (p.energy_j or 0.0) * p.total_s,
-                "above": (p.power_w or 0.0) > _ROUNDED * self.gpus * limit_w,
-            }
-            for limit_w, p in zip(self.limits_w, self.predictions, strict=True)
-        ]
+                "power_w": p.power_w, "energy_j": p.energy_j,
+                "saved": 1 - joules / own.energy_j if own.energy_j else 0.0,
+                "energy_delay": joules * p.total_s, "above": watts > _ROUNDED * self.gpus * limit_w,
+            })  # fmt: skip
         return pd.DataFrame(rows)
 
     @property

@@ -357,22 +357,17 @@ class Checked:
         """The findings, ready for JSON."""
         ratio = self.ratio
         return {
-            "workload": self.block.name,
-            "gpu": self.gpu,
+            "workload": self.block.name, "gpu": self.gpu,
             "status": "exceeded" if self.exceeded else "changed" if self.changes else "same",
-            "total_s": self.now.total_s,
-            "locked_s": None if self.locked is None else self.locked.time_s,
+            "total_s": self.now.total_s, "locked_s": None if self.locked is None else self.locked.time_s,
             "rooflinekit_s": self.own_s,
             "changes": {name: {"before": was, "now": now} for name, (was, now) in self.changes.items()},
             "ratio": None if ratio is None else {"times": ratio.times, "low": ratio.low, "high": ratio.high},
             "certain": ratio is not None and ratio.certain,
-            "causes": [
-                {"module": c.module, "kind": c.kind, "what": c.what, "s": c.delta_s, "following_s": c.following_s}
-                for c in self.causes
-            ],
-            "exceeded": list(self.exceeded),
-            "notes": list(self.notes),
-        }
+            "causes": [{"module": c.module, "kind": c.kind, "what": c.what, "s": c.delta_s,
+                        "following_s": c.following_s} for c in self.causes],
+            "exceeded": list(self.exceeded), "notes": list(self.notes),
+        }  # fmt: skip
 
 
 def check(block: Block, graph: Graph | None, predictions: Sequence[Prediction]) -> tuple[Checked, ...]:

@@ -156,13 +156,11 @@ class MemoryComparison:
         """Every number, ready for JSON."""
         p, m = self.profile, self.prediction.memory
         return {
-            "file": p.file,
-            "device": p.device,
+            "file": p.file, "device": p.device,
             "allocated": {"measured_bytes": p.peak_bytes, "predicted_bytes": m.peak_bytes},
             "reserved": {"measured_bytes": p.reserved_bytes, "predicted_bytes": m.reserved_bytes},
-            "more": [asdict(one) for one in self.more],
-            "less": [asdict(one) for one in self.less],
-        }
+            "more": [asdict(one) for one in self.more], "less": [asdict(one) for one in self.less],
+        }  # fmt: skip
 
 
 def _said(path: Path, read: Callable[[Path], Any]) -> Any:

@@ -233,19 +233,15 @@ def _together(folder: str, ranks: Sequence[Profile]) -> Profile:
     counts = keyed.sums((kernel.name, kernel.count) for kernel in kernels)
     longest = sorted(seconds, key=lambda name: (-seconds[name], name))
     means: dict[str, Any] = {name: fmean(getattr(one, name) for one in ranks) for name in _MEANS}
-    return replace(
-        ranks[0],
-        file=f"{folder} ({len(ranks)} ranks)",
-        steps=min(one.steps for one in ranks),
-        device=named.pop() if len(named) == 1 else "",
-        devices=sum(one.devices for one in ranks),
-        median_s=median(one.median_s for one in ranks),
-        kernels=tuple(
-            KernelTime(name=name, count=round(counts[name] / len(ranks)), seconds=seconds[name]) for name in longest
-        ),
-        ops=median_step([one.ops for one in ranks]),
-        **means,
+    together = tuple(
+        KernelTime(name=name, count=round(counts[name] / len(ranks)), seconds=seconds[name]) for name in longest
     )
+    return replace(
+        ranks[0], file=f"{folder} ({len(ranks)} ranks)", steps=min(one.steps for one in ranks),
+        device=named.pop() if len(named) == 1 else "", devices=sum(one.devices for one in ranks),
+        median_s=median(one.median_s for one in ranks), kernels=together, ops=median_step([one.ops for one in ranks]),
+        **means,
+    )  # fmt: skip
 
 
 # Which file is meant, and of which rank it is.

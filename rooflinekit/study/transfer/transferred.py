@@ -191,21 +191,14 @@ class Transferred(Prediction):
 
     def to_dict(self) -> dict[str, Any]:
         """The document of a prediction, with the measurement and what it changed under "transfer"."""
-        return {
-            **super().to_dict(),
-            "transfer": {
-                "rests_on": self.evidence.source,
-                "measured_s": self.evidence.seconds,
-                "measured_on": self.source.machine.name,
-                "predicted_there_s": self.source.total_s,
-                "plain_s": self.plain.total_s,
-                "correction_s": self.correction_s,
-                "spread_before": self.posterior.before,
-                "spread": self.posterior.spread,
-                "by_part": dict(self.posterior.by_part),
-                "split": dict(self.posterior.split),
-            },
-        }
+        measured, left = self.evidence, self.posterior
+        transfer = {
+            "rests_on": measured.source, "measured_s": measured.seconds, "measured_on": self.source.machine.name,
+            "predicted_there_s": self.source.total_s, "plain_s": self.plain.total_s, "correction_s": self.correction_s,
+            "spread_before": left.before, "spread": left.spread, "by_part": dict(left.by_part),
+            "split": dict(left.split),
+        }  # fmt: skip
+        return {**super().to_dict(), "transfer": transfer}
 
 
 def widths(spread: Any, freedom: Any, surprise: Any, level: float, below: Any, above: Any) -> tuple[Any, Any]:

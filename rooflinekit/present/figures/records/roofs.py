@@ -97,11 +97,9 @@ def _sustained(machine: Machine, roof: Roof) -> float:
 def facts_of(part: Prediction | Machine | Device) -> DeviceFacts:
     """The facts of the device that a caption states."""
     device = part if isinstance(part, Device) else part.device if isinstance(part, Machine) else part.machine.device
+    matrix_hz = device.tensor_clock if device.matrix_peak else device.clock.boost
     return DeviceFacts(
-        name=device.name,
-        display_name=device.title,
-        clock_hz=device.clock.boost,
-        matrix_clock_hz=device.tensor_clock if device.matrix_peak else device.clock.boost,
+        name=device.name, display_name=device.title, clock_hz=device.clock.boost, matrix_clock_hz=matrix_hz
     )
 
 
