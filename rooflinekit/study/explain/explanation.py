@@ -23,16 +23,8 @@ from rooflinekit.step.prediction import UNDERUSE, Prediction
 from rooflinekit.step.report import shown_terms, table_rows
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.errors.components import Ratio, Ratios
-from rooflinekit.study.explain.differences import (
-    Difference,
-    Driver,
-    computed_in,
-    differences,
-    drivers_of,
-    labels,
-    main_format,
-    stated_peak,
-)
+from rooflinekit.study.explain import differences
+from rooflinekit.study.explain.differences import Difference, Driver
 from rooflinekit.units import format_bytes, format_quantity
 
 T = TypeVar("T")
@@ -59,12 +51,12 @@ class Explanation(FirstLine):
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
         """In what the two differ, as stated: network, device, sizes, execution, formats."""
-        return differences(self.a, self.b)
+        return differences.differences(self.a, self.b)
 
     @property
     def labels(self) -> tuple[str, str]:
         """The names of both steps, which tell what differs."""
-        return labels(self.a, self.differences)
+        return differences.labels(self.a, self.differences)
 
     def differs(self, *what: str) -> bool:
         """Whether the two differ in any of these."""
@@ -122,15 +114,15 @@ class Explanation(FirstLine):
     @property
     def formats(self) -> tuple[Math, Math]:
         """The arithmetic that most of the FLOP of a and b are done in."""
-        return self._stated(computed_in)
+        return self._stated(differences.computed_in)
 
     @cached_property
     def peaks(self) -> tuple[float, float]:
         """FLOP/s that the datasheets of a and b state for it."""
-        return self._stated(stated_peak)
+        return self._stated(differences.stated_peak)
 
     def _stated(self, of: Callable[..., T]) -> tuple[T, T]:
-        (math_a, core_a), (math_b, core_b) = main_format(self.a), main_format(self.b)
+        (math_a, core_a), (math_b, core_b) = map(differences.main_format, (self.a, self.b))
         return of(self.a.machine, math_a, tensor_core=core_a), of(self.b.machine, math_b, tensor_core=core_b)
 
     def terms(self) -> dict[str, float]:
@@ -164,7 +156,7 @@ class Explanation(FirstLine):
     @cached_property
     def drivers(self) -> tuple[Driver, ...]:
         """Groups of kernels, the largest difference first, that add up to `delta_s`; see `drivers_of`."""
-        return drivers_of(self.a, self.b, self._scale, one_network=not self.differs("network"))
+        return differences.drivers_of(self.a, self.b, self._scale, one_network=not self.differs("network"))
 
     def intervals(self, level: float = 0.9) -> tuple[tuple[float, float], tuple[float, float]]:
         """Bounds of both times, in seconds."""

@@ -16,15 +16,8 @@ import pandas as pd
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.operators import OPS
-from rooflinekit.calibrate.local_hardware.trace import (
-    Progress,
-    Trace,
-    callers,
-    in_order,
-    launched_kernels,
-    part,
-    read_trace,
-)
+from rooflinekit.calibrate.local_hardware import trace as traces
+from rooflinekit.calibrate.local_hardware.trace import Progress, Trace
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
@@ -87,7 +80,7 @@ def draw_all(files: Sequence[Path], gpu: str | None, licence: str, progress: Pro
     found = _Rows()
     devices: dict[str, None] = {}
     for place, file in enumerate(files):
-        trace = read_trace(file, part(progress, place, len(files)))
+        trace = traces.read_trace(file, traces.part(progress, place, len(files)))
         devices |= dict.fromkeys(trace.devices)
         found.take(trace)
     if gpu is None and len(devices) != 1:
@@ -110,8 +103,8 @@ class _Rows:
             raise CampaignError(
                 f"{trace.file}: holds no shapes; record it with torch.profiler.profile(record_shapes=True)"
             )
-        calls, kernels = in_order(trace.calls), launched_kernels(trace)
-        kernels = kernels.assign(seconds=(kernels["end"] - kernels["start"]) * 1e-6, call=callers(kernels, calls))
+        calls, kernels = traces.in_order(trace.calls), traces.launched_kernels(trace)
+        kernels = kernels.assign(seconds=traces.seconds_of(kernels), call=traces.callers(kernels, calls))
         self.seconds += float(kernels["seconds"].sum())
         self.refused_s += float(kernels["seconds"][kernels["call"] < 0].sum())
         described = calls[["name", "inputs"]].to_numpy()

@@ -14,21 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rooflinekit.calibrate.local_hardware import trace as traces
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp, median_step
-from rooflinekit.calibrate.local_hardware.trace import (
-    Progress,
-    Rows,
-    Trace,
-    by_name,
-    calls_of,
-    in_order,
-    launched_kernels,
-    parents_of,
-    part,
-    rank_in,
-    read_trace,
-    seconds_of,
-)
+from rooflinekit.calibrate.local_hardware.trace import Progress, Trace
 from rooflinekit.errors import AmbiguousDeviceError, ComparisonError, DeviceNotFoundError, InputError, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
@@ -142,7 +130,7 @@ class Profile(FirstLine):
         progress: called with the share of the file that is read. Raises CampaignError for another file, InputError for
         a mark that is not in it.
         """
-        return profile_of(read_trace(file, progress), mark)
+        return profile_of(traces.read_trace(file, progress), mark)
 
     def beside(self, prediction: Prediction) -> ProfileComparison:
         """The measured step beside a predicted one: calls matched with ops, by kind and order, see `match`.
@@ -222,7 +210,8 @@ def read_profile(
     mark: see `Profile.read`. Raises what that raises, and InputError for a folder whose ranks nothing tells.
     """
     files = trace_files(path, rank)
-    read = [Profile.read(file, mark=mark, progress=part(progress, i, len(files))) for i, file in enumerate(files)]
+    parts = (traces.part(progress, i, len(files)) for i in range(len(files)))
+    read = [Profile.read(file, mark=mark, progress=part) for file, part in zip(files, parts, strict=True)]
     return read[0] if len(read) == 1 else _together(Path(path).name, read)
 
 
@@ -293,7 +282,7 @@ def trace_files(path: str | Path, rank: int | None = None) -> list[Path]:
 
 def _rank_of(file: Path, name: str) -> int | None:
     named = _RANK.findall(name)
-    return int(named[-1]) if named else rank_in(file)
+    return int(named[-1]) if named else traces.rank_in(file)
 
 
 # The steps in a trace, and what the GPU did in them.
@@ -313,8 +302,8 @@ _OWN_MARKS = (
 def profile_of(trace: Trace, mark: str | None = None) -> Profile:
     """The steps of a trace in the mean; see `Profile.read`. Raises InputError for a mark that is not in it."""
     name, marks = _marks(trace, mark)
-    kernels = launched_kernels(trace)
-    working = seconds_of(kernels).groupby(kernels["thread"]).sum()  # of each GPU
+    kernels = traces.launched_kernels(trace)
+    working = traces.seconds_of(kernels).groupby(kernels["thread"]).sum()  # of each GPU
     if len(working):  # the one that works longest, by time
         kernels = kernels[kernels["thread"] == working.idxmax()].sort_values("start", kind="stable")
     windows = marks[["start", "end"]].to_numpy()
@@ -331,10 +320,10 @@ def profile_of(trace: Trace, mark: str | None = None) -> Profile:
         file=trace.file, mark=name, steps=count, devices=len(working),
         device=trace.devices[number] if 0 <= number < len(trace.devices) else "",
         launched=len(kernels) / count,
-        median_s=float(seconds_of(kernels).median()) if len(kernels) else 0.0,
-        kernels=by_name(kernels, trace.names, count),
+        median_s=float(traces.seconds_of(kernels).median()) if len(kernels) else 0.0,
+        kernels=traces.by_name(kernels, trace.names, count),
         ops=median_step([
-            calls_of(trace.calls[of_call == i], kernels[kernels["step"] == i], trace)
+            traces.calls_of(trace.calls[of_call == i], kernels[kernels["step"] == i], trace)
             for i in range(max(0, count - _MEDIANS), count)
         ]),
         **{name: value / count for name, value in _gpu_time(kernels, windows).items()},
@@ -358,11 +347,11 @@ def _marks(trace: Trace, wanted: str | None) -> tuple[str, pd.DataFrame]:
     own = marks[~marks["name"].str.startswith(_OWN_MARKS)]
     if own.empty:
         return "", own
-    name = seconds_of(own).groupby(own["name"], sort=False).sum().idxmax()
+    name = traces.seconds_of(own).groupby(own["name"], sort=False).sum().idxmax()
     return str(name), own[own["name"] == name]
 
 
-def _steps_of(times: ArrayLike, windows: Windows) -> Rows:
+def _steps_of(times: ArrayLike, windows: Windows) -> traces.Rows:
     """The step within which each time lies; -1 for none."""
     at = np.asarray(times, dtype=float)
     step = np.searchsorted(windows[:, 0], at, side="right") - 1
@@ -409,8 +398,8 @@ def rounds_of(trace: Trace) -> NDArray[np.float64]:
 
     Compared are the names of the outermost calls on the thread that has most of them. A round lasts until the next.
     """
-    calls = in_order(trace.calls)
-    calls = calls[np.array(parents_of(calls), dtype=int) < 0]
+    calls = traces.in_order(trace.calls)
+    calls = calls[np.array(traces.parents_of(calls), dtype=int) < 0]
     if len(calls):
         calls = calls[calls["thread"] == calls["thread"].value_counts(sort=False).idxmax()]
     length, count = period(calls["name"].tolist())

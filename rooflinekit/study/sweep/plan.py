@@ -30,18 +30,8 @@ from rooflinekit.ir.arguments import expect, expect_count
 from rooflinekit.ir.graph import Graph
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.variants import BATCH
-from rooflinekit.study.sweep.points import (
-    LEVEL,
-    Grid,
-    Memory,
-    Setting,
-    Table,
-    Together,
-    count_of,
-    grid_of,
-    predict_points,
-    unknown_points,
-)
+from rooflinekit.study.sweep import points
+from rooflinekit.study.sweep.points import LEVEL, Grid, Memory, Setting, Table, Together, count_of, grid_of
 
 BLOCK = 8192  # points of one piece: arrays of as many numbers stay in a core's cache
 _ROWS = 65536  # of one piece: as many settings as this leaves room for share the points' kernels
@@ -269,9 +259,9 @@ def predict_settings(
     """
     teams = [one for one in settings if isinstance(one, Team)]
     if not teams:
-        return predict_points(graph, [one for one in settings if isinstance(one, Setting)], sizes, memory=memory)
-    points = [{name: int(column[i]) for name, column in sizes.items()} for i in range(count_of(sizes))]
-    return [_stacked([_planned(graph, team, point) for point in points], memory) for team in teams]
+        return points.predict_points(graph, [one for one in settings if isinstance(one, Setting)], sizes, memory=memory)
+    each = [{name: int(column[i]) for name, column in sizes.items()} for i in range(count_of(sizes))]
+    return [_stacked([_planned(graph, team, point) for point in each], memory) for team in teams]
 
 
 def unknown_settings(
@@ -282,7 +272,7 @@ def unknown_settings(
     if isinstance(settings[0], Team):
         table = _stacked([{**_UNKNOWN, "problem": problem}] * count_of(sizes), memory)
     else:
-        table = unknown_points(graph, sizes, problem, memory=memory)
+        table = points.unknown_points(graph, sizes, problem, memory=memory)
     return [table] * len(settings)
 
 

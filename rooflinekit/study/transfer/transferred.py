@@ -20,16 +20,8 @@ from scipy.special import stdtrit
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.ir import keyed
 from rooflinekit.step.prediction import TERMS, Prediction, predict_graph
-from rooflinekit.study.errors.components import (
-    BEYOND_INTERVALS,
-    FREEDOM,
-    NETWORK,
-    Kinship,
-    Loaded,
-    Part,
-    leaders,
-    parts_of,
-)
+from rooflinekit.study.errors import components
+from rooflinekit.study.errors.components import Kinship, Loaded, Part, leaders, parts_of
 from rooflinekit.study.sweep.points import LEVEL, Grid, Setting
 from rooflinekit.study.transfer.evidence import Evidence, Seen
 
@@ -62,7 +54,9 @@ class Posterior:
 
 def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> Posterior:
     """The target's error given what was seen: the mean and the scale of a distribution under a condition."""
-    before = math.sqrt(sum(one.size**2 for part, one in target.items() if part.level not in BEYOND_INTERVALS))
+    before = math.sqrt(
+        sum(one.size**2 for part, one in target.items() if part.level not in components.BEYOND_INTERVALS)
+    )
     scales = _own_scales(seen)
     target = _scaled(target, scales)
     seen = [replace(one, parts=_scaled(one.parts, scales)) for one in seen]
@@ -91,10 +85,10 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
     off_by = zip(parts, (weights @ loads * told).tolist(), strict=True)
     split = keyed.sums((LEVELS[part.level], ln) for part, ln in off_by)
     distance = float(weights @ off) ** 2 / float(weights @ covariance @ weights)
-    surprise = math.sqrt((FREEDOM + distance) / (FREEDOM + 1))
+    surprise = math.sqrt((components.FREEDOM + distance) / (components.FREEDOM + 1))
     return Posterior(
         mean=float(moved.sum()), spread=surprise * math.sqrt(max(total - removed, 0.0)), before=before,
-        freedom=FREEDOM + 1, surprise=surprise, by_part=by_part, split=split,
+        freedom=components.FREEDOM + 1, surprise=surprise, by_part=by_part, split=split,
     )  # fmt: skip
 
 
@@ -114,7 +108,7 @@ def _own_scales(seen: Sequence[Seen]) -> dict[_Key, float]:
     for one in seen:
         if one.share < 1:
             variance = sum(loaded.size**2 for loaded in one.parts.values()) + one.noise**2
-            scale = math.sqrt((FREEDOM + one.ln**2 / variance) / (FREEDOM + 1))
+            scale = math.sqrt((components.FREEDOM + one.ln**2 / variance) / (components.FREEDOM + 1))
             found |= {_key(part): scale for part in one.parts if part.level == "kernel"}
     return found
 
@@ -204,7 +198,7 @@ class Transferred(Prediction):
 def widths(spread: Any, freedom: Any, surprise: Any, level: float, below: Any, above: Any) -> tuple[Any, Any]:
     """Factors to either side of the expected time, from a posterior and the plain prediction's; numbers or arrays."""
     times = stdtrit(freedom, (1 + level) / 2)
-    factor, network = np.exp(times * spread), np.exp(times * NETWORK)
+    factor, network = np.exp(times * spread), np.exp(times * components.NETWORK)
     wider = np.maximum(1.0, surprise)
     return np.minimum(factor, (below * network) ** wider), np.minimum(factor, (above * network) ** wider)
 

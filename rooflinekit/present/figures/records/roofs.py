@@ -21,17 +21,7 @@ from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine, flop_energy, vector_math
 from rooflinekit.model.memory_system import levels
 from rooflinekit.model.timing import Timing, load_of
-from rooflinekit.present.figures.records.figure import (
-    L2,
-    DeviceFacts,
-    Figure,
-    Floor,
-    Point,
-    Provenance,
-    Roof,
-    RoofKind,
-    Stop,
-)
+from rooflinekit.present.figures.records.figure import L2, DeviceFacts, Figure, Floor, Point, Provenance, Roof, RoofKind
 from rooflinekit.step.prediction import Prediction
 
 _ANY = "every roof"
@@ -180,9 +170,13 @@ def normalized_view(figure: Figure) -> Figure:
         moved = {name: getattr(point, name) / memory[point.device] for name in ("bytes", "dram_bytes", "l2_bytes")}
         return replace(point, device=_ANY, roof="peak" if point.flop else "bandwidth", flop=point.flop / peak, **moved)
 
-    def relative_stop(stop: Stop) -> Stop:
-        return replace(stop, flop=stop.flop / highest[stop.device], bytes=stop.bytes / memory[stop.device])
-
+    paths = [
+        replace(path, stops=tuple(
+            replace(stop, flop=stop.flop / highest[stop.device], bytes=stop.bytes / memory[stop.device])
+            for stop in path.stops
+        ))
+        for path in figure.trajectories
+    ]  # fmt: skip
     common = Roof(device=_ANY, kind="memory", name="bandwidth", value=1.0, unit="share", provenance="datasheet")
     return replace(
         figure,
@@ -191,7 +185,7 @@ def normalized_view(figure: Figure) -> Figure:
         roofs=(common, replace(common, kind="compute", name="peak")),
         points=tuple(map(relative, figure.points)),
         rail=tuple(map(relative, figure.rail)),
-        trajectories=tuple(replace(p, stops=tuple(map(relative_stop, p.stops))) for p in figure.trajectories),
+        trajectories=tuple(paths),
         floors=(),
     )
 
