@@ -26,12 +26,10 @@ def print_calibration(found: Calibrated) -> None:
     say(f"{head.device}, plan {head.plan}: {done} of {head.units} measurements")
     if found.costs:
         columns: dict[str, Cell] = {
-            "beside kernels": ("case.key", ""),
-            "what": lambda cost: HOST_OPS[cost.case.op].meaning,
-            "median": ("summary.median", "s"),
-            "± error": ("summary.error", ".0%"),
+            "beside kernels": ("case.key", ""), "what": lambda cost: HOST_OPS[cost.case.op].meaning,
+            "median": ("summary.median", "s"), "± error": ("summary.error", ".0%"),
             "rate": lambda cost: said(*cost.rate) if cost.rate else "",
-        }
+        }  # fmt: skip
         print_table(table_of(columns, found.costs, words=(0, 1)))
     if fit is not None:
         print_own_fit(fit)
@@ -54,17 +52,13 @@ def print_own_fit(fit: OwnFit) -> None:
     }  # fmt: skip
     print_table(table_of(families, ({"family": family, **found} for family, found in fit.families.items())))
     worst: dict[str, Cell] = {
-        "furthest off": ("name", ""),
-        "measured": ("measured_s", "s"),
-        "predicted": ("predicted_s", "s"),
+        "furthest off": ("name", ""), "measured": ("measured_s", "s"), "predicted": ("predicted_s", "s"),
         "measured / predicted": lambda miss: f"{miss.measured_s / miss.predicted_s:.2f}",
-    }
+    }  # fmt: skip
     print_table(table_of(worst, fit.worst))
     if fit.left_out:
-        say(
-            f"{fit.left_out} cases are left out, as they are faster than the specification allows: is it of this "
-            "device?"
-        )
+        left_out = f"{fit.left_out} cases are left out, as they are faster than the specification allows"
+        say(f"{left_out}: is it of this device?")
 
 
 def print_refit(found: Refit) -> None:

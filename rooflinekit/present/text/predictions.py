@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _ROWS = 25  # of a breakdown; the rest is one line
-_REMOVED = {"kernels": "", "casts": "", "bytes": "byte", "gap_s": "s", "gpu_s": "s", "cpu_s": "s"}
-_HEADS = {"gap_s": "gaps", "gpu_s": "GPU time", "cpu_s": "CPU time", "bytes": "traffic"}
+_REMOVED = {"kernels": "", "casts": "", "bytes": "byte", "gap_s": "s", "gpu_s": "s", "cpu_s": "s", "peak_bytes": "GiB"}
+_HEADS = {"gap_s": "gaps", "gpu_s": "GPU time", "cpu_s": "CPU time", "bytes": "traffic", "peak_bytes": "memory"}
 
 
 def print_predictions(
@@ -127,12 +127,9 @@ def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
     }  # fmt: skip
     removed: dict[str, Cell] = {
         "": ("way", ""),
-        **{
-            _HEADS.get(name, name): (f"removed_{name}", unit) if unit else partial(_count, f"removed_{name}")
-            for name, unit in _REMOVED.items()
-        },
-        "memory": ("removed_peak_bytes", "GiB"),
-    }
+        **{_HEADS.get(name, name): (f"removed_{name}", unit) if unit else partial(_count, f"removed_{name}")
+           for name, unit in _REMOVED.items()},
+    }  # fmt: skip
     rows = [{"way": str(i) if i else "this", **row} for i, row in enumerate(frame.to_dict("records"))]
     samples = ", for as many samples" if "batch" in varied else ""
     say(f"{base.machine.name}, in other ways{samples}")

@@ -381,13 +381,9 @@ def _gpu_time(kernels: pd.DataFrame, windows: Windows) -> dict[str, float]:
     free = np.maximum(begins[step], np.append(-np.inf, np.maximum.accumulate(end)[:-1]))
     gap = np.maximum(start - free, 0.0)
     busy = np.maximum(end - np.maximum(free, start), 0.0)
-    return {
-        **found,
-        "busy_s": float(busy.sum()) * _MICROSECOND,
-        "gaps": float((gap > 0).sum()),
-        "late_s": float(gap[issued >= free].sum()) * _MICROSECOND,
-        "unknown_s": float(gap[np.isnan(issued)].sum()) * _MICROSECOND,
-    }
+    spent = {"busy_s": busy, "late_s": gap[issued >= free], "unknown_s": gap[np.isnan(issued)]}
+    seconds = {name: float(each.sum()) * _MICROSECOND for name, each in spent.items()}
+    return {**found, **seconds, "gaps": float((gap > 0).sum())}
 
 
 # Steps that nothing marks: rounds of the same calls, one after the other, at the end of a trace.

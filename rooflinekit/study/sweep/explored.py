@@ -72,12 +72,10 @@ class Explored:
     def choices(self) -> Mapping[str, tuple[Any, ...]]:
         """The choices on each axis."""
         return {
-            "workload": tuple(self.workloads),
-            "gpu": tuple(machine.name for machine in self.machines),
-            "execution": tuple(map(str, self.executions)),
-            "host": tuple(host.name for host in self.hosts),
+            "workload": tuple(self.workloads), "gpu": tuple(machine.name for machine in self.machines),
+            "execution": tuple(map(str, self.executions)), "host": tuple(host.name for host in self.hosts),
             "limit": self.limits,
-        }
+        }  # fmt: skip
 
     @property
     def states(self) -> int:

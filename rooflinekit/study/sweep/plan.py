@@ -330,13 +330,11 @@ def cluster_axes(
     saved = [Savers()] if savers is None else [savers] if isinstance(savers, Savers) else _several("savers", savers)
     for one in saved:
         expect(isinstance(one, Savers), "savers", "Savers(…), or several", one)
+    named = {one if isinstance(one, str) else label_of(one): {"strategy": one} for one in chosen}
     return (
         Axis(name="cluster", choices={one.name: {"cluster": one} for one in found}),
         Axis(name="gpus", choices={n: {"gpus": n} for n in _counts(gpus)}, shown=gpus is not None),
-        Axis(
-            name="strategy",
-            choices={one if isinstance(one, str) else label_of(one): {"strategy": one} for one in chosen},
-        ),
+        Axis(name="strategy", choices=named),
         Axis(name="savers", choices={str(one): {"savers": one} for one in saved}, shown=savers is not None),
     )
 

@@ -149,12 +149,9 @@ def _classes(
 
 
 def _class(
-    graph: Graph,
-    expressions: Sequence[sympy.Expr],
-    settings: Sequence[Setting],
-    sizes: Mapping[str, NDArray[np.int64]],
-    asked: _Asked,
-) -> tuple[NDArray[np.bool_], list[Table]] | None:
+    graph: Graph, expressions: Sequence[sympy.Expr], settings: Sequence[Setting],
+    sizes: Mapping[str, NDArray[np.int64]], asked: _Asked,
+) -> tuple[NDArray[np.bool_], list[Table]] | None:  # fmt: skip
     """Which points go the way of the first, and their tables; None where a count is too large for columns."""
 
     def step_at(points: Points) -> _Step:

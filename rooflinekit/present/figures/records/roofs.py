@@ -145,14 +145,12 @@ def l2_roof(machine: Machine) -> Roof:
 
 def floor_of(prediction: Prediction, series: str) -> Floor:
     """What a kernel takes before it works, and how many of the step work for less."""
-    machine = prediction.machine
     return Floor(
-        series=series,
-        device=machine.name,
+        series=series, device=prediction.machine.name,
         start_s=min(timing.launch_s for timing in prediction.timings),
         median_bytes=float(median(float(timing.kernel.bytes) for timing in prediction.timings)),
         kernels=sum(timing.launch_s > timing.busy_s for timing in prediction.timings),
-    )
+    )  # fmt: skip
 
 
 def normalized_view(figure: Figure) -> Figure:
@@ -179,15 +177,11 @@ def normalized_view(figure: Figure) -> Figure:
     ]  # fmt: skip
     common = Roof(device=_ANY, kind="memory", name="bandwidth", value=1.0, unit="share", provenance="datasheet")
     return replace(
-        figure,
-        devices=(DeviceFacts(name=_ANY, display_name="", clock_hz=0.0, matrix_clock_hz=0.0),),
+        figure, devices=(DeviceFacts(name=_ANY, display_name="", clock_hz=0.0, matrix_clock_hz=0.0),),
         series=tuple(replace(series, device=_ANY) for series in figure.series),
-        roofs=(common, replace(common, kind="compute", name="peak")),
-        points=tuple(map(relative, figure.points)),
-        rail=tuple(map(relative, figure.rail)),
-        trajectories=tuple(paths),
-        floors=(),
-    )
+        roofs=(common, replace(common, kind="compute", name="peak")), points=tuple(map(relative, figure.points)),
+        rail=tuple(map(relative, figure.rail)), trajectories=tuple(paths), floors=(),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
