@@ -113,6 +113,14 @@ def writing(path: Path) -> Iterator[None]:
         raise OutputError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
+def check_writable(folder: Path) -> None:
+    """Raises OutputError for a folder that cannot be written: before work of minutes, not after it."""
+    with writing(folder):
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"0")
+
+
 _PART = ".part"
 _NAME = 200  # letters of a file's name that the one beside it begins with
 

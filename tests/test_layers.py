@@ -94,9 +94,15 @@ def room(parts: tuple[str, ...]) -> str:
 
 
 @functools.cache
-def imports(file: Path) -> frozenset[str]:
+def imports(file: Path, *, running: bool = False) -> frozenset[str]:
+    """running: without those that are for type checkers alone."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    if running:
+        tree.body = [
+            node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+        ]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -114,6 +120,21 @@ def test_imports_point_down() -> None:
         ours = {room(tuple(name.split(".")[1:])) for name in imports(file) if name.startswith("rooflinekit.")}
         wrong[str(file.relative_to(PACKAGE))] = ours - allowed
     assert {file: names for file, names in wrong.items() if names} == {}
+
+
+def test_commands_ask_walks_and_show_answers() -> None:
+    """When they run: what only annotations name is loaded by nobody."""
+    allowed = {"api", "cli", "errors", "units", "files", "present", "__version__"}
+    found = {
+        file.name: {_part(name) for name in imports(file, running=True)} for file in (PACKAGE / "cli").glob("*.py")
+    }
+    assert {file: names - allowed for file, names in found.items() if names - allowed} == {}
+
+
+def _part(name: str) -> str:
+    """The part of the package that a name lies in; "api" for a name of the package's own door, and for others."""
+    own, _, rest = name.partition(".")
+    return rest.partition(".")[0] if own == "rooflinekit" and rest else "api"
 
 
 def test_outside_imports_are_the_listed_ones() -> None:

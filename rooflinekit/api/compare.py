@@ -12,7 +12,7 @@ from rooflinekit.api.parallel import parallel
 from rooflinekit.api.predict import check_listed, graph_of, in_base, machine_of, machines_of, predict
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.distributed.records import Strategy
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, check_word
 from rooflinekit.hardware.catalog import offered_gpus
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
@@ -21,12 +21,12 @@ from rooflinekit.hardware.specs import DEFAULT_HOST, device_of, host_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph, traced_with
 from rooflinekit.ir.inputs import Mode, Release
-from rooflinekit.model.machine import Calibration
+from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.variants import variant_of
 from rooflinekit.study.compare.cost import Bounds, Price, Pricing
-from rooflinekit.study.compare.gpus import GpuComparison, compare_machines
+from rooflinekit.study.compare.gpus import SORTS, GpuComparison, compare_machines
 from rooflinekit.study.explain import advice
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.transferred import Transferred, correcting, on_several
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def compare_gpus(
     workload: Graph | Callable[..., Any] | str,
     *inputs: Any,
-    gpus: Sequence[str | Path | Device] | None = None,
+    gpus: Sequence[str | Path | Device | Machine] | None = None,
     host: str | Path | Host = DEFAULT_HOST,
     execution: Execution | Backend = "eager",
     mode: Mode = "inference",
@@ -82,6 +82,7 @@ def compare_gpus(
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     bounds = Bounds(price=price, max_watts=in_base("max_watts", max_watts, "W"), max_cost=max_cost)
     bounds.check(sort)
+    check_word("sort", sort, SORTS)
     machines = machines_of(offered_gpus() if gpus is None else gpus, burst=burst)
     if isinstance(workload, Graph) and inputs:
         raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
@@ -214,8 +215,17 @@ def transfer(
             step.evidence, source, there or {}, cluster=cluster, gpus=gpus, strategy=strategy, host=to_host
         )
     same = source.again(machine=machine_of(device_of(to)))
-    target = variant_of(same, there or {}, None if to_host is None else host_of(to_host))
-    return correcting(step.evidence, source)(target)
+    (found,) = transferred(step.evidence, source, [same], there or {}, to_host)
+    return found
+
+
+def transferred(
+    evidence: Evidence, source: Prediction, same: Sequence[Prediction], there: Mapping[str, Any],
+    host: str | Path | Host | None,
+) -> list[Transferred]:  # fmt: skip
+    """The same step on other devices, with what differs there, corrected by what the evidence says of the source's."""
+    corrected, to_host = correcting(evidence, source), None if host is None else host_of(host)
+    return [corrected(variant_of(p, there, to_host)) for p in same]
 
 
 def transferred_to_cluster(

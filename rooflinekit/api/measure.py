@@ -11,9 +11,11 @@ from rooflinekit.api import predict as workflows
 from rooflinekit.api.keywords import inputs_of, model_of
 from rooflinekit.cost.table import Rule
 from rooflinekit.errors import InputError, MeasureError
+from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST, load_device
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
+from rooflinekit.hardware.yaml_file import spec_text
 from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.graph import autocast_format
 from rooflinekit.ir.inputs import Input, Mode, mode_of, open_names
@@ -134,6 +136,30 @@ def measure_model(
         options={**told, "optimizer": getattr(optimizer, "__name__", None if optimizer is None else "given")},
         threads=place.threads or 0,
     )
+
+
+def measure_host(
+    device: str | None, out: Path, *, budget_s: float, progress: Callable[[str], None] | None = None
+) -> dict[str, Any]:
+    """Times what this machine's CPU spends on issuing ops, and writes its specification.
+
+    The result has `op_s`, seconds of an op, and `slowness`, how many times longer than on another host that is: None on
+    a CPU alone, of which nothing follows for a GPU. device, progress: as of `measure_model`. Raises MeasureError where
+    nothing could be timed within the budget, and OutputError for a file that cannot be written.
+    """
+    from rooflinekit.calibrate.bench import timers
+    from rooflinekit.calibrate.hosts import draft
+    from rooflinekit.calibrate.local_hardware import hardware as local_hardware
+    from rooflinekit.calibrate.local_hardware.model_run import default_device
+
+    kind, index = local_hardware.parse_device(device or default_device())
+    timer, base = timers.timer_of(kind, index, 0.0), load_host(draft.BASE)
+    found = draft.measure_host(kind, timer, out.stem, budget_s=budget_s, progress=progress or (lambda name: None))
+    heading = "The host at hand. Made by `rooflinekit measure --host-only`; see `sources` for what was measured."
+    write_text(spec_text(found, heading), out)
+    slowness = draft.slowness(found, base) if kind == "cuda" else None
+    op_s = found.dispatch_s("default")
+    return {"file": str(out), "measured_on": kind, "op_s": op_s, "slowness": slowness, "against": base.name}
 
 
 def hardware_for(

@@ -14,6 +14,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.machine import Machine
+from rooflinekit.present.text.progress import bar
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import variant_of
@@ -35,39 +36,41 @@ class MeasuredStep:
     evidence: Evidence
     device: Device
     at: Mapping[str, Any] = field(default_factory=dict)  # sizes, `execution`, `autocast`, `channels_last`
+    machine: Machine | None = None  # the device with constants of one's own; by default with the shipped ones
 
     @classmethod
     def of(
         cls, measured: object, measured_on: str | Path | Device | None = None,
-        measured_at: Mapping[str, Any] | None = None, *, allow_draft: bool = False,
+        measured_at: Mapping[str, Any] | None = None, *, allow_draft: bool = False, mark: str | None = None,
+        rank: int | None = None,
     ) -> MeasuredStep | None:  # fmt: skip
         """From the keywords; None where nothing was measured.
 
         measured: what `Evidence.of` takes, or as on the command line: "31.2 ms", or a file or folder. measured_on: by
-        default the device that the file names. Raises InputError where neither says it, or its GPU is not known.
+        default the device that the file names. mark, rank: of a trace, as of `Profile.read`; a bar on a terminal
+        follows how it is read. Raises InputError where neither says it, or its GPU is not known.
         """
         if isinstance(measured, MeasuredStep):
             return measured
         if measured is None:
             if measured_on is not None or measured_at:
                 word = "measured_at" if measured_on is None else "measured_on"
-                raise InputError(f"{word}: belongs to `measured`, a time or a file, which is missing")
+                raise InputError(f"{word}: belongs to measured, a time or a file of the step, which is missing")
             return None
-        evidence = read_measured(str(measured)) if isinstance(measured, str | Path) else Evidence.of(measured)
-        return cls(
-            evidence=evidence,
-            device=_device(evidence, measured_on, allow_draft=allow_draft),
-            at=dict(measured_at or {}),
-        )
+        if isinstance(measured, str | Path):
+            with bar(f"reading {measured}", share=True) as advance:
+                evidence = read_measured(str(measured), mark=mark, rank=rank, progress=advance)
+        else:
+            evidence = Evidence.of(measured)
+        device = _device(evidence, measured_on, allow_draft=allow_draft)
+        return cls(evidence=evidence, device=device, at=dict(measured_at or {}))
 
-    def correction(
-        self, graph: Graph, host: Host, execution: Execution, *, burst: bool = False, machine: Machine | None = None
-    ) -> Correction:
+    def correction(self, graph: Graph, host: Host, execution: Execution, *, burst: bool = False) -> Correction:
         """What it makes of predictions of this graph, whose sizes are numbers, and of the same at others.
 
-        machine: of `device`, by default with its shipped constants. Raises InputError where it cannot be of this step.
+        Raises InputError where it cannot be of this step.
         """
-        here = machine or machine_of(self.device, burst=burst)
+        here = self.machine or machine_of(self.device, burst=burst)
         return correcting(self.evidence, variant_of(predict_graph(graph, here, host, execution), self.at))
 
     def sizes_of(self, lists: Mapping[str, Any]) -> dict[str, int]:
@@ -85,11 +88,14 @@ class MeasuredStep:
         return found
 
 
-def correction_in(plan: Plan, step: MeasuredStep) -> Correcting:
-    """What the step makes of a sweep's times. Raises InputError for clusters, several networks, and sizes left open.
+def correction_in(plan: Plan, step: MeasuredStep | None) -> Correcting | None:
+    """What the step makes of a sweep's times; None without one.
 
-    It was measured as the sweep's first way of execution runs it, unless it says otherwise.
+    It was measured as the sweep's first way of execution runs it, unless it says otherwise. Raises InputError for
+    clusters, several networks, and sizes left open.
     """
+    if step is None:
+        return None
     from rooflinekit.study.sweep.plan import Team
     from rooflinekit.study.transfer.transferred import Correcting
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from rooflinekit.distributed.accounts import TrainingStep
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
+from rooflinekit.hardware.prices import price_table as price_table
 from rooflinekit.hardware.specs import members_of
 from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.serving.served import Served

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api.keywords import with_named
 from rooflinekit.api.measured import Correction, corrected
-from rooflinekit.api.predict import machine_of, machines_of
+from rooflinekit.api.predict import machines_of
 from rooflinekit.api.sweep import Workloads, opened_graphs
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
@@ -101,7 +101,7 @@ def _compared(
         rule = "The GPUs named for this report."
     if len(chosen) == 1:
         return None, ""
-    machines = [p.machine, *(machine_of(d, burst=p.machine.burst) for d in chosen[1:])]
+    machines = machines_of([p.machine, *chosen[1:]], burst=p.machine.burst)
     return compare_machines(p.graph, machines, p.host, p.execution, corrected=correct), rule
 
 
@@ -149,17 +149,17 @@ def explore(
     machines = machines_of(gpus)
     graphs, sizes = opened_graphs(explore, workload, inputs, mode, given, None)
     named = graphs if isinstance(graphs, Mapping) else {graphs.mode: graphs}
-    name = " and ".join(dict.fromkeys(graph.name for graph in named.values()))
     grid = explored(named, machines, executions, [host_of(one) for one in listed], power, sizes)
-    page = page_of(grid, name, pricing, Origin())
+    page = page_of(grid, pricing, Origin())
     if out is not None:
         page.save(out)
     return page
 
 
-def page_of(grid: Explored, name: str, pricing: Pricing | None, origin: Origin) -> Page:
+def page_of(grid: Explored, pricing: Pricing | None, origin: Origin) -> Page:
     """The page of a grid that was predicted. Raises what `explore` raises."""
-    roofs = [[_roofs(grid, name, machine) for machine in grid.machines] for name in grid.workloads]
+    name = " and ".join(dict.fromkeys(graph.name for graph in grid.workloads.values()))
+    roofs = [[_roofs(grid, workload, machine) for machine in grid.machines] for workload in grid.workloads]
     devices = [machine.device for machine in grid.machines]
     prices = [None if pricing is None else pricing.hour_of(device) for device in devices]
     currency = "USD" if pricing is None else pricing.currency

@@ -28,6 +28,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.sizes import finite
 from rooflinekit.step.execution import Backend, Execution, execution_of
+from rooflinekit.study.compare.limits import power_limits_together as power_limits_together
 
 if TYPE_CHECKING:
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory

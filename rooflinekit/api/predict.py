@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from rooflinekit.ir.op import DType
 from rooflinekit.ir.sizes import check_dims, shown
 from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Calibration, Machine
+from rooflinekit.step.allocator import Settings as Settings
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import parse_quantity
@@ -193,6 +194,17 @@ def _check_founded(assumptions: Sequence[Assumption]) -> None:
             )
 
 
+class Untraced:
+    """A workload that is traced, once, when a walk has looked at all else that it is given."""
+
+    def __init__(self, trace: Callable[[], Graph]) -> None:
+        self._trace = cache(trace)
+
+    def __call__(self) -> Graph:
+        """The graph at the sizes given."""
+        return self._trace()
+
+
 @checked
 def predict(
     workload: Graph | Callable[..., Any] | str,
@@ -286,18 +298,18 @@ def machine_of(
     return limited(machine, power_w=in_base("power_limit", power_limit, "W"), clock=in_base("sm_clock", sm_clock, "Hz"))
 
 
-def check_listed(gpus: Sequence[str | Path | Device], *, least: int = 1) -> None:
+def check_listed(gpus: Sequence[str | Path | Device | Machine], *, least: int = 1) -> None:
     """Raises InputError for one GPU where several are taken, whose letters would be names, and for fewer."""
     if isinstance(gpus, str | Path | Device) or len(gpus) < least:
         raise InputError(f"gpus: expected a list of names, paths or Devices; got {gpus!r}")
 
 
-def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> tuple[Machine, ...]:
-    """Each GPU with the constants that were fitted on it, or on others."""
+def machines_of(gpus: Sequence[str | Path | Device | Machine], *, burst: bool = False) -> tuple[Machine, ...]:
+    """Each GPU with the constants that were fitted on it, or on others; a Machine has its own, and its limits."""
     check_listed(gpus)
     from rooflinekit.study.compare.gpus import check_gpus
 
-    machines = tuple(machine_of(device_of(gpu), burst=burst) for gpu in gpus)
+    machines = tuple(gpu if isinstance(gpu, Machine) else machine_of(gpu, burst=burst) for gpu in gpus)
     check_gpus(machines)
     return machines
 
@@ -311,6 +323,8 @@ def graph_of(
     given: a number for each named size, and of a model further options of `trace`, which come before `options`.
     Traced at numbers it is exact for these sizes, and faster than with open ones.
     """
+    if isinstance(workload, Untraced):
+        workload = workload()
     if isinstance(workload, Graph):
         if inputs:
             raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")

@@ -24,6 +24,12 @@ from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.text.progress import counting
 from rooflinekit.step.execution import Backend, Execution, check_release, execution_of
+from rooflinekit.study.sweep import run as sweep_run
+from rooflinekit.study.sweep.plan import Axis, Plan, check_on_clusters, cluster_axes, plan_of
+from rooflinekit.study.sweep.points import Memory, Together, check_sizes, sweep_table
+from rooflinekit.study.sweep.run import check_out, check_workers
+from rooflinekit.study.sweep.search import Found, goal_of, named_prices, search_plan
+from rooflinekit.study.sweep.search import requirements_of as requirements_of
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -32,9 +38,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rooflinekit.distributed.records import Savers, Strategy
-    from rooflinekit.study.sweep.plan import Axis, Plan
-    from rooflinekit.study.sweep.points import Memory, Together
-    from rooflinekit.study.sweep.search import Found
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
 #: Those of which rows are predictions; beside clusters how many devices take part.
@@ -118,11 +121,8 @@ def sweep(
     """
     import pandas as pd
 
-    from rooflinekit.study.sweep import run as sweep_run
-    from rooflinekit.study.sweep.run import check_out
-
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
-    sweep_run.check_workers(executor, workers)
+    check_workers(executor, workers)
     places = Places(
         gpus=gpus, clusters=clusters, strategies=strategies, savers=savers, split=split, host=host, execution=execution,
         power_limits=power_limits,
@@ -135,13 +135,19 @@ def sweep(
             raise InputError(f"a table of ops has its sizes in columns; got {', '.join(given) or repr(inputs[0])}")
         if out is not None or executor is not None or workers is not None:
             raise InputError("a table of ops is timed at once: leave out, executor and workers out")
-        from rooflinekit.study.sweep.points import sweep_table
-
         return sweep_table(workload, places.machines)
     if out is not None:
         check_out(Path(out))
     graphs, sizes = opened_graphs(sweep, workload, inputs, places.mode(mode), given, zip)
     plan = places.plan(graphs, sizes, memory=memory, together=zip)
+    found: pd.DataFrame | Path = run_plan(plan, out, executor=executor, workers=workers)
+    return found
+
+
+def run_plan(
+    plan: Plan, out: str | Path | None = None, *, executor: Executor | None = None, workers: int | None = None
+) -> Any:
+    """The rows of a sweep, or the file with them; a line on a terminal follows it. Arguments are those of `sweep`."""
     with counting("sweep", plan.rows) as progress:
         if out is None:
             return sweep_run.run(plan, executor=executor, workers=workers, progress=progress)
@@ -197,8 +203,6 @@ def search(
     ...                require=["time<50 ms"])  # doctest: +SKIP
     >>> found.best, found.table, str(found)  # doctest: +SKIP
     """
-    from rooflinekit.study.sweep.search import goal_of, named_prices, search_plan
-
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     # What can be wrong is looked at before the slow part.
     places = Places(
@@ -210,7 +214,7 @@ def search(
     step = MeasuredStep.of(measured, measured_on, measured_at)
     graphs, sizes = opened_graphs(search, workload, inputs, places.mode(mode), given, zip)
     plan = places.plan(graphs, sizes, together=zip)
-    return search_plan(plan, goal, require, named, None if step is None else correction_in(plan, step))
+    return search_plan(plan, goal, require, named, correction_in(plan, step))
 
 
 def opened_graphs(
@@ -222,8 +226,6 @@ def opened_graphs(
     together: Together,
 ) -> tuple[Graph | dict[str, Graph], dict[str, Any]]:
     """The graph, or one a name, and the sizes among the options of `walk`, which errors name."""
-    from rooflinekit.study.sweep.points import check_sizes
-
     each: dict[str, Any] = dict(workload) if isinstance(workload, Mapping) else {"": workload}
     if all(isinstance(one, Graph) for one in each.values()):
         check_sizes_of(each.values(), inputs, options, walk)
@@ -263,8 +265,6 @@ class Places:
         if self.clusters is not None and self.power_limits is not None:
             raise InputError("power_limits: belong to gpus=[…]; leave clusters out")
         if self.clusters is not None:
-            from rooflinekit.study.sweep.plan import check_on_clusters
-
             check_on_clusters(self._axes, self.host, self.executions)
             return
         if self.gpus is None:
@@ -280,8 +280,7 @@ class Places:
     def machines(self) -> tuple[Machine, ...]:
         """The GPUs, where they are these and no clusters; each under each limit of power, with that in its name."""
         gpus: Any = self.gpus
-        made = isinstance(gpus, list) and gpus and all(isinstance(gpu, Machine) for gpu in gpus)
-        found = tuple(gpus) if made else machines_of(gpus)
+        found = machines_of(gpus)
         if self.power_limits is None:
             return found
         limits = [in_base("power_limits", watts, "W") for watts in self.power_limits]
@@ -310,8 +309,6 @@ class Places:
         together: Together = None,
     ) -> Plan:  # fmt: skip
         """The sweep: its axes are the models, the GPUs or what clusters have, and the executions."""
-        from rooflinekit.study.sweep.plan import Axis, plan_of
-
         named, executions = graphs if isinstance(graphs, Mapping) else {graphs.name: graphs}, self.executions
         if not named or not executions:
             raise InputError(f"{'execution' if named else 'models'}: expected one or more; got none")
@@ -330,8 +327,6 @@ class Places:
 
     @cached_property
     def _axes(self) -> tuple[Axis, ...]:
-        from rooflinekit.study.sweep.plan import cluster_axes
-
         return cluster_axes(
             self.clusters or (), gpus=self.gpus, strategies=self.strategies, savers=self.savers, split=self.split
         )

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rooflinekit as rk
+from rooflinekit.api.names import STRATEGIES
+from rooflinekit.api.workload import Workload
 from rooflinekit.cli.command import Json, Options, Tables, say, tell
 from rooflinekit.cli.options import (
     CLUSTERS,
@@ -32,12 +34,10 @@ from rooflinekit.cli.options import (
     say_notes,
 )
 from rooflinekit.cli.parse import integers, quantity_of
-from rooflinekit.cli.workload import NO_GPU, Workload, describes_workload
-from rooflinekit.distributed.records import NAMED
-from rooflinekit.errors import InputError, SweepError, check_word, printable
+from rooflinekit.cli.workload import NO_GPU, describes_workload
+from rooflinekit.errors import InputError, SweepError, printable
 from rooflinekit.present import text
 from rooflinekit.present.text.form import FORM
-from rooflinekit.present.text.progress import counting
 
 if TYPE_CHECKING:
     from rooflinekit.study.compare.limits import PowerLimits
@@ -68,25 +68,20 @@ def compare(
     transfer`.
     Example: rooflinekit compare timm:resnet50 --batch 32 --memory-min "40 GB"
     """
-    from rooflinekit.hardware.catalog import offered_gpus
-    from rooflinekit.study.compare.gpus import SORTS, check_gpus, compare_machines
-
     filters = {"vendor": vendor, "architecture": architecture, "memory_min": memory_min}
     if workload.gpus and any(filters.values()):
         given = ", ".join(f"--{name.replace('_', '-')}" for name, value in filters.items() if value)
         raise InputError(f"{given}: filters choose among all GPUs; leave out them or --gpu")
-    check_word("--sort", sort, SORTS)
-    bounds = limits.bounds(prices)
-    bounds.check(sort)
-    on = workload if workload.gpus else workload.on(*offered_gpus(**filters))
+    on = workload if workload.gpus else workload.on_offered(**filters)
     machines, host, execution = on.setting()
-    check_gpus(machines)
-    step = measured.step(allow_draft=workload.allow_draft)
-    (graph,) = workload.trace(target)
-    corrected = workload.correction(step, graph)
-    found = compare_machines(graph, machines, host, execution, sort, corrected, bounds)
-    if isinstance(bounds.price, rk.Pricing):
-        say_notes(bounds.price, [p.machine.device for p in found.predictions])
+    step = measured.step(on)
+    pricing = prices.pricing() if prices.asked else None
+    found = rk.compare_gpus(
+        workload.untraced(target), gpus=machines, host=host, execution=execution, sort=sort, measured=step,
+        price=pricing, max_watts=limits.watts, max_cost=limits.max_cost,
+    )  # fmt: skip
+    if pricing is not None:
+        say_notes(pricing, [p.machine.device for p in found.predictions])
     return Tables("compare", found.to_dict, lambda: text.choices.print_gpu_comparison(found))
 
 
@@ -107,7 +102,7 @@ def transfer(
         CLUSTERS,
     ] = None,
     gpus: BesideCluster = None,
-    strategy: Annotated[str | None, f"with --cluster: {NAMED}"] = None,
+    strategy: Annotated[str | None, f"with --cluster: {STRATEGIES}"] = None,
     mark: Annotated[str | None, "with a trace: the record_function that marks a step"] = None,
     rank: Rank = None,
 ) -> Tables:
@@ -117,9 +112,7 @@ def transfer(
     the step that was measured.
     Example: rooflinekit transfer timm:resnet50 --batch 64 --measured '31.2 ms' --measured-on rtx-3090 --gpu rtx-4090
     """
-    from rooflinekit.api.compare import transferred_to_cluster
-    from rooflinekit.step.variants import variant_of
-    from rooflinekit.study.transfer.transferred import correcting
+    from rooflinekit.api.compare import transferred, transferred_to_cluster
 
     if cluster is not None:
         workload.check_alone()
@@ -127,9 +120,7 @@ def transfer(
         raise InputError(NO_GPU)
     _check_of_cluster(cluster, gpus, strategy)
     changes = changes_of("--there", there or ())
-    step = Measured(measured=measured, measured_on=measured_on).step(
-        allow_draft=workload.allow_draft, mark=mark, rank=rank
-    )
+    step = Measured(measured=measured, measured_on=measured_on).step(workload, mark=mark, rank=rank)
     assert step is not None
     if cluster is not None:
         ((source,),) = workload.on(step.device.name).predict(target, sizes_open=True)
@@ -138,13 +129,12 @@ def transfer(
             host=to_host or workload.named_host,
         )  # fmt: skip
         return Tables("parallel", moved.to_dict, lambda: text.steps.print_step(moved))
-    host = None if to_host is None else rk.load_host(to_host)
     names = [device.name for device in workload.devices()]
     both = workload.on(*dict.fromkeys([measured_on or step.device.name, *workload.gpus]))
     (predictions,) = both.predict(target, sizes_open=any(name in workload.sizes for name in changes))
     plain = {p.machine.device.name: p for p in predictions}
-    corrected = correcting(step.evidence, plain[step.device.name])
-    found = [corrected(variant_of(plain[name], changes, host)) for name in names]
+    same = [plain[name] for name in names]
+    found = transferred(step.evidence, plain[step.device.name], same, changes, to_host)
     return Tables(
         "transfer",
         lambda: {"predictions": [p.to_dict() for p in found]},
@@ -171,17 +161,15 @@ def advise(
     GPU.
     Example: rooflinekit advise timm:resnet50 --batch 32 --gpu nvidia-l4 --other-gpu nvidia-l40s
     """
-    from rooflinekit.study.explain import advice
-
     if len(workload.gpus) != 1:
         raise InputError(
             f"--gpu: advice is for one GPU; got {len(workload.gpus)}; name others that you could change to as "
             "--other-gpu"
         )
     others = workload.devices(other_gpu or ())
-    step = measured.step(allow_draft=workload.allow_draft)
+    step = measured.step(workload)
     ((prediction,),) = workload.predict(target)
-    found = advice.advise(prediction, others, workload.correction(step, prediction.graph))
+    found = rk.advise(prediction, others, measured=step)
     return Tables("advise", found.to_dict, lambda: text.choices.print_advice(found))
 
 
@@ -194,7 +182,7 @@ class Where(Options):
         "predict training steps on several GPUs, instead of --gpu; repeatable",
     ] = None
     gpus: Annotated[str | None, "--gpus COUNTS", "with --cluster: how many GPUs, 1,2,4 or 1:8; by default all"] = None
-    strategy: Annotated[str | None, f"with --cluster: a list of {NAMED}"] = None
+    strategy: Annotated[str | None, f"with --cluster: a list of {STRATEGIES}"] = None
     zip: Annotated[
         list[str] | None,
         "--zip NAME,NAME",
@@ -203,8 +191,7 @@ class Where(Options):
 
     def plan(self, workload: Workload, target: str, *, memory: bool = True) -> Plan:
         """The sweep that the options describe."""
-        from rooflinekit.api.sweep import Places
-        from rooflinekit.study.sweep.points import check_sizes
+        from rooflinekit.api.sweep import Places, check_sizes
 
         executions = workload.executions
         chosen = executions if len(executions) > 1 else executions[0]
@@ -247,20 +234,17 @@ def sweep(
     --cluster and --mode training it predicts steps on several GPUs by every --strategy.
     Example: rooflinekit sweep timm:resnet50 --batch 1,2,4:64:4 --gpu nvidia-l4 --gpu nvidia-t4
     """
-    from rooflinekit.study.sweep import run as sweep_run
+    from rooflinekit.api.sweep import check_out, check_workers, run_plan
 
-    sweep_run.check_workers(None, workers)
+    check_workers(None, workers)
     if out is not None:
-        sweep_run.check_out(out)
+        check_out(out)
         if as_json or text.tables.whole():
             form = "json" if as_json else FORM.get()
             raise InputError(f"--{form} prints, and --out writes: give one of the two")
     plan = where.plan(workload, target, memory=memory)
-    with _told(out), counting("sweep", plan.rows) as progress:
-        if out is None:
-            found = sweep_run.run(plan, executor=None, workers=workers, progress=progress)
-        else:
-            sweep_run.run_to_file(plan, out, executor=None, workers=workers, progress=progress)
+    with _told(out):
+        found = run_plan(plan, out, workers=workers)
     if out is not None:
         say(f"{plan.rows} rows written to {out}")
         return None
@@ -315,9 +299,7 @@ def search(
     Example: rooflinekit search timm:resnet50 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090 --minimize dollars
     --require 'time<20 ms'
     """
-    from rooflinekit.api.measured import correction_in
-    from rooflinekit.hardware.catalog import offered_gpus
-    from rooflinekit.study.sweep.search import goal_of, requirements_of, search_plan
+    from rooflinekit.api.sweep import correction_in, goal_of, requirements_of, search_plan
 
     # what can be wrong is looked at before the slow part
     goal = goal_of(minimize, maximize)
@@ -328,13 +310,12 @@ def search(
         asked.append(f"cost<={limits.max_cost / 1e6:g}")
     requirements_of(asked, tuple(workload.lists))
     if not (workload.gpus or where.cluster):
-        workload = workload.on(*offered_gpus())
+        workload = workload.on_offered()
     devices = devices_of(workload.gpus, where.cluster or (), allow_draft=workload.allow_draft)
     known, currency = _hourly(prices, devices)
-    step = measured.step(allow_draft=workload.allow_draft)
+    step = measured.step(workload)
     plan = where.plan(workload, target)
-    correct = None if step is None else correction_in(plan, step)
-    found = search_plan(plan, goal, asked, known, correct, currency)
+    found = search_plan(plan, goal, asked, known, correction_in(plan, step), currency)
     heading = workload.heading(plan.cases[0].graph)
     return Tables("search", found.to_dict, lambda: text.choices.print_found(found, heading))
 
@@ -369,9 +350,9 @@ def power(
 
     Example: rooflinekit power timm:resnet50 --batch 64 --gpu nvidia-a40
     """
-    from rooflinekit.study.compare.limits import power_limits_together
+    from rooflinekit.api.parallel import power_limits_together
 
-    if "power_w" in workload.limits:
+    if "power_limit" in workload.limits:
         raise InputError("--power-limit: `power` tries every limit; leave it out, or ask `predict`")
     if (cluster is None) == (not workload.gpus):
         raise InputError("--gpu or --cluster: expected one of the two" if cluster else NO_GPU)

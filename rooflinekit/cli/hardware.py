@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import rooflinekit as rk
 from rooflinekit.cli.command import Answer, Tables, made, say, typed
 from rooflinekit.cli.guide import Command, group
-from rooflinekit.cli.options import HOSTS, NONE_OR_MORE, Draft, Force
-from rooflinekit.errors import InputError, SpecError, printable
+from rooflinekit.cli.options import HOSTS, NONE_OR_MORE, Drafts, Force
+from rooflinekit.errors import InputError, printable
 from rooflinekit.files import write_text
 from rooflinekit.present import text
 
 if TYPE_CHECKING:
-    from rooflinekit.hardware.detection import Found
-
-
-def _document(record: rk.Device | rk.Host | rk.Cluster, *, empty: bool = False) -> dict[str, Any]:
-    """What a file has. empty: with what it leaves open."""
-    document: dict[str, Any] = json.loads(record.model_dump_json(by_alias=True, exclude_none=not empty))
-    return document
+    from rooflinekit.api.specifications import Draft
 
 
 def devices(
@@ -42,21 +33,16 @@ def devices(
     attention: Annotated[
         Path | None, "--attention FILE", "for one device: draw the TFLOP/s of its attention kernels into this file"
     ] = None,
-    allow_draft: Draft = False,
+    allow_draft: Drafts = False,
 ) -> Tables | None:
     """List the known devices, or describe one.
 
     Peaks are those without sparsity.
     Example: rooflinekit devices --sort per-watt --memory-min "40 GB"
     """
-    from rooflinekit.hardware import catalog, checks
+    from rooflinekit.api.specifications import catalog, checks, row_document
 
     filters = {"vendor": vendor, "architecture": architecture, "memory_min": memory_min, "kind": kind}
-
-    def document(device: rk.Device) -> dict[str, Any]:
-        """The file's content, and under `table` what the table says, in base units."""
-        return {**_document(device), "table": catalog.record(catalog.make_row(device, number_format))}
-
     if name is not None:
         _refuse_beside_name(name, filters, sort != "name" or reverse)
         device = rk.load_device(name, allow_draft=allow_draft)
@@ -67,7 +53,7 @@ def devices(
         row, results = catalog.make_row(device, number_format), checks.run(device)
         return Tables(
             "device",
-            lambda: {"device": document(device), "checks": [asdict(one) for one in results]},
+            lambda: {"device": row_document(row), "checks": [asdict(one) for one in results]},
             lambda: text.devices.print_device(row, results),
         )
     if attention is not None:
@@ -75,7 +61,7 @@ def devices(
     rows = catalog.list_rows(math=number_format, sort=sort, reverse=reverse, **filters)
     return Tables(
         "devices",
-        lambda: {"devices": [document(row.device) for row in rows]},
+        lambda: {"devices": [row_document(row) for row in rows]},
         lambda: text.device_table.print_devices(rows),
     )
 
@@ -97,12 +83,12 @@ def hosts(
     A host is the CPU that issues work to a GPU; --host names it.
     Example: rooflinekit hosts generic-server
     """
-    from rooflinekit.hardware.specs import host_names
+    from rooflinekit.api.specifications import document, host_names
 
     found = [rk.load_host(one) for one in (host_names() if name is None else (name,))]
     return Tables(
         "hosts",
-        lambda: {"hosts": [_document(one, empty=True) for one in found]},
+        lambda: {"hosts": [document(one, empty=True) for one in found]},
         lambda: text.devices.print_hosts(found) if name is None else text.devices.print_host(found[0]),
     )
 
@@ -117,15 +103,17 @@ def clusters(
     A cluster is devices and the links between them. Bandwidths are those of one direction.
     Example: rooflinekit clusters dgx-h100
     """
+    from rooflinekit.api.specifications import document
+
     if name is None:
         found = rk.clusters()
         return Tables(
             "clusters",
-            lambda: {"clusters": [_document(one) for one in found]},
+            lambda: {"clusters": [document(one) for one in found]},
             lambda: text.devices.print_clusters(found),
         )
     one = rk.load_cluster(name)
-    return Tables("cluster", lambda: {"cluster": _document(one)}, lambda: text.devices.print_cluster(one))
+    return Tables("cluster", lambda: {"cluster": document(one)}, lambda: text.devices.print_cluster(one))
 
 
 def check(
@@ -139,7 +127,7 @@ def check(
     The exit status is 1 where one is not.
     Example: rooflinekit check half.yaml
     """
-    from rooflinekit.hardware.specs import audits, report
+    from rooflinekit.api.specifications import audits, report
 
     results = audits(targets or ())
     return Answer(
@@ -174,19 +162,9 @@ def detect(
     Numbers that the hardware does not report are left empty.
     Example: rooflinekit specs detect --out my-gpu.yaml
     """
-    from rooflinekit.hardware import detection
-    from rooflinekit.hardware.yaml_file import mapping_text
+    from rooflinekit.api.specifications import detected
 
-    found = None if cpu else _detect_gpu(index)
-    if found is None:
-        if index and not cpu:
-            raise InputError(f"--index {index}: PyTorch sees no GPU on this machine")
-        found = detection.describe_cpu()
-    shown = found.mapping["display_name"] or "unnamed hardware"
-    heading = f"{shown}, as it reports itself. What is empty is not reported."
-    return _written(
-        mapping_text(found.mapping, found.comments, heading), out, force, found.unknown, _missing(found, out)
-    )
+    return _written(detected(index, cpu=cpu, file=str(out or "FILE.yaml")), out, force)
 
 
 @specs.command(cls=Command)
@@ -199,72 +177,28 @@ def new(
     name: Annotated[str | None, "the name of the new device; by default the old one with '-what-if'"] = None,
     out: Out = None,
     force: Force = False,
-    allow_draft: Draft = False,
+    allow_draft: Drafts = False,
 ) -> Answer:
     """Change numbers of a GPU, to ask what if.
 
     Peaks follow SMs and clocks, and bandwidth follows bus width and pin rate.
     Example: rooflinekit specs new --from nvidia-h100-sxm5-80gb --set sm_count=66 --out half.yaml
     """
-    from rooflinekit.hardware import checks, what_if, yaml_file
+    from rooflinekit.api.specifications import varied
 
     device = rk.load_device(origin, allow_draft=allow_draft)
-    varied = what_if.vary(device, name or f"{device.name}-what-if", assignments or [])
-    heading = f"{device.name} with {', '.join(assignments or ['no change'])}. Peaks are dense."
-    notes = [
-        f"note: {one.name} does not follow from units, clocks and pins; explained as a what-if"
-        for one in checks.run(varied)
-        if one.status == "explained" and one.name not in device.explained
-    ]
-    return _written(yaml_file.spec_text(varied, heading), out, force, (), notes)
+    return _written(varied(device, assignments or [], name), out, force)
 
 
-def _detect_gpu(index: int) -> Found | None:
-    """What CUDA or ROCm reports of a GPU; None without torch or without a GPU."""
-    from rooflinekit.hardware import detection
-
-    try:
-        torch = import_module("torch")
-    except ImportError:
-        return None
-    if not torch.cuda.is_available():
-        return None
-    if index >= torch.cuda.device_count():
-        raise InputError(f"--index {index}: PyTorch sees {torch.cuda.device_count()} GPUs, counted from 0")
-    properties = torch.cuda.get_device_properties(index)
-    nvml: dict[str, float] = {}
-    try:
-        module = import_module("pynvml")
-    except ImportError:
-        print("note: pynvml is not installed: power and PCIe stay empty", file=sys.stderr)
-    else:
-        nvml = detection.read_nvml(module, index, detection.bus_id(properties))
-    return detection.describe_gpu(properties, nvml, hip=bool(torch.version.hip))
-
-
-def _missing(found: Found, out: Path | None) -> list[str]:
-    lines = [f"left empty, as nothing reports it: {', '.join(found.unknown)}"]
-    try:
-        known = rk.load_device(str(found.mapping["display_name"]))
-    except (LookupError, SpecError):
-        return [*lines, f"fill them in, delete draft and draft_reason, then `rooflinekit check {out or 'FILE.yaml'}`"]
-    return [*lines, f"a checked specification of it is shipped: {known.name}"]
-
-
-def _written(content: str, out: Path | None, force: bool, unknown: Sequence[str], notes: Sequence[str]) -> Answer:
+def _written(draft: Draft, out: Path | None, force: bool) -> Answer:
     """Writes a specification where a file is named; notes go to standard error beside its text."""
-    from rooflinekit.hardware.yaml_file import mapping_of
-
     if out is not None:
-        write_text(content, out, force=force)
+        write_text(draft.text, out, force=force)
 
     def told() -> None:
         if out is None:
-            print(content, end="")
-        for line in (*([] if out is None else [f"written to {out}"]), *notes):
+            print(draft.text, end="")
+        for line in (*([] if out is None else [f"written to {out}"]), *draft.notes):
             print(printable(line), file=sys.stderr)
 
-    file = None if out is None else str(out)
-    return Answer(
-        "specs", lambda: {"specification": mapping_of(content), "left_empty": list(unknown), "file": file}, told
-    )
+    return Answer("specs", lambda: draft.to_dict(out), told)

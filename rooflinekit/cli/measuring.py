@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,19 +17,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rooflinekit as rk
-from rooflinekit.cli import documents
+from rooflinekit.api.workload import Workload
 from rooflinekit.cli.command import Answer, Tables, made, progress_line
 from rooflinekit.cli.guide import Command, group
-from rooflinekit.cli.options import GPUS, ONE_OR_MORE, Draft, Force, Rank, Target
+from rooflinekit.cli.options import GPUS, ONE_OR_MORE, Drafts, Force, Rank, Target
 from rooflinekit.cli.parse import seconds_of
-from rooflinekit.cli.workload import NO_INPUT, Workload, describes_workload
+from rooflinekit.cli.workload import NO_INPUT, describes_workload
 from rooflinekit.errors import InputError, OutputError, printable
-from rooflinekit.files import check_free, check_kind, write_text
+from rooflinekit.files import check_free, check_writable
 from rooflinekit.present import text
 from rooflinekit.present.text.progress import bar
 
 if TYPE_CHECKING:
-    from rooflinekit.calibrate.bench.session import Calibrated
+    pass
 
 
 @describes_workload(needs_gpu=False, needs_input=False)
@@ -72,8 +71,8 @@ def measure(
         raise InputError("--like: what is measured is the PyTorch that is installed; leave it out")
     if out is not None:
         _check_free(out, force)
+    from rooflinekit.api import documents
     from rooflinekit.api.measure import hardware_for
-    from rooflinekit.tracing.targets import load_target, loss_of, optimizer_of
 
     execution = workload.run_as
     spec, place = hardware_for(
@@ -85,27 +84,24 @@ def measure(
         options=("--device", "--gpu"),
     )
     host, seconds, where = rk.load_host(workload.host), seconds_of(budget), str(place.device)
-    optimizer, loss = optimizer_of(workload.optimizer), loss_of(workload.loss)
-    found = load_target(target, where)
-    with progress_line(found.name) as say_doing:
+    with progress_line(target) as say_doing:
         result = rk.measure_model(
-            found.model,
+            target,
             *workload.args,
             device=where,
             gpu=spec,
             host=host,
             execution=execution,
             threads=threads,
-            optimizer=optimizer,
-            loss=loss,
-            burst=workload.described.burst,
-            constants=workload.described.constants,
-            name=found.name,
+            optimizer=workload.optimizer,
+            loss=workload.loss,
+            burst=workload.burst,
+            constants=workload.constants,
             by_op=by_op,
             precision=precision,
             samples=samples,
             budget_s=seconds,
-            progress=None if say_doing is None else lambda doing: say_doing(f"{doing} {found.name}"),
+            progress=None if say_doing is None else lambda doing: say_doing(f"{doing} {target}"),
             **{**options, **workload.sizes},
         )
     if out is not None:
@@ -120,36 +116,21 @@ def measure(
 
 def _measure_host(device: str | None, seconds: float, out: Path, force: bool) -> Answer:
     _check_free(out, force)
-    import torch
+    from rooflinekit.api.measure import measure_host
 
-    from rooflinekit.calibrate.bench import timers
-    from rooflinekit.calibrate.hosts import draft as host_draft
-    from rooflinekit.calibrate.local_hardware import hardware as local_hardware
-    from rooflinekit.hardware.yaml_file import spec_text
-
-    kind, index = local_hardware.parse_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with progress_line("timing the host") as doing:
-        found = host_draft.measure_host(
-            kind, timers.timer_of(kind, index, 0.0), out.stem, budget_s=seconds, progress=doing or (lambda name: None)
-        )
-    heading = "The host at hand. Made by `rooflinekit measure --host-only`; see `sources` for what was measured."
-    write_text(spec_text(found, heading), out)
-    base = rk.load_host(host_draft.BASE)
-    slowness, op_s = host_draft.slowness(found, base) if kind == "cuda" else None, found.dispatch_s("default")
-    against = "" if slowness is None else f", {slowness:.2g} times {base.name}"
-    lines = [f"an op {op_s * 1e6:.1f} µs{against}; written to {out}: name it with --host {out}"]
-    if kind == "cpu":
+        found = measure_host(device, out, budget_s=seconds, progress=doing)
+    against = "" if found["slowness"] is None else f", {found['slowness']:.2g} times {found['against']}"
+    lines = [f"an op {found['op_s'] * 1e6:.1f} µs{against}; written to {out}: name it with --host {out}"]
+    if found["measured_on"] == "cpu":
         lines.append(
             "note: measured without a GPU: it tells of steps on this CPU, and nothing of how it issues to a GPU"
         )
-    fields = {"file": str(out), "measured_on": kind, "op_s": op_s, "slowness": slowness, "against": base.name}
-    return Answer("host", lambda: fields, lines=lines)
+    return Answer("host", lambda: found, lines=lines)
 
 
 def _check_free(out: Path, force: bool) -> None:
     """Before anything is measured: raises OutputError for a file that is there, or cannot be written."""
-    from rooflinekit.calibrate.fitting.folder import check_writable
-
     check_free(out, force=force)
     if not os.path.isdir(out.parent):
         raise OutputError(f"{out}: cannot be written: {out.parent} is no folder")
@@ -167,7 +148,7 @@ def calibrate(
     spec: Annotated[
         str | None, "the hardware's specification, a name or file; by default the one with its name"
     ] = None,
-    allow_draft: Draft = False,
+    allow_draft: Drafts = False,
     campaign: Annotated[
         list[Path] | None,
         "--campaign FILE.csv",
@@ -182,36 +163,23 @@ def calibrate(
     seconds = seconds_of(budget)
     if campaign:
         return _fit_campaigns(campaign, spec, out, allow_draft=allow_draft)
-    from rooflinekit.calibrate.bench.record_file import STOPPING, WRITING
+    from rooflinekit.api import calibrate as walks
+    from rooflinekit.api import documents
 
-    with stopped_in_time(WRITING, STOPPING) as stop:
-        from rooflinekit.api import calibrate as calibration_workflows
-        from rooflinekit.calibrate.bench import plan as plans
-        from rooflinekit.calibrate.local_hardware import hardware as local_hardware
-
-        kind, index = local_hardware.parse_device(device)
-        own: Path | None = None
-        if kind == "cpu" and spec is None:
-            found, own = local_hardware.cpu_specification(out and out.with_name(f"{out.stem}-cpu.yaml"))
-        else:
-            found = local_hardware.specification(kind, index, spec, allow_draft=allow_draft)
-        if note := local_hardware.check_here(found, kind, index):
-            print(printable(f"note: {note}"), file=sys.stderr)
-        chosen = plans.load_plan(plan, kind, threads=found.sm_count if kind == "cpu" else 1)
+    with stopped_in_time(walks.record_file.WRITING, walks.record_file.STOPPING) as stop:
         words = tuple(filter(None, (only or "").split(",")))
-        chosen.units(words)  # before torch is loaded
-        file = out or Path(f"{found.name}-{chosen.name}.jsonl")
-        check_kind(file)
-        from rooflinekit.calibrate.bench import timers
-
-        timer = timers.timer_of(kind, index, max(found.l2_capacity, found.last_level_cache or 0.0))
+        here = walks.bench(device, plan, spec, out, words, allow_draft=allow_draft)
+        if here.note:
+            print(printable(f"note: {here.note}"), file=sys.stderr)
+        own, file = here.own, here.file
         stop.says = f"what was measured is in {file}; the same command continues"
-        with bar(chosen.name) as advance:
-            result = calibration_workflows.calibrate(
-                chosen, found, timer, file, only=words, budget_s=seconds, progress=advance or (lambda *_: None)
-            )
+        with bar(here.plan.name) as advance:
+            result = walks.calibrate(
+                here.plan, here.device, here.timer, file, only=words, budget_s=seconds,
+                progress=advance or (lambda *_: None),
+            )  # fmt: skip
         try:
-            written = _write(result, found.name, file)
+            written = walks.write_files(result, here.device.name, file)
         except OutputError as error:
             raise OutputError(f"{error}; what was measured is in {file}, the same command continues") from error
 
@@ -232,47 +200,21 @@ def calibrate(
 
 def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, allow_draft: bool) -> Answer:
     """Constants from measured ops alone, such as those of traces, beside the first file or as --out."""
-    from rooflinekit.api.calibrate import fit_campaigns
-    from rooflinekit.calibrate.fitting.files import write_fit
+    from rooflinekit.api import calibrate as walks
+    from rooflinekit.api import documents
 
-    found = fit_campaigns(files, spec, allow_draft=allow_draft)
+    found = walks.fit_campaigns(files, spec, allow_draft=allow_draft)
     file = out or files[0].with_suffix(".fit.yaml")
     name = found.calibration.name
-    write_fit(found.calibration, file, f"Constants of {name}. Made by `rooflinekit calibrate` from campaigns.")
+    walks.fits.write_fit(
+        found.calibration, file, f"Constants of {name}. Made by `rooflinekit calibrate` from campaigns."
+    )
     return Answer(
         "own-fit",
         lambda: {"device": name, "file": str(file), **documents.own_fit(found)},
         lambda: text.calibration.print_own_fit(found),
         lines=[f"constants in {file}"],
     )
-
-
-def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
-    from rooflinekit.calibrate.bench import session
-    from rooflinekit.calibrate.fitting import files as fits
-    from rooflinekit.calibrate.links import fitting as link_own
-    from rooflinekit.hardware.yaml_file import spec_text
-
-    found = {"samples": [file]}
-    made_by = f"Made by `rooflinekit calibrate` from {file}"
-    tables = session.write_medians(result.campaigns, result.recorded, file)
-    if tables:
-        found["medians"] = [*tables]
-    if result.fit is not None:
-        fit = file.with_suffix(".fit.yaml")
-        fits.write_fit(result.fit.calibration, fit, f"Constants of {name}. {made_by}.")
-        found["constants"] = [fit]
-    if result.links is not None:
-        links = file.with_suffix(".links.yaml")
-        heading = f"Link constants of {name}. {made_by}."
-        fits.write_links(link_own.own_constants(result.links), links, name, heading)
-        found["links"] = [links]
-    if result.host is not None:
-        host = file.with_name(f"{file.stem}-host.yaml")
-        heading = f"The host of {name}. {made_by}; see `sources` for what was measured."
-        write_text(spec_text(result.host, heading), host)
-        found["host"] = [host]
-    return found
 
 
 # --- being told to stop, by Ctrl-C, `kill` or a job's time limit: in time, whatever the process is at ----------------
@@ -383,9 +325,9 @@ def validate(files: Files) -> Answer:
     The exit status is 1 where one is not.
     Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
     """
-    from rooflinekit.calibrate.campaigns import files as campaign_files
+    from rooflinekit.api.calibrate import validate as check
 
-    found = campaign_files.validate(files)
+    found = check(files)
     wrong = any(found.values())
     rows = [{"file": str(file), "problem": problem or None} for file, problem in found.items()]
     return Answer(
@@ -408,9 +350,10 @@ def summarize(files: Files) -> Answer:
 
 
 def _summarized(files: list[Path], *lines: str) -> Answer:
-    from rooflinekit.calibrate.campaigns import files as campaign_files
+    from rooflinekit.api import calibrate as walks
+    from rooflinekit.api import documents
 
-    found = [campaign_files.summarize_file(file) for file in files]
+    found = [walks.summarize_file(file) for file in files]
 
     def told() -> None:
         for one in found:
@@ -442,15 +385,10 @@ def from_trace(
     calibrate --campaign` fits constants. Several traces, such as those of all ranks, become one campaign.
     Example: rooflinekit campaign from-trace shapes.json.gz --gpu nvidia-l4 --out l4.csv
     """
-    from rooflinekit.calibrate.campaigns.campaign import campaign_text
-    from rooflinekit.study.profile.drawn import draw_all
-    from rooflinekit.study.profile.profile import trace_files
+    from rooflinekit.api import documents
+    from rooflinekit.api.calibrate import campaign_from_traces
 
-    check_free(out, force=force)
-    files = [file for trace in traces for file in trace_files(trace, rank)]
-    with bar(f"reading {len(files)} traces", share=True) as advance:
-        found = draw_all(files, gpu, licence, advance)
-    write_text(campaign_text(found.campaign), out, force=force)
+    found = campaign_from_traces(traces, out, gpu, rank, licence, force=force)
     return Answer(
         "campaign-from-trace",
         lambda: documents.drawn(found, out),
@@ -467,10 +405,10 @@ def merge(files: Files, out: Annotated[Path, "--out -o", "the file to write"], f
     All have to be records, or all campaigns, of one device in one environment.
     Example: rooflinekit campaign merge monday.jsonl tuesday.jsonl --out both.jsonl
     """
-    from rooflinekit.calibrate.campaigns import files as campaign_files
+    from rooflinekit.api.calibrate import merge_files
 
     check_free(out, force=force)
-    campaign_files.merge_files(files, out, force=force)
+    merge_files(files, out, force=force)
     return _summarized([out], f"written to {out}")
 
 
@@ -495,36 +433,20 @@ def fit(
             f"--campaigns {campaigns}: name the folder of their fits with --out; "
             "otherwise the fits in use, of other measurements, would be replaced"
         )
-    from rooflinekit.api import calibrate as calibration_workflows
-    from rooflinekit.calibrate.fitting import files as fits
-    from rooflinekit.calibrate.fitting import folder as fit_folder
+    from rooflinekit.api import documents
+    from rooflinekit.api.calibrate import refit_folder
 
-    folder = out or fit_folder.default_folder()
-    if not check:
-        fit_folder.check_writable(folder)
     with progress_line("reading campaigns") as doing:
-        advance: Callable[[str], None] | None = None if doing is None else lambda step: doing(f"fitting: {step}")
-        if advance:
-            advance("links")
-        links = calibration_workflows.fit_links(campaigns)
-        found = calibration_workflows.fit(campaigns, progress=advance)
-    file = folder / f"{fits.LINKS}.yaml"
+        say = None if doing is None else lambda step: doing(f"fitting: {step}")
+        done = refit_folder(campaigns, out, check=check, progress=say)
+    found, folder, removed = done.found, done.folder, done.removed
     if check:
-        difference = fit_folder.first_difference(found, folder)
-        if links is not None and not difference:
-            difference = fit_folder.links_difference(links.constants, file)
         return Answer(
             "fit",
-            lambda: documents.refitted(found, folder, difference=difference, removed=()),
-            lambda: print(difference or f"{folder}: as the campaigns give them"),
-            failed=bool(difference),
+            lambda: documents.refitted(found, folder, difference=done.difference, removed=()),
+            lambda: print(done.difference or f"{folder}: as the campaigns give them"),
+            failed=bool(done.difference),
         )
-    # what makes the same files again, wherever they lie
-    command = "rooflinekit fit" + ("" if campaigns is None else f" --campaigns {shlex.quote(campaigns.name)}")
-    removed = fit_folder.write_folder(found, folder, command)
-    if links is not None:
-        head = f"Link constants: collectives of any cluster.\nMade by `{command}`."
-        fits.write_links(links.constants, file, fits.LINKS, head)
     gone = [f"removed, as no campaign is of them: {', '.join(removed)}"] if removed else []
     return Answer(
         "fit",

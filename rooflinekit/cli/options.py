@@ -14,26 +14,25 @@ import rooflinekit as rk
 from rooflinekit.cli.command import Options, tell
 from rooflinekit.cli.parse import quantity_of, variants_of
 from rooflinekit.errors import InputError
-from rooflinekit.present.text.progress import bar
 
 if TYPE_CHECKING:
     from rooflinekit.api.measured import MeasuredStep
+    from rooflinekit.api.workload import Workload
     from rooflinekit.hardware.prices import PriceTable
-    from rooflinekit.study.compare.cost import Bounds
 
 
-def _names(home: str, function: str) -> dict[str, Callable[[str], list[str]]]:
-    """Completes a name by what `rooflinekit.{home}.{function}()` lists, which is imported when a shell asks."""
+def _names(function: str) -> dict[str, Callable[[str], list[str]]]:
+    """Completes a name by what `api.specifications.{function}()` lists, which is imported when a shell asks."""
 
     def beginning(incomplete: str) -> list[str]:
-        listed = getattr(import_module(f"rooflinekit.{home}"), function)()
+        listed = getattr(import_module("rooflinekit.api.specifications"), function)()
         return [name for name in listed if name.startswith(incomplete)]
 
     return {"autocompletion": beginning}
 
 
-GPUS, HOSTS = _names("hardware.specs", "device_names"), _names("hardware.specs", "host_names")
-CLUSTERS = _names("hardware.specs", "cluster_names")
+GPUS, HOSTS = _names("device_names"), _names("host_names")
+CLUSTERS = _names("cluster_names")
 ONE_OR_MORE, NONE_OR_MORE = {"min": 1}, {"min": 0}
 
 LISTED = "a cluster, as `rooflinekit clusters` lists them"
@@ -44,10 +43,8 @@ TARGET_HELP = (
 _MODEL_HELP = "a name such as llama-3.1-70b, hf:OWNER/NAME in HuggingFace's cache, or the path of a config.json"
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
-Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, **_names("published.models", "published_names"))
-]
-Draft = Annotated[bool, "accept draft specifications, whose numbers are not confirmed"]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL_HELP, **_names("published_names"))]
+Drafts = Annotated[bool, "accept draft specifications, whose numbers are not confirmed"]
 ClusterName = Annotated[str, "--cluster NAME|FILE.yaml", LISTED, CLUSTERS]
 ClusterGpus = Annotated[int | None, "how many GPUs of the cluster; by default all", ONE_OR_MORE]
 BesideCluster = Annotated[int | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE]
@@ -82,23 +79,9 @@ class Measured(Options):
         """The settings that --measured-at gives, by name."""
         return changes_of("--measured-at", self.measured_at or ())
 
-    def step(self, *, allow_draft: bool, mark: str | None = None, rank: int | None = None) -> MeasuredStep | None:
-        """What the options say, None without --measured; a bar while a large trace is read.
-
-        Raises what `MeasuredStep.of` raises, and InputError for options that belong to --measured.
-        """
-        if self.measured is None:
-            for option, given in (("--measured-on", self.measured_on), ("--measured-at", self.measured_at)):
-                if given:
-                    raise InputError(f"{option}: belongs to --measured, a time or a file, which is missing")
-            return None
-        from rooflinekit.api.measured import MeasuredStep
-        from rooflinekit.study.transfer.evidence import read_measured
-
-        changes = self.changes  # what can be wrong is looked at before the slow part
-        with bar(f"reading {self.measured}", share=True) as advance:
-            evidence = read_measured(self.measured, mark=mark, rank=rank, progress=advance)
-        return MeasuredStep.of(evidence, self.measured_on, changes, allow_draft=allow_draft)
+    def step(self, workload: Workload, **read: Any) -> MeasuredStep | None:
+        """What the options say, None without --measured. Raises what `MeasuredStep.of` raises."""
+        return workload.measured(self.measured, self.measured_on, self.changes, **read)
 
 
 def changes_of(option: str, given: Sequence[str]) -> dict[str, Any]:
@@ -131,7 +114,7 @@ class Hourly(Options):
         str | None,
         "--prices NAME|FILE",
         "prices of an hour: a .csv of two columns (h100,2.99), or a .yaml with currency, day and source",
-        _names("hardware.prices", "price_tables"),
+        _names("price_tables"),
     ] = None
 
     @property
@@ -184,12 +167,6 @@ class Limits(Options):
         """The number that --max-watts gives, in watts."""
         return None if self.max_watts is None else quantity_of("--max-watts", self.max_watts, "W")
 
-    def bounds(self, prices: Prices) -> Bounds:
-        """The limits as a record, with prices where any are given."""
-        from rooflinekit.study.compare.cost import Bounds
-
-        return Bounds(price=prices.pricing() if prices.asked else None, max_cost=self.max_cost, max_watts=self.watts)
-
 
 # "$0.80/h", "0.80 USD / hour" and, where dollars are meant anyhow, "0.80" are one amount.
 _MONEY = re.compile(r"\s*(\$?)\s*(\d*\.?\d+(?:[eE][+-]?\d{1,2})?)\s*([A-Za-z]{3}|\$)?\s*(?:/\s*(?:h|hr|hour|kWh))?\s*")
@@ -218,17 +195,15 @@ def _priced(text: str) -> tuple[str, float]:
 
 def table_of(prices: Sequence[str]) -> PriceTable:
     """The prices that --price gives."""
-    from rooflinekit.hardware.prices import price_table
+    from rooflinekit.api.money import price_table
 
     return price_table(map(_priced, prices), "--price", date.today())
 
 
 def devices_of(gpus: Sequence[str], clusters: Sequence[str], *, allow_draft: bool = False) -> list[rk.Device]:
     """The GPUs of these names, and those of the clusters."""
-    from rooflinekit.hardware.specs import members_of
-
-    alone = [rk.load_device(gpu, allow_draft=allow_draft) for gpu in gpus]
-    return alone + [device for name in clusters for device in members_of(rk.load_cluster(name))]
+    named = [name for cluster in clusters for name in rk.load_cluster(cluster).device_names]
+    return [rk.load_device(gpu, allow_draft=allow_draft) for gpu in gpus] + [rk.load_device(name) for name in named]
 
 
 def say_notes(pricing: rk.Pricing, devices: Sequence[rk.Device]) -> None:

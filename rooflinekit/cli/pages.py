@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import rooflinekit as rk
+from rooflinekit.api.names import STRATEGIES
+from rooflinekit.api.workload import Workload
 from rooflinekit.cli.command import progress_line, say, typed
 from rooflinekit.cli.options import CLUSTERS, ONE_OR_MORE, Hourly, Measured, Target
 from rooflinekit.cli.parse import variants_of
-from rooflinekit.cli.workload import NO_GPU, Workload, describes_workload
-from rooflinekit.distributed.records import NAMED
+from rooflinekit.cli.workload import NO_GPU, describes_workload
 from rooflinekit.errors import InputError, check_word
 
 _WHATS = ("roofline", "timeline", "memory", "sweep", "waterfall")
@@ -55,7 +55,7 @@ def plot(
         CLUSTERS,
     ] = None,
     gpus: Annotated[list[int] | None, "with --cluster: how many GPUs; by default all", ONE_OR_MORE] = None,
-    strategy: Annotated[list[str] | None, f"with --cluster: {NAMED}; by default ddp"] = None,
+    strategy: Annotated[list[str] | None, f"with --cluster: {STRATEGIES}; by default ddp"] = None,
 ) -> None:
     """Draw a figure: roofline, time line, memory, sweep or waterfall.
 
@@ -84,18 +84,19 @@ def plot(
     sizes: dict[str, Any] = {"width": width or ("page" if what == "timeline" else "column"), "venue": venue}
     if what == "sweep":
         name, values = _size(over or "")
-        drawn = rk.plot.sweep(_table(workload, target, name, values), name, **sizes)
+        drawn = rk.plot.sweep(workload.swept(target, name, values), name, **sizes)
     elif what == "roofline":
-        from rooflinekit.present.figures.records.build import roofline_figure
-
         subject: Any = _several(workload, target, asked) if asked else (
             _predictions(workload, (target, *(others or ())), over) if trace is None
             else rk.Profile.read(trace).beside(workload.predict(target)[0][0])
         )  # fmt: skip
-        figure = roofline_figure(
-            subject, path=bool(over or others), joined=not others, by_level=by_level, normalized=normalized
-        )
-        drawn = rk.plot.roofline(figure, launch=launch, **sizes)
+        how: dict[str, Any] = {
+            "path": bool(over or others),
+            "joined": not others,
+            "by_level": by_level,
+            "normalized": normalized,
+        }
+        drawn = rk.plot.roofline(subject, launch=launch, **how, **sizes)
     else:
         draws: dict[str, Callable[..., Any]] = {
             "timeline": rk.plot.timeline, "memory": partial(rk.plot.memory, by=cast("Any", by or "kind")),
@@ -106,7 +107,7 @@ def plot(
     rk.plot.save(drawn, out, command=typed())
     say(f"figure written to {out}")
     if caption:
-        print(rk.plot.caption(figure))
+        print(rk.plot.caption(subject, **how))
 
 
 def _check(workload: Workload, what: str, over: str | None, out: Path, given: dict[str, Any]) -> None:
@@ -158,7 +159,7 @@ def _check_several(workload: Workload, what: str, asked: _Asked, alone: dict[str
 
 
 def _several(workload: Workload, target: str, asked: _Asked) -> list[rk.ParallelPrediction]:
-    from rooflinekit.distributed.records import strategy_of
+    from rooflinekit.api.parallel import strategy_of
 
     for _, strategy, _ in asked:
         strategy_of(strategy, 1)  # before the slow part
@@ -174,30 +175,10 @@ def _size(over: str) -> tuple[str, list[int]]:
     return name, values
 
 
-def _table(workload: Workload, target: str, name: str, values: list[int]) -> Any:
-    from rooflinekit.api.sweep import Places
-    from rooflinekit.ir.graph import opened
-    from rooflinekit.study.sweep import run as sweep_run
-
-    (traced,) = workload.trace(target, sizes_open=True)
-    graph, others = opened(traced, name)
-    machines, host, execution = workload.setting()
-    plan = Places(gpus=machines, host=host, execution=execution).plan(graph, {**others, name: values})
-    return sweep_run.run(plan, executor=None, workers=None, progress=None)
-
-
 def _predictions(workload: Workload, targets: Sequence[str], over: str | None) -> list[rk.Prediction]:
-    if over is None:
-        return [prediction for predictions in workload.predict(*targets) for prediction in predictions]
-    from rooflinekit.ir.graph import opened
-    from rooflinekit.step.prediction import predict_graph
-
-    name, values = _size(over)
-    (traced,) = workload.trace(*targets, sizes_open=True)
-    whole, others = opened(traced, name)
-    machines, host, execution = workload.setting()
-    graphs = [whole.at(**others, **{name: value}) for value in values]
-    return [predict_graph(graph, machine, host, execution) for machine in machines for graph in graphs]
+    if over is not None:
+        return workload.along(targets[0], *_size(over))
+    return [prediction for predictions in workload.predict(*targets) for prediction in predictions]
 
 
 @describes_workload()
@@ -223,7 +204,7 @@ def report(
     check_path(out)
     first, *others = workload.gpus
     devices = workload.devices(others) or None
-    step = measured.step(allow_draft=workload.allow_draft)
+    step = measured.step(workload)
     found = workload.on(first).predict(*filter(None, (target, against)))
     predictions = [prediction for (prediction,) in found]
     program = python_of(workload, target, against, out, advice=advice, measured=measured)
@@ -247,11 +228,15 @@ def python_of(
 ) -> str:
     """A program that writes the same report."""
     first, *others = workload.gpus
-    lines = ["import torch", ""] if workload.optimizer or workload.loss else []
-    lines += ["import rooflinekit as rk", "from rooflinekit.tracing.targets import load_target", "", ""]
-    lines += ["def predicted(name):", "    target = load_target(name)"]
-    lines += _call("    graph = rk.trace", ["target.model", *_trace(workload), "name=target.name"])
-    lines += _call("    return rk.predict", ["graph", _gpu(workload, first), *_predict(workload)])
+    given = {
+        **workload.options, "host": workload.host, "optimizer": workload.optimizer, "loss": workload.loss,
+        "burst": workload.burst, "constants": workload.constants, **workload.limits, **workload.sizes,
+    }  # fmt: skip
+    called = ["target", *map(_written, workload.args), f"gpu={_gpu(workload, first)}", *_changed(rk.predict, given)]
+    if execution := ", ".join(_changed(rk.Execution, workload.execution)):
+        called.append(f"execution=rk.Execution({execution})")
+    lines = ["import rooflinekit as rk", "from rooflinekit import Input", "", "", "def predicted(target):"]
+    lines += _call("    return rk.predict", called)
     lines += ["", "", f"prediction = predicted({_written(target)})"]
     lines += [f"other = predicted({_written(against)})"] if against is not None else []
     arguments = ["prediction", _written(str(out))]
@@ -265,22 +250,13 @@ def python_of(
 
 
 def _written(value: object) -> str:
-    """A value as Python writes it, texts in double quotes.
+    """A value as Python writes it.
 
-    >>> _written("a 'b'"), _written(None), _written(3), _written(rk.Input("batch", 3, dtype="int64"))
-    ('"a \\'b\\'"', 'None', '3', 'rk.Input("batch", 3, dtype="int64")')
+    >>> _written(Path("a 'b'")), _written(3), _written([rk.Input("batch", 3, dtype="int64")])
+    ('"a \'b\'"', '3', "[Input('batch', 3, dtype='int64')]")
     """
-    if isinstance(value, rk.Input):
-        parts = [_written(size) for size in value.shape]
-        parts += [] if value.dtype == "float32" else [f"dtype={_written(value.dtype.value)}"]
-        return f"rk.Input({', '.join(parts)})"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_written(key)}: {_written(part)}' for key, part in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_written, value))}]"
-    if isinstance(value, str):
-        return json.dumps(str(value), ensure_ascii=False)
-    return repr(value) if value is None or isinstance(value, bool | int | float) else _written(str(value))
+    plain = isinstance(value, rk.Input | bool | int | float | dict | list | tuple) or value is None
+    return repr(value if plain else str(value))
 
 
 def _call(function: str, arguments: Sequence[str]) -> list[str]:
@@ -299,34 +275,8 @@ def _changed(function: Callable[..., Any], given: Mapping[str, Any]) -> Iterator
             yield f"{name}={_written(value)}"
 
 
-def _trace(workload: Workload) -> Iterator[str]:
-    yield from map(_written, workload.args)
-    yield from _changed(rk.trace, workload.options)
-    if workload.loss:
-        yield f"loss=torch.nn.functional.{workload.loss}"
-    if workload.optimizer:
-        from rooflinekit.tracing.targets import optimizer_of
-
-        found = optimizer_of(workload.optimizer)
-        yield f"optimizer=torch.optim.{getattr(found, '__name__', workload.optimizer)}"
-    if workload.sizes:
-        yield f"sizes={_written(workload.sizes)}"
-    yield "fixed=True"
-
-
 def _gpu(workload: Workload, gpu: str) -> str:
     return f"rk.load_device({_written(gpu)}, allow_draft=True)" if workload.allow_draft else _written(gpu)
-
-
-def _predict(workload: Workload) -> Iterator[str]:
-    if workload.named_host:
-        yield f"host={_written(workload.host)}"
-    if changed := list(_changed(rk.Execution, workload.execution)):
-        yield f"execution=rk.Execution({', '.join(changed)})"
-    if workload.described.burst:
-        yield "burst=True"
-    if workload.described.constants is not None:
-        yield f"constants={_written(str(workload.described.constants))}"
 
 
 _MODES = ("inference", "training", "forward")
@@ -355,9 +305,8 @@ def explore(
     Example: rooflinekit explore timm:resnet50 --gpu nvidia-l4 --gpu nvidia-t4 --step inference
     --step inference,fp16 --out resnet50.html
     """
-    from rooflinekit.api.pages import page_of
+    from rooflinekit.api.pages import explored, page_of
     from rooflinekit.present.page.templating import Origin, check_path
-    from rooflinekit.study.sweep.explored import explored
 
     check_path(out)
     pricing = money.pricing() if money.asked else None
@@ -371,7 +320,7 @@ def explore(
     steps = _steps(workload, target, step or ())
     with progress_line("predicting every state"):
         grid = explored(steps, machines, executions, [rk.load_host(host) for host in hosts], shares, workload.lists)
-        page_of(grid, next(iter(steps.values())).name, pricing, Origin(command=typed())).save(out)
+        page_of(grid, pricing, Origin(command=typed())).save(out)
     say(f"{grid.states} predicted states written to {out}")
 
 
@@ -391,23 +340,18 @@ def _steps(workload: Workload, target: str, wanted: Sequence[str]) -> dict[str, 
         if words in _SERVING:
             found[words] = getattr(rk.Decoder.from_config(target), words)()
             continue
-        changes = _changes([word.strip() for word in words.split(",") if word])
-        other = replace(workload, options={**workload.options, **changes})
-        if other.options["mode"] != "training":
-            other = replace(other, optimizer=None, loss=None, options={**other.options, "targets": ()})
+        other = workload.stepping(**_changes([word.strip() for word in words.split(",") if word]))
         found[_name(other.options)] = other.trace(target, sizes_open=True)[0]
     return found
 
 
 def _changes(words: Sequence[str]) -> dict[str, Any]:
-    from rooflinekit.ir.graph import autocast_format
-
     found: dict[str, Any] = {}
     for word in words:
         if word in _MODES:
             found["mode"] = word
         elif word in _FORMATS:
-            found["autocast"] = autocast_format(word)
+            found["autocast"] = word
         else:
             raise InputError(f"--step {word!r}: expected {', '.join((*_MODES, *_FORMATS, *_SERVING))}")
     return found

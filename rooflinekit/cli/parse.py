@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import rooflinekit as rk
 from rooflinekit.cli.synonyms import option_hint
 from rooflinekit.errors import InputError, SizeError, UnitError
 from rooflinekit.units import parse_quantity
 
-if TYPE_CHECKING:
-    from rooflinekit.ir.inputs import Input
-
 _MOST_NUMBERS = 1_000_000  # in a list of sizes
 
 
-def inputs_of(texts: list[str]) -> tuple[tuple[Input, ...], dict[str, Input]]:
+def inputs_of(texts: list[str]) -> tuple[tuple[rk.Input, ...], dict[str, rk.Input]]:
     """The inputs that `--input` describes, in order and by name."""
-    from rooflinekit.ir.inputs import Input
-
-    args: list[Input] = []
-    kwargs: dict[str, Input] = {}
+    args: list[rk.Input] = []
+    kwargs: dict[str, rk.Input] = {}
     for text in texts:
         name, equals, described = text.partition("=")
         if equals:
-            kwargs[name.strip()] = Input.parse(described)
+            kwargs[name.strip()] = rk.Input.parse(described)
         else:
-            args.append(Input.parse(text))
+            args.append(rk.Input.parse(text))
     return tuple(args), kwargs
 
 
@@ -57,9 +53,9 @@ def limits_of(power: str | None, clock: str | None) -> dict[str, float]:
     """What `--power-limit` and `--sm-clock` say, in W and Hz.
 
     >>> limits_of("250W", "1.2 GHz")
-    {'power_w': 250.0, 'clock': 1200000000.0}
+    {'power_limit': 250.0, 'sm_clock': 1200000000.0}
     """
-    given = (("--power-limit", "power_w", power, "W"), ("--sm-clock", "clock", clock, "Hz"))
+    given = (("--power-limit", "power_limit", power, "W"), ("--sm-clock", "sm_clock", clock, "Hz"))
     return {name: quantity_of(option, text, unit) for option, name, text, unit in given if text is not None}
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import rooflinekit as rk
+from rooflinekit.api.names import STRATEGIES
+from rooflinekit.api.workload import Workload
 from rooflinekit.cli.command import Options, Tables, fields, progress_line
 from rooflinekit.cli.options import (
     CLUSTERS,
@@ -21,15 +23,17 @@ from rooflinekit.cli.options import (
     Model,
     Purchase,
     Target,
+    devices_of,
     say_notes,
 )
 from rooflinekit.cli.parse import quantity_of
-from rooflinekit.cli.workload import Workload, describes_workload
-from rooflinekit.distributed.records import NAMED, Strategy, recipe_of, strategy_of
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError, check_word
+from rooflinekit.files import write_text
 from rooflinekit.present import text
 
 if TYPE_CHECKING:
+    from rooflinekit.distributed.records import Strategy
     from rooflinekit.model.collectives import CollectiveTiming
 
 
@@ -49,13 +53,13 @@ class Meshed(Options):
     schedule: Annotated[str, "the schedule of a pipeline: gpipe, 1f1b or interleaved"] = "1f1b"
     chunks: Annotated[int, "interleaved: virtual stages of each device", ONE_OR_MORE] = 2
 
-    def strategy(self, word: str, count: int) -> Strategy:
+    def strategy(self, word: str, count: int) -> str | Strategy:
         """A mesh with sizes of its groups, all of them 1 but the one that the word names; or another strategy."""
         groups = ("tensor", "context", "expert", "pipeline")
         if word not in ("mesh", *groups):
             if any(getattr(self, name) != one.default for name, one in fields(Meshed).items()):
                 raise InputError(f"options of a mesh, such as --tensor, belong to --strategy mesh; got {word!r}")
-            return strategy_of(word, count)
+            return word
         sizes = {name: getattr(self, name) or (count if name == word else 1) for name in groups}
         return rk.Mesh(**{**vars(self), **sizes})
 
@@ -95,7 +99,7 @@ def parallel(
     target: Target,
     cluster: ClusterName,
     gpus: ClusterGpus = None,
-    strategy: Annotated[str, f"{NAMED}; or mesh, which combines those marked mesh below"] = "ddp",
+    strategy: Annotated[str, f"{STRATEGIES}; or mesh, which combines those marked mesh below"] = "ddp",
     split: Annotated[str, "how the batch is split: even, or proportional to each device's speed"] = "even",
     *,
     mesh: Meshed,
@@ -180,8 +184,6 @@ def fit_into(
             memory_limit=memory_limit,
         )
     if policy is not None:
-        from rooflinekit.files import write_text
-
         write_text(found.policy, policy)
     heading = workload.heading(graph)
     return Tables("fit-into", found.to_dict, lambda: text.steps.print_fitting(found, heading))
@@ -245,8 +247,7 @@ def train(
     what a run of --tokens costs, and with --search the best layout.
     Example: rooflinekit train llama-3.1-8b --cluster dgx-h100 --batch 128 --tp 2
     """
-    from rooflinekit.hardware.specs import members_of
-    from rooflinekit.study.compare.limits import power_limits_together
+    from rooflinekit.api.parallel import power_limits_together, recipe_of
 
     decoder = rk.Decoder.from_config(config, weights="bf16")
     chosen = recipe_of(recipe).with_changes(recompute=recompute, offload=offload, fp8=fp8)
@@ -269,7 +270,7 @@ def train(
     step = at(power_limit=None if power_limit is None else quantity_of("--power-limit", power_limit, "W"))
     costs = None
     if pricing is not None:
-        say_notes(pricing, [*members_of(step.cluster)])
+        say_notes(pricing, devices_of((), [cluster]))
         costs = rk.costs(step, pricing, samples=tokens, carbon=carbon)
     limits = None if rack_w is None else power_limits_together(at, step)
     racks = None if limits is None or rack_w is None else limits.rack(rack_w, purchase.pue)

@@ -12,15 +12,15 @@ from typing import Annotated, Any
 import typer
 
 import rooflinekit as rk
+from rooflinekit.api.workload import Workload
 from rooflinekit.cli.command import Answer, Tables, typed
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import ONE_OR_MORE, Rank, Target
 from rooflinekit.cli.parse import variants_of
-from rooflinekit.cli.workload import Workload, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError, check_word
 from rooflinekit.present import text
 from rooflinekit.present.text.progress import bar
-from rooflinekit.step.allocator import Settings
 
 
 @describes_workload()
@@ -58,6 +58,8 @@ def predict(
 
     Example: rooflinekit predict timm:resnet50 --batch 32 --gpu nvidia-l4
     """
+    from rooflinekit.api.predict import Settings
+
     check_word("--by", by or "kind", ("module", "kind", "phase", "kernel"))
     variants = variants_of(compare or [])
     resizing = largest_batch or bool(variants.keys() & workload.sizes.keys())
@@ -135,7 +137,6 @@ def summary(
     """
     from rooflinekit.files import write_text
     from rooflinekit.present.page.templating import Origin, check_path, modules_page
-    from rooflinekit.step.summary import summary_text
 
     if out is not None:
         check_path(out)
@@ -147,11 +148,11 @@ def summary(
         (graph,) = workload.trace(target)
     found = rk.summary(predictions or graph, depth=depth, folded=not unfolded)
     if out is not None:
-        whole = rk.summary(predictions or graph, folded=not unfolded)
-        write_text(modules_page(summary_text(graph, predictions, whole), depth, Origin(command=typed())), out)
+        origin = Origin(command=typed())
+        write_text(modules_page(graph, predictions, depth, origin, folded=not unfolded), out)
 
     def told() -> None:
-        text.predictions.print_summary(summary_text(graph, predictions, found), found)
+        text.predictions.print_summary(graph, predictions, found)
         if out is not None:
             text.tables.say(f"page written to {out}", soft_wrap=True)
 
@@ -339,8 +340,6 @@ def profile(
     is by default the device that the trace names. `rooflinekit profile sample` reads a small trace that is shipped.
     Example: rooflinekit profile trace.json.gz timm:resnet50 --batch 32 --gpu nvidia-l4
     """
-    from rooflinekit.study.profile.profile import read_profile
-
     if len(workload.gpus) > 1:
         raise InputError(f"--gpu: one device was profiled; got {len(workload.gpus)} specifications")
     if target is None and workload.called:
@@ -349,7 +348,7 @@ def profile(
         raise InputError("--input is missing: the sizes that the model was called with, such as --input 32,3,224,224")
     devices = workload.devices()  # before the slow part
     with bar(f"reading {trace.name}", share=True) as advance:
-        found = read_profile(trace, rank=rank, mark=mark, progress=advance)
+        found = rk.Profile.read(trace, rank=rank, mark=mark, progress=advance)
     if target is None:
         device = next(iter(devices), None)
         return Tables(

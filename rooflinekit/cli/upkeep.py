@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rooflinekit as rk
+from rooflinekit.api.workload import Workload
 from rooflinekit.cli.command import Answer, made, say
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import Target
-from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import InputError, LockError, RooflinekitError, check_word, printable
 from rooflinekit.present import text
 
@@ -43,9 +44,9 @@ def guard(
     Example: rooflinekit guard --lock examples/rooflinekit.lock --format markdown
     """
     check_word("--format", form, _FORMATS)
-    from rooflinekit.study.guard import check as guards
+    from rooflinekit.api.guard import guard as checked
 
-    found = guards.guard(lock, _predicted, only=names or (), update=update)
+    found = checked(lock, _predicted, only=names or (), update=update)
     return Answer(
         "guard",
         lambda: {"checked": [one.to_dict() for one in found]},
@@ -59,7 +60,9 @@ def _print_guarded(found: Sequence[Checked], lock: Path, form: str) -> None:
     if form == "junit":
         print(text.guard.junit(found), end="")
     elif form == "github":
-        print(text.guard.github(found, lock, _lines(lock)))
+        from rooflinekit.api.guard import lines_of
+
+        print(text.guard.github(found, lock, lines_of(lock)))
     elif form == "markdown":
         print(f"{text.guard.markdown(found)}\n<sub>{_made_by(lock)}</sub>")
     else:
@@ -86,14 +89,6 @@ def _predicted(block: Block) -> Sequence[rk.Prediction]:
     except ValueError as error:  # of shlex, or of --help, which describes nothing
         raise LockError(f"[{block.name}] run: expected what `rooflinekit predict` is given; {error}") from None
     return predictions
-
-
-def _lines(lock: Path) -> dict[str, int]:
-    """At which line of the file each workload's table begins."""
-    from rooflinekit.study.guard.check import read_lock
-
-    heads = {line.strip().strip('[]"'): place for place, line in enumerate(lock.read_text().splitlines(), 1)}
-    return {block.name: heads.get(block.name, 1) for block in read_lock(lock).blocks}
 
 
 def _made_by(lock: Path) -> str:

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-import rooflinekit as rk
+from rooflinekit.api.workload import UNNAMED, Workload, mode_of, open_names, usual_inputs_of
 from rooflinekit.cli import guide
 from rooflinekit.cli.command import Answer, Command, Options, progress_line, tell
-from rooflinekit.cli.options import GPUS, HOSTS, Draft, devices_of
+from rooflinekit.cli.options import GPUS, HOSTS, Drafts
 from rooflinekit.cli.parse import assumed_of, inputs_of, integer, integers, limits_of, sizes_of
 from rooflinekit.errors import InputError
-from rooflinekit.ir.inputs import mode_of
-
-if TYPE_CHECKING:
-    from rooflinekit.api.measured import Correction, MeasuredStep
-    from rooflinekit.model.machine import Machine
-
-_START = 32  # where the search for a size begins, unless the size is given; it ends at the same place from anywhere
-_UNNAMED = "unnamed"  # the host that is meant where none is named
 
 #: Sizes named in --input become options, which typer cannot know beforehand.
 OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -37,7 +28,7 @@ _Mode = Annotated[str, "inference, training, or forward (training mode without g
 
 
 class Described(Options):
-    """A workload in words."""
+    """A workload in"""
 
     input: Annotated[
         list[str] | None,
@@ -83,7 +74,7 @@ class Described(Options):
     ] = None
     host: Annotated[
         str, "the CPU that issues work to the GPU: one that `rooflinekit hosts` lists, or a path", HOSTS
-    ] = _UNNAMED
+    ] = UNNAMED
     burst: Annotated[bool, "predict one step on a cool GPU, before the power limit lowers its clock"] = False
     power_limit: Annotated[
         str | None, "--power-limit WATTS", "a power limit below the board's own, such as '250 W' (see docs/energy.md)"
@@ -100,143 +91,11 @@ class Described(Options):
     strict: Annotated[bool, "fail on ops without a cost rule and on sizes that depend on data"] = False
     cache: Annotated[bool, "keep the trace, so that the next command starts at once"] = True
     verbose: Annotated[bool, "say on standard error why a trace could not be kept"] = False
-    allow_draft: Draft = False
+    allow_draft: Drafts = False
 
 
 class _Training(Described):
     mode: _Mode = "training"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What the options say: how targets are called and traced, and on what they are predicted."""
-
-    described: Described
-    args: tuple[rk.Input, ...]
-    called: bool  # whether any input is given, by place or by name
-    sizes: dict[str, int]
-    gpus: tuple[str, ...]
-    host: str
-    execution: dict[str, Any]  # of Execution
-    optimizer: str | None
-    loss: str | None
-    options: dict[str, Any]  # of workflows.trace, keyword inputs among them
-    sought: tuple[str, ...] = ()  # sizes that the command looks for, and that nobody gave
-    lists: dict[str, Sequence[int]] = field(default_factory=dict)  # instead of `sizes`, where each may have many
-    limits: dict[str, float] = field(default_factory=dict)  # of model.energy.limited
-
-    @property
-    def named_host(self) -> str | None:
-        """The host that is named; None for a cluster's own."""
-        return None if self.host == _UNNAMED else self.host
-
-    @property
-    def allow_draft(self) -> bool:
-        """Whether drafts of specifications are accepted."""
-        return self.described.allow_draft
-
-    @property
-    def run_as(self) -> rk.Execution:
-        """How it runs."""
-        return rk.Execution(**self.execution)
-
-    @property
-    def executions(self) -> list[rk.Execution]:
-        """How it runs, where --execution may be a list."""
-        words = self.execution["backend"].split(",")
-        return [rk.Execution(**{**self.execution, "backend": word.strip()}) for word in words]
-
-    def heading(self, graph: rk.Graph) -> str:
-        """The first line of an answer: the workload, its sizes and executions."""
-        from rooflinekit.step.report import heading
-
-        return heading(graph, self.sizes, self.executions)
-
-    def devices(self, names: Sequence[str] | None = None) -> list[rk.Device]:
-        """The GPUs, or others that are named."""
-        return devices_of(self.gpus if names is None else names, (), allow_draft=self.allow_draft)
-
-    def on(self, *gpus: str) -> Workload:
-        """The same workload on these GPUs."""
-        return replace(self, gpus=gpus)
-
-    def running(self, backend: str) -> Workload:
-        """The same workload, executed by this backend."""
-        return replace(self, execution={**self.execution, "backend": backend})
-
-    def predict(self, *targets: str, sizes_open: bool = False) -> list[list[rk.Prediction]]:
-        """For each target its predictions, one a GPU; each target is traced once, with `sizes_open` for all sizes."""
-        from rooflinekit.step.prediction import predict_graph
-
-        # Everything that can be wrong is looked at before the slow part.
-        machines, host, execution = self.setting()
-        return [
-            [predict_graph(graph, machine, host, execution) for machine in machines]
-            for graph in self.trace(*targets, sizes_open=sizes_open)
-        ]
-
-    def setting(self) -> tuple[list[Machine], rk.Host, rk.Execution]:
-        """The GPUs with their constants, the host, and how it runs."""
-        from rooflinekit.model.energy import limited
-        from rooflinekit.step.execution import check_release
-
-        check_release(self.options["like"], self.run_as)
-        devices, host = self.devices(), rk.load_host(self.host)
-        return [limited(machine, **self.limits) for machine in self._machines(devices)], host, self.run_as
-
-    def _machines(self, devices: Sequence[rk.Device]) -> list[Machine]:
-        from rooflinekit.calibrate.fitting.files import fits_for
-        from rooflinekit.model.machine import Machine
-
-        fits = fits_for(devices, self.described.constants)
-        burst = self.described.burst
-        return [Machine.of(device, fit, burst=burst) for device, fit in zip(devices, fits, strict=True)]
-
-    def correction(self, step: MeasuredStep | None, graph: rk.Graph) -> Correction | None:
-        """What the step makes of predictions of this workload; None without one. Limits of power are theirs."""
-        if step is None:
-            return None
-        _, host, execution = self.setting()
-        here, *_ = self._machines([step.device, *self.devices()])
-        return step.correction(graph, host, execution, machine=here)
-
-    def trace(self, *targets: str, sizes_open: bool = False) -> list[rk.Graph]:
-        """Each target's graph at the sizes given, traced once; with `sizes_open` for all sizes."""
-        from rooflinekit.api.targets import TargetTrace
-
-        found = []
-        for target in targets:
-            traced = TargetTrace(
-                target=target,
-                args=self.args,
-                options={"sizes": self.sizes, "fixed": None if sizes_open else True, **self.options},
-                optimizer=self.optimizer,
-                loss=self.loss,
-                following=_progress,
-                kept=self.described.cache,
-                unkept=tell if self.described.verbose else None,
-            )
-            graph = traced()
-            found.append(graph.at(**{name: value for name, value in self.sizes.items() if name in graph.dims}))
-        return found
-
-    def team(self, target: str, **options: Any) -> Callable[..., rk.ParallelPrediction]:
-        """The step on a cluster, with its sizes open, by further options of `rk.parallel`."""
-        (graph,) = self.trace(target, sizes_open=True)
-        limits = {"power_limit": self.limits.get("power_w"), "sm_clock": self.limits.get("clock")}
-        return functools.partial(
-            rk.parallel, graph, host=self.named_host, execution=self.run_as, **{**limits, **options}
-        )
-
-    def check_alone(self) -> None:
-        """Raises InputError for GPUs that are named beside a cluster."""
-        if self.gpus:
-            raise InputError("--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster")
-
-    def check_trains(self, why: str = "steps on several devices are training steps:") -> None:
-        """Raises InputError for what is no training step: steps on several devices are."""
-        if self.options["mode"] != "training":
-            raise InputError(f"--cluster: {why} add --mode training")
 
 
 @contextmanager
@@ -264,77 +123,35 @@ def _workload(
             raise InputError(f"{option} belongs to --mode training")
     if told.loss_target and told.loss is None:
         raise InputError("--target is an argument of the loss: name one, such as --loss cross_entropy")
-    from rooflinekit.api.keywords import usual_inputs
-    from rooflinekit.ir.graph import autocast_format
-    from rooflinekit.ir.inputs import Release, open_names
-    from rooflinekit.ir.sizes import check_dims, check_names
-
     args, kwargs = inputs_of(told.input or [])
-    args = args if told.input or not target else usual_inputs(target, kept=told.cache)
+    if not told.input and target:
+        args = usual_inputs_of(target, kept=told.cache, needed=needs_input)
     targets, named = inputs_of(told.loss_target or [])
     if named:
         raise InputError(
             f"--target {next(iter(named))}=…: targets have no names; the loss gets them in the order given"
         )
-    if target is not None and needs_input and not (args or kwargs):
-        from rooflinekit.tracing.targets import check_target
-
-        check_target(target)  # what is no model has no input that is missing
-    names = open_names((args, kwargs, targets))
-    sizes: dict[str, int] = {}
-    start: dict[str, int] = {}
-    lists: dict[str, Sequence[int]] = {}
     # A misspelled option first: --gup l4 is no missing --gpu.
-    words = sizes_of(told.size or [], context.args, names, guide.option_names(context.command))
-    if many_sizes:
-        lists = {name: integers(*word) for name, word in words.items()}
-    else:
-        sizes = {name: integer(*word) for name, word in words.items()}
+    names = open_names((args, kwargs, targets))
+    sized = sizes_of(told.size or [], context.args, names, guide.option_names(context.command))
+    sizes: dict[str, Any] = {name: integers(*word) if many_sizes else integer(*word) for name, word in sized.items()}
     if not (args or kwargs) and needs_input:
         raise InputError(NO_INPUT)
     if not told.gpu and needs_gpu:
         raise InputError(NO_GPU)
-    if many_sizes:
-        check_names(lists, names, complete=needs_sizes)
-    else:
-        if solved is not None and solved in names and solved not in sizes:
-            start = {solved: _START}
-        sizes = check_dims({**start, **sizes}, names, complete=True)
-    return Workload(
-        described=told,
-        args=args,
-        called=bool(args or kwargs),
-        sizes=sizes,
-        sought=tuple(start),
-        lists=lists,
-        gpus=tuple(told.gpu or ()),
-        host=told.host,
-        execution={
-            "backend": told.execution,
-            **{name: getattr(told, name) for name in ("sync", "copy", "non_blocking", "loader_rate", "attention")},
-        },
-        optimizer=told.optimizer,
-        loss=told.loss,
-        limits=limits_of(told.power_limit, told.sm_clock),
+    fields = ("dtype", "tf32", "strict", "channels_last", "inference_mode", "autocast", "like")
+    runs = ("sync", "copy", "non_blocking", "loader_rate", "attention")
+    return Workload.of(
+        args, kwargs, sizes, many=many_sizes, complete=needs_sizes, solved=solved,
         options={
-            "mode": mode,
-            **{name: getattr(told, name) for name in ("dtype", "tf32", "strict", "channels_last", "inference_mode")},
-            "autocast": autocast_format(told.autocast),
-            "like": None if told.like is None else Release.parse(told.like),
-            "targets": targets,
+            "mode": mode, "targets": targets, **{name: getattr(told, name) for name in fields},
             **({"assume": assumed_of(told.assume)} if told.assume else {}),
-            **_keywords(kwargs),
         },
-    )
-
-
-def _keywords(given: dict[str, rk.Input]) -> dict[str, Any]:
-    """Inputs by name as arguments of `trace`, those that it has itself among its `keywords`."""
-    from rooflinekit.api.keywords import options_of
-
-    taken = options_of(rk.trace) if given else ()
-    own = {name: value for name, value in given.items() if name in taken}
-    return {name: value for name, value in given.items() if name not in own} | ({"keywords": own} if own else {})
+        gpus=tuple(told.gpu or ()), host=told.host, optimizer=told.optimizer, loss=told.loss,
+        execution={"backend": told.execution, **{name: getattr(told, name) for name in runs}},
+        limits=limits_of(told.power_limit, told.sm_clock), constants=told.constants, burst=told.burst,
+        kept=told.cache, allow_draft=told.allow_draft, following=_progress, unkept=tell if told.verbose else None,
+    )  # fmt: skip
 
 
 def describes_workload(

@@ -39,7 +39,7 @@ def test_json_has_what_predict_says(run: Run, net: str) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--sort", "fast"), "--sort: expected time, per-dollar, per-watt, share-of-peak, price, energy"),
+        (("--sort", "fast"), "sort: expected time, per-dollar, per-watt, share-of-peak, price, energy"),
         (("--gpu", "l4", "--vendor", "AMD"), "--vendor: filters choose among all GPUs; leave out them or --gpu"),
         (("--gpu", "l4", "--gpu", "nvidia-l4"), "gpus: 'nvidia-l4' is given twice"),
         (("--memory-min", "9 TB"), "gpus: none is left to compare; give other names or filters"),

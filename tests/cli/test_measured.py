@@ -41,7 +41,7 @@ def test_all_four_rest_on_the_transfer(run: Run, net: str, total_s: float, tmp_p
     run("report", net, *SIZE, *MEASURED, "--gpu", "l4", "--out", out, "--no-advice")
     page = html.unescape(out.read_text(encoding="utf-8"))
     assert "Correction as measured" in page
-    assert 'measured="5 ms", measured_on="t4"' in page
+    assert "measured='5 ms', measured_on='t4'" in page
     (shown,) = re.findall(r"<th scope=\"row\">nvidia-l4.*?<td[^>]*>([\d.]+)\sms", page, re.DOTALL)[:1]
     assert float(shown) == pytest.approx(1e3 * total_s, rel=0.01)
 
@@ -61,9 +61,9 @@ def test_another_batch_than_the_measured_one(run: Run, net: str) -> None:
     [
         (
             ("compare", "--measured-on", "t4"),
-            "--measured-on: belongs to --measured, a time or a file, which is",
+            "measured_on: belongs to measured, a time or a file of the step, which is",
         ),
-        (("advise", "--measured-at", "batch=8"), "--measured-at: belongs to --measured"),
+        (("advise", "--measured-at", "batch=8"), "measured_at: belongs to measured"),
         (("compare", "--measured", "2 ms"), "measured_on: name the device that was measured"),
         (("compare", "--measured", "2 mm", "--measured-on", "t4"), "--measured '2 mm': expected a time"),
         (("compare", *MEASURED, "--measured-at", "batch=8,9"), "--measured-at batch: expected one value; got 2"),

@@ -25,6 +25,7 @@ def net(tmp_path: Path) -> str:
 SIZE = ("-i", "batch,3,32,32", "--batch", 16, "--gpu", "l4")
 TRAINING = ("--mode", "training", "--optimizer", "sgd", "--autocast", "bf16", "--loss", "cross_entropy")
 OPTIONS = (*TRAINING, "--target", "batch:int64", "--copy", "pinned", "--channels-last", "--host", "xeon-server-2018")
+LIMITED = ("--power-limit", "40 W")
 
 
 def test_it_writes_one_file_and_says_so(run: Run, net: str, tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_it_writes_one_file_and_says_so(run: Run, net: str, tmp_path: Path) -> N
     assert {"nvidia-l4", "nvidia-t4"} <= set(re.findall(r'<th scope="row">([\w-]+)', page))
 
 
-@pytest.mark.parametrize("options", [(), OPTIONS], ids=["inference", "training"])
+@pytest.mark.parametrize("options", [LIMITED, OPTIONS], ids=["limited", "training"])
 def test_the_program_in_it_predicts_the_same(run: Run, net: str, tmp_path: Path, options: tuple[object, ...]) -> None:
     out = tmp_path / "review.html"
     given = (f"{net}:Net", *SIZE, *options)

@@ -193,6 +193,7 @@ class Recorder:
     def _write(self, document: Mapping[str, Any]) -> None:
         text, check = _line(document, self.check)
         line = text.encode()
+        end = self.length + len(line)
         with WRITING:
             self._check_place()
             try:
@@ -203,11 +204,11 @@ class Recorder:
                 self._shorten()
                 kept = "; what was measured is kept, the same command continues" if self.done else ""
                 raise OutputError(f"{self.file}: cannot be written: {error.strerror or error}{kept}") from error
-            except BaseException:  # an interrupt: half a line goes, a whole one stays
-                if line:
+            except BaseException:  # an interrupt: half a line goes, a whole one stays, also of a write just returned
+                if os.fstat(self.descriptor).st_size < end:
                     self._shorten()
                 raise
-            self.check, self.length = check, self.length + len(text.encode())
+            self.check, self.length = check, end
 
     def _check_place(self) -> None:
         """Raises OutputError where further lines would be lost: now, and not when all is measured."""

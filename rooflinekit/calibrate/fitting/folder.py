@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -58,14 +57,6 @@ def write_folder(found: Refit, folder: Path, command: str) -> tuple[str, ...]:
         for file in stale:
             file.unlink()
     return tuple(file.name for file in stale)
-
-
-def check_writable(folder: Path) -> None:
-    """Raises OutputError for a folder that cannot be written: before a fit of minutes, not after it."""
-    with writing(folder):
-        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(b"0")
 
 
 def first_difference(found: Refit, folder: Path) -> str:

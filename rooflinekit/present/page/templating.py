@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -14,8 +15,10 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from rooflinekit.files import check_ending
+from rooflinekit.ir.graph import Graph
 from rooflinekit.step.made import fingerprint, versions
-from rooflinekit.step.summary import SummaryText
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.summary import summary, summary_text
 from rooflinekit.study.explain.explanation import seconds, signed
 from rooflinekit.units import format_bytes, number, said
 
@@ -45,8 +48,9 @@ def page_of(template: str, origin: Origin, hashed: str, **shown: Any) -> str:
     )  # fmt: skip
 
 
-def modules_page(told: SummaryText, depth: int, origin: Origin) -> str:
-    """The tree of modules as HTML, which needs no script; depth: levels that stand open."""
+def modules_page(graph: Graph, predictions: Sequence[Prediction], depth: int, origin: Origin, *, folded: bool) -> str:
+    """The tree of modules as HTML, which needs no script; depth: levels that stand open. folded: see `summary`."""
+    told = summary_text(graph, predictions, summary(predictions or graph, folded=folded))
     path: list[dict[str, Any]] = []  # from the root down to the module that was met last
     for row in told.rows:
         node: dict[str, Any] = {"row": row, "below": []}

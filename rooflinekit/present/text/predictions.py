@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.keyed import lists
 from rooflinekit.present.text.form import FORM
 from rooflinekit.present.text.tables import Cell, print_first, print_table, say, table, table_of
@@ -17,7 +18,7 @@ from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import KERNEL_TERMS, answer_rows, remedies, table_rows, title
-from rooflinekit.step.summary import SummaryText
+from rooflinekit.step.summary import summary_text
 from rooflinekit.units import said
 
 if TYPE_CHECKING:
@@ -148,8 +149,9 @@ def _count(name: str, row: Mapping[str, Any]) -> str:
     return f"{round(row[name], 1):g}".replace("-", "−")
 
 
-def print_summary(told: SummaryText, found: pd.DataFrame) -> None:
+def print_summary(graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame) -> None:
     """What `rooflinekit.summary` found: a line a module, indented as it stands in the network."""
+    told = summary_text(graph, predictions, found)
     say(told.heading)
     rows = ((f"{'  ' * row.level}{row.name}", *row.cells) for row in told.rows)
     print_table(table(("module", *told.heads), rows), found.reset_index)

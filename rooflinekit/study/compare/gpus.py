@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import combinations, islice, pairwise, permutations
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.errors import FormatError, InputError, check_word
+from rooflinekit.errors import FormatError, InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.prices import price_hint
@@ -210,13 +210,10 @@ def compare_machines(
     """The workload on each machine.
 
     sort: one of SORTS. corrected: makes of each prediction the one that counts, such as a measured step's transfer.
-    bounds: prices, and what leaves GPUs out. Raises InputError for another word, for no machine or one twice, SizeError
-    while a size is open, and FormatError where no machine has its arithmetic.
+    bounds: prices, and what leaves GPUs out. Raises SizeError while a size is open, and FormatError where no machine
+    has its arithmetic.
     """
     bounds = bounds or Bounds()
-    bounds.check(sort)
-    check_word("sort", sort, SORTS)
-    check_gpus(machines)
     found, refused = [], {}
     for machine in machines:
         try:

@@ -12,7 +12,7 @@ import os
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -383,27 +383,6 @@ def check(block: Block, graph: Graph | None, predictions: Sequence[Prediction]) 
 
 
 Predict = Callable[[Block], Sequence[Prediction]]  # a workload's predictions, one a GPU
-
-
-def guard(path: Path, predict: Predict, *, only: Collection[str] = (), update: bool = False) -> tuple[Checked, ...]:
-    """What has changed since the file's workloads were locked. only: the names of some. update: then accept it.
-
-    Raises LockError for a file that is missing or wrong, or a name that it does not have; what `predict` raises; and
-    OutputError where the file cannot be written.
-    """
-    lock = read_lock(path)
-    names = [block.name for block in lock.blocks]
-    for name in only:
-        if name not in names:
-            raise LockError(f"{path}: has no workload {name!r}{nearest(name, names)}; it has {', '.join(names)}")
-    found: list[Checked] = []
-    for block in (block for block in lock.blocks if not only or block.name in only):
-        predictions = predict(block)
-        found += check(block, lock.graph(block.name), predictions)
-        if update:
-            locked = {p.machine.device.name: locked_as(block, p) for p in predictions}
-            lock = lock.updated(block.name, predictions[0].graph, locked)
-    return tuple(found)
 
 
 def locked_as(block: Block, p: Prediction) -> Locked:

@@ -122,15 +122,21 @@ class Profile(FirstLine):
         return {**{name: getattr(self, name) for name in named}, "kernels": kernels}
 
     @classmethod
-    def read(cls, file: str | Path, *, mark: str | None = None, progress: Progress | None = None) -> Profile:
-        """The steps of a file that `export_chrome_trace` wrote, also of a .json.gz.
+    def read(
+        cls, path: str | Path, *, rank: int | None = None, mark: str | None = None, progress: Progress | None = None
+    ) -> Profile:
+        """The steps of a file that `export_chrome_trace` wrote, also of a .json.gz; or of a folder with one a rank.
 
-        mark: the `record_function` that marks a step; by default the profiler's own `ProfilerStep#`, else the mark
-        that takes the most time, else rounds of the same calls, else the whole trace, which "" takes for one step, too.
-        progress: called with the share of the file that is read. Raises CampaignError for another file, InputError for
-        a mark that is not in it.
+        rank: of a folder; by default the mean over all. mark: the `record_function` that marks a step; by default the
+        profiler's own `ProfilerStep#`, else the mark that takes the most time, else rounds of the same calls, else the
+        whole trace, which "" takes for one step, too. progress: called with the share that is read. Raises
+        CampaignError for another file, InputError for a mark that is not in it, and for a folder whose ranks nothing
+        tells.
         """
-        return profile_of(traces.read_trace(file, progress), mark)
+        files = trace_files(path, rank)
+        parts = (traces.part(progress, i, len(files)) for i in range(len(files)))
+        read = [profile_of(traces.read_trace(file, advance), mark) for file, advance in zip(files, parts, strict=True)]
+        return read[0] if len(read) == 1 else _together(Path(path).name, read)
 
     def beside(self, prediction: Prediction) -> ProfileComparison:
         """The measured step beside a predicted one: calls matched with ops, by kind and order, see `match`.
@@ -200,19 +206,6 @@ def device_note(profile: Profile, device: Device) -> str:
     except (DeviceNotFoundError, AmbiguousDeviceError):
         return ""
     return f"the trace is of {profile.device}, and {device.name} is another device" if seen.name != device.name else ""
-
-
-def read_profile(
-    path: str | Path, *, rank: int | None = None, mark: str | None = None, progress: Progress | None = None
-) -> Profile:
-    """The steps of a trace, or of a folder of them: of one rank, or in the mean over all.
-
-    mark: see `Profile.read`. Raises what that raises, and InputError for a folder whose ranks nothing tells.
-    """
-    files = trace_files(path, rank)
-    parts = (traces.part(progress, i, len(files)) for i in range(len(files)))
-    read = [Profile.read(file, mark=mark, progress=part) for file, part in zip(files, parts, strict=True)]
-    return read[0] if len(read) == 1 else _together(Path(path).name, read)
 
 
 def _together(folder: str, ranks: Sequence[Profile]) -> Profile:

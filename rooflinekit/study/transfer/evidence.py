@@ -27,7 +27,7 @@ from rooflinekit.ir.sizes import finite
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.components import MEASURED, Loaded, Part, kernel_parts, parts_of
 from rooflinekit.study.profile.matching import OpTime, Validation, kind_of, match, op_name, predicted_ops, whole_calls
-from rooflinekit.study.profile.profile import Profile, read_profile
+from rooflinekit.study.profile.profile import Profile
 from rooflinekit.units import format_quantity, parse_quantity
 
 _MOST = 400  # measured ops that are looked at one by one, the longest
@@ -215,7 +215,7 @@ def read_measured(
             head = stream.read(_HEAD)
         if b'"rooflinekit validation"' in head:
             return Evidence.of(Validation.load(file))
-    return Evidence.of(read_profile(file, rank=rank, mark=mark, progress=progress))
+    return Evidence.of(Profile.read(file, rank=rank, mark=mark, progress=progress))
 
 
 def _table(file: Path) -> dict[str, float]:

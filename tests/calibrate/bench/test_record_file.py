@@ -104,6 +104,21 @@ def test_cut_off_anywhere_in_the_last_line(tmp_path: Path) -> None:
         assert file.read_bytes() == whole
 
 
+def test_a_line_that_is_written_outlives_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, write = tmp_path / "run.jsonl", os.write
+
+    def told(descriptor: int, line: bytes) -> int:
+        write(descriptor, line)
+        raise KeyboardInterrupt  # which comes before the number of bytes does
+
+    with recording(file, HEAD, 10) as recorder:
+        monkeypatch.setattr(os, "write", told)
+        with pytest.raises(KeyboardInterrupt):
+            recorder.append(measurement(1))
+        monkeypatch.undo()
+    assert read_record(file).measurements == (measurement(1),)
+
+
 def test_cut_off_anywhere_in_the_first_line(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     written(file, 0)

@@ -16,7 +16,7 @@ from traces import call, document, event, launched, step, two_steps, write
 import rooflinekit as rk
 from rooflinekit.calibrate.local_hardware.trace import read_trace
 from rooflinekit.errors import CampaignError, ComparisonError, InputError
-from rooflinekit.study.profile.profile import period, read_profile
+from rooflinekit.study.profile.profile import period
 
 US = 1e-6
 
@@ -63,7 +63,7 @@ def test_a_period_is_the_shortest_that_the_end_repeats(names: str, rounds: tuple
 
 
 def test_the_sample_is_read_by_its_name() -> None:
-    found = read_profile("sample")
+    found = rk.Profile.read("sample")
     assert (found.steps, found.mark, found.regime) == (3, "ProfilerStep", "CPU only")
 
 

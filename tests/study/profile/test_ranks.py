@@ -6,7 +6,7 @@ import pytest
 from traces import document, launched, step, two_steps, write
 
 from rooflinekit.errors import InputError
-from rooflinekit.study.profile.profile import rank_files, read_profile, trace_files
+from rooflinekit.study.profile.profile import Profile, rank_files, trace_files
 from rooflinekit.study.transfer.evidence import Evidence
 
 
@@ -30,14 +30,14 @@ def test_ranks_are_told_by_names(tmp_path: Path, names: tuple[str, str]) -> None
         write(one_kernel(micros), tmp_path / name)
     (tmp_path / "notes.txt").write_text("no trace")
     assert [file.relative_to(tmp_path).as_posix() for file in rank_files(tmp_path).values()] == list(names)
-    assert read_profile(tmp_path, rank=1).busy_s == pytest.approx(60e-6)
+    assert Profile.read(tmp_path, rank=1).busy_s == pytest.approx(60e-6)
 
 
 def test_all_ranks_are_one_step_in_the_mean(tmp_path: Path) -> None:
     for rank, micros in enumerate((40, 60, 80)):
         write(one_kernel(micros), tmp_path / f"rank{rank}.json")
     seen: list[float] = []
-    found = read_profile(tmp_path, progress=seen.append)
+    found = Profile.read(tmp_path, progress=seen.append)
     assert (found.busy_s, found.wall_s, found.devices) == (pytest.approx(60e-6), pytest.approx(100e-6), 3)
     assert [(k.name, k.count, k.seconds) for k in found.kernels] == [("gemm", 1, pytest.approx(60e-6))]
     assert found.file == f"{tmp_path.name} (3 ranks)"
@@ -74,8 +74,8 @@ def test_folders_that_do_not_say(tmp_path: Path) -> None:
 
 def test_a_step_with_communication_tells_of_operators_alone(tmp_path: Path) -> None:
     write(one_kernel(40), tmp_path / "rank0.json")
-    assert Evidence.of(read_profile(tmp_path)).seconds == pytest.approx(100e-6)
+    assert Evidence.of(Profile.read(tmp_path)).seconds == pytest.approx(100e-6)
     write(one_kernel(40, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)"), tmp_path / "rank0.json")
-    found = Evidence.of(read_profile(tmp_path))
+    found = Evidence.of(Profile.read(tmp_path))
     assert found.seconds is None
     assert "holds communication" in found.source

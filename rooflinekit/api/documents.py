@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rooflinekit.calibrate.bench.session import Calibrated
-    from rooflinekit.calibrate.campaigns.files import Summary
-    from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
-    from rooflinekit.model.machine import Calibration
-    from rooflinekit.model.stated import Constant
-    from rooflinekit.study.profile.drawn import Drawn
-    from rooflinekit.study.profile.matching import Validation
+from rooflinekit.calibrate.bench.session import Calibrated, outliers_of, warnings_of
+from rooflinekit.calibrate.campaigns.files import Summary
+from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
+from rooflinekit.calibrate.hosts.ops import HOST_OPS
+from rooflinekit.model.machine import Calibration
+from rooflinekit.model.stated import Constant
+from rooflinekit.study.profile.drawn import Drawn
+from rooflinekit.study.profile.matching import Validation, document_of
 
 
 def measured(found: Validation, file: Path | None) -> dict[str, Any]:
     """A step as it was measured beside its prediction."""
-    from rooflinekit.study.profile.matching import document_of
-
     return {
         "measured_s": found.measured_s, "predicted_s": found.predicted_s, "error": found.error, "inside": found.inside,
         "noisy": found.summary.noisy, "validation": document_of(found), "file": None if file is None else str(file),
@@ -29,9 +27,6 @@ def measured(found: Validation, file: Path | None) -> dict[str, Any]:
 
 def calibrated(found: Calibrated, files: Mapping[str, Iterable[Path]]) -> dict[str, Any]:
     """What a run of `calibrate` has measured and fitted, and which files hold it, by what they are."""
-    from rooflinekit.calibrate.bench.session import outliers_of, warnings_of
-    from rooflinekit.calibrate.hosts.ops import HOST_OPS
-
     head, (outliers, samples) = found.recorded.head, outliers_of(found.recorded)
     return {
         "device": head.device, "plan": head.plan, "measurements": len(found.recorded.measurements),
