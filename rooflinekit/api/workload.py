@@ -126,7 +126,9 @@ class Workload:
         """The same workload on every GPU that is offered, by the filters of `rooflinekit.devices`."""
         from rooflinekit.hardware.catalog import offered_gpus
 
-        return self.on(*offered_gpus(**filters))
+        if found := offered_gpus(**filters):
+            return self.on(*found)
+        raise InputError("gpus: none is left to compare; give other names or filters")
 
     def running(self, backend: str) -> Workload:
         """The same workload, executed by this backend."""
@@ -216,6 +218,8 @@ class Workload:
 
     def team(self, target: str, **options: Any) -> Callable[..., rk.ParallelPrediction]:
         """The step on a cluster, with its sizes open, by further options of `rooflinekit.parallel`."""
+        self.check_trains()
+        self.refuse("a step on several GPUs", limits=False)
         given = {"host": self.named_host, "execution": self.run_as, **self.limits, **options}
         return functools.partial(rk.parallel, self.untraced(target, sizes_open=True), **given)
 
@@ -224,10 +228,19 @@ class Workload:
         if self.gpus:
             raise InputError("--gpu: a cluster has GPUs of its own; leave out --gpu or --cluster")
 
-    def check_trains(self, why: str = "steps on several devices are training steps:") -> None:
+    def check_trains(self) -> None:
         """Raises InputError for what is no training step: steps on several devices are."""
         if self.options["mode"] != "training":
-            raise InputError(f"--cluster: {why} add --mode training")
+            raise InputError("--cluster: steps on several devices are training steps: add --mode training")
+
+    def refuse(self, what: str, *, limits: bool = True) -> None:
+        """Raises InputError for constants of one's own, --burst and, with `limits`, limits that an answer lacks."""
+        given: dict[str, object] = {"--constants": self.constants, "--burst": self.burst}
+        if limits:
+            given |= {f"--{name.replace('_', '-')}": value for name, value in self.limits.items()}
+        for option, value in given.items():
+            if value:
+                raise InputError(f"{option}: {what} does not take it; leave it out")
 
 
 def _by_name(given: Mapping[str, Input]) -> dict[str, Any]:

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from rooflinekit.study.compare.limits import PowerLimits
     from rooflinekit.study.sweep.plan import Plan
 
-_ONE_OF_TRAINING = "a step on several devices is a training step:"
-
 
 @describes_workload(needs_gpu=False)
 def compare(
@@ -116,6 +114,7 @@ def transfer(
 
     if cluster is not None:
         workload.check_alone()
+        workload.refuse("a step on several GPUs")
     elif not workload.gpus:
         raise InputError(NO_GPU)
     _check_of_cluster(cluster, gpus, strategy)
@@ -200,6 +199,7 @@ class Where(Options):
         if self.cluster:
             workload.check_alone()
             workload.check_trains()
+            workload.refuse("a step on several GPUs")
             places = Places(
                 gpus=None if self.gpus is None else integers("--gpus", self.gpus), clusters=self.cluster,
                 strategies=None if self.strategy is None else [word.strip() for word in self.strategy.split(",")],
@@ -362,7 +362,6 @@ def power(
     if cluster is None:
         found = [rk.power_limits(p, step_w) for p in workload.predict(target)[0]]
     else:
-        workload.check_trains(_ONE_OF_TRAINING)
         at = workload.team(target, cluster=cluster, gpus=gpus, strategy=strategy)
         found = [power_limits_together(at, at(), step_w)]
     racks = [None if rack_w is None else one.rack(rack_w, pue) for one in found]
@@ -400,7 +399,7 @@ def cost(
     if not workload.gpus and not cluster:
         raise InputError(NO_GPU)
     if cluster:
-        workload.check_trains(_ONE_OF_TRAINING)
+        workload.check_trains()
     pricing, devices = purchase.pricing(), devices_of(workload.gpus, cluster or (), allow_draft=workload.allow_draft)
     for device in devices:  # what has no price is told before the slow part
         pricing.of(device)

@@ -69,6 +69,12 @@ class Options:
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
 
+    @property
+    def given(self) -> list[str]:
+        """The options that are not as by default, as they are typed."""
+        own = fields(type(self)).items()  # type: ignore[arg-type]
+        return [f"--{name.replace('_', '-')}" for name, one in own if getattr(self, name) != one.default]
+
 
 class _Json(Options):
     as_json: Json = False

@@ -66,6 +66,8 @@ def measure(
         raise InputError(NO_INPUT)
     if len(workload.gpus) > 1:
         raise InputError(f"--gpu: one device is measured; got {len(workload.gpus)} specifications")
+    if workload.limits:
+        raise InputError("--power-limit, --sm-clock: what is measured is the board as it is set; leave them out")
     options = {**workload.options}
     if options.pop("like") is not None:
         raise InputError("--like: what is measured is the PyTorch that is installed; leave it out")

@@ -129,7 +129,7 @@ def integer(option: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        several = re.fullmatch(r"\d+([,:.]+\d+)+", value) is not None
+        several = re.fullmatch(r"\d+(([,:]+|\.\.+)\d+)+", value) is not None
         hint = "; `rooflinekit sweep` and `search` take several, such as 1,2,4 or 1:64" if several else ""
         raise SizeError(f"{option}: expected a positive integer; got {value!r}{hint}") from None
 

@@ -142,9 +142,10 @@ class Engines(Options):
 
     def _speculation(self) -> rk.Speculation | None:
         if self.acceptance is None:
-            if self.draft is not None:
+            if self.draft is not None or self.draft_tokens is not None:
+                option = "--draft" if self.draft_tokens is None else "--draft-tokens"
                 raise InputError(
-                    "--draft: needs --acceptance, the probability that a proposed token is accepted, such as 0.7"
+                    f"{option}: needs --acceptance, the probability that a proposed token is accepted, such as 0.7"
                 )
             return None
         draft = None if self.draft is None else rk.Decoder.from_config(self.draft)
@@ -174,6 +175,8 @@ class Disaggregated(Options):
     def disaggregation(self) -> rk.Disaggregation | None:
         """The record of engines for prompts; None where none are asked for."""
         if not self.prefill_engines:
+            if self.given:
+                raise InputError(f"{self.given[0]}: belongs to --prefill-engines, which is missing")
             return None
         try:
             speed = parse_quantity(self.link, "byte/s")
@@ -217,10 +220,8 @@ class Rates(Named):
 
     def refuse_closed(self) -> None:
         """Raises InputError for what clients do not have that ask one request after the other."""
-        plain = Rates()
-        for name in ("arrivals", "length_cv", "cached", "warm_up", "drain", "seed"):
-            if getattr(self, name) != getattr(plain, name):
-                option = f"--{name.replace('_', '-')}"
+        for option in self.given:
+            if not option.startswith("--price"):
                 raise InputError(f"{option}: needs requests at a rate: give --rate, --requests FILE or --slo")
 
     def hours(self, listed: Sequence[Place]) -> dict[str, float] | None:
@@ -297,12 +298,8 @@ def serve(
         return _search(decoder, listed, rates, traffic)
     if rates.slo is not None:
         return _capacities(decoder, _priced(listed, rates), rates, traffic)
-    needing = {
-        "--load": rates.load, "--figure": rates.figure,
-        "--price": rates.price, "--price-per-hour": rates.price_per_hour,
-    }  # fmt: skip
-    for option, value in needing.items():
-        if value is not None:
+    for option in rates.given:
+        if option in ("--load", "--figure", "--price", "--price-per-hour", "--keep"):
             raise InputError(f"{option}: needs a service level, such as --slo ttft=500ms,tpot=40ms")
     found, refused = _each(
         [{**place, "traffic": traffic.at_rate(rate)} for place in listed for rate in asked],

@@ -11,7 +11,7 @@ import typer
 import rooflinekit as rk
 from rooflinekit.api.names import STRATEGIES
 from rooflinekit.api.workload import Workload
-from rooflinekit.cli.command import Options, Tables, fields, progress_line
+from rooflinekit.cli.command import Options, Tables, progress_line
 from rooflinekit.cli.options import (
     CLUSTERS,
     LISTED,
@@ -57,8 +57,8 @@ class Meshed(Options):
         """A mesh with sizes of its groups, all of them 1 but the one that the word names; or another strategy."""
         groups = ("tensor", "context", "expert", "pipeline")
         if word not in ("mesh", *groups):
-            if any(getattr(self, name) != one.default for name, one in fields(Meshed).items()):
-                raise InputError(f"options of a mesh, such as --tensor, belong to --strategy mesh; got {word!r}")
+            if self.given:
+                raise InputError(f"{self.given[0]} belongs to --strategy mesh; got {word!r}")
             return word
         sizes = {name: getattr(self, name) or (count if name == word else 1) for name in groups}
         return rk.Mesh(**{**vars(self), **sizes})
@@ -171,6 +171,7 @@ def fit_into(
     """
     if (cluster is None) == (not workload.gpus) or len(workload.gpus) > 1 or (cluster is None and gpus is not None):
         raise InputError("fit-into: expected one --gpu, or --cluster, with --gpus for how many")
+    workload.refuse("fit-into")
     (graph,) = workload.trace(target, sizes_open=True)
     place: dict[str, Any] = {"gpu": workload.gpus[0]} if cluster is None else {"cluster": cluster, "gpus": gpus}
     with progress_line("trying") as say:
@@ -256,6 +257,9 @@ def train(
     }  # fmt: skip
     if out is not None and not search:
         raise InputError("--out: draws what --search has found; add --search")
+    if search and (laid.given or power_limit is not None):
+        option = laid.given[0] if laid.given else "--power-limit"
+        raise InputError(f"{option}: --search chooses the layout, at the board's own power; leave out one of the two")
     priced = purchase.asked or tokens is not None or carbon is not None
     if search and (priced or rack is not None):
         raise InputError(

@@ -19,6 +19,7 @@ from rooflinekit.cli.options import ONE_OR_MORE, Rank, Target
 from rooflinekit.cli.parse import variants_of
 from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError, check_word
+from rooflinekit.files import check_ending, write_text
 from rooflinekit.present import text
 from rooflinekit.present.text.progress import bar
 
@@ -69,6 +70,7 @@ def predict(
         raise InputError(f"--measured-memory: expected one --gpu, the one of the run, not {len(workload.gpus)}")
     held = None if measured_memory is None else rk.MemoryProfile.read(measured_memory)
     Settings.parse(allocator or "")
+    _check_written(workload, plot, trace, snapshot)
     (predictions,) = workload.predict(target, sizes_open=resizing)
     beside = None if held is None else held.beside(predictions[0])
     compared = [p.compare(**variants) for p in predictions] if variants else []
@@ -105,11 +107,22 @@ def predict(
     return Tables("predict", fields, told, lines=written)
 
 
+def _check_written(workload: Workload, plot: Path | None, trace: Path | None, snapshot: Path | None) -> None:
+    """Before the slow part: raises InputError and OutputError for files that cannot be written."""
+    if snapshot is not None and len(workload.gpus) > 1:
+        raise InputError(f"--snapshot: expected one --gpu, whose blocks the file shows, not {len(workload.gpus)}")
+    for file, ending in ((trace, ".json"), (snapshot, ".pickle")):
+        if file is not None:
+            check_ending(file, ending)
+    if plot is not None:
+        from rooflinekit.present.figures.files import check_name
+
+        check_name(plot)
+
+
 def _written(
     predictions: list[rk.Prediction], plot: Path | None, trace: Path | None, snapshot: Path | None
 ) -> Iterator[str]:
-    if snapshot is not None and len(predictions) > 1:
-        raise InputError(f"--snapshot: expected one --gpu, whose blocks the file shows, not {len(predictions)}")
     if plot is not None:
         drawn = rk.plot.roofline(predictions if len(predictions) > 1 else predictions[0])
         rk.plot.save(drawn, plot, command=typed())
@@ -135,7 +148,6 @@ def summary(
     A row sums up its module and everything below it. Times are shown for each --gpu; without one, only counts.
     Example: rooflinekit summary timm:resnet50 --batch 32 --gpu nvidia-l4 --depth 2
     """
-    from rooflinekit.files import write_text
     from rooflinekit.present.page.templating import Origin, check_path, modules_page
 
     if out is not None:
@@ -212,6 +224,7 @@ def explain(
     Example: rooflinekit explain examples/bottlenecks.py:A examples/bottlenecks.py:A_prime --input 1,64,160,120
     --gpu p100-pcie --host xeon-server-2018 --sync none
     """
+    _check_written(workload, plot, None, None)
     found = [rk.explain(a, b) for a, b in _pairs(workload, target_a, target_b, compare or [], plot)]
     if plot is not None:
         rk.plot.save(rk.plot.waterfall(found[0]), plot, command=typed())
@@ -233,6 +246,9 @@ def _pairs(
     """What is compared with what. Raises InputError where the options leave nothing to compare, or too much to draw."""
     if target_b is not None and compare:
         raise InputError("--compare changes one network: leave out --compare or TARGET_B")
+    names = [device.name for device in workload.devices()]
+    if len(set(names)) < len(names):
+        raise InputError(f"--gpu: {max(names, key=names.count)} is given twice")
     if target_b is None and not compare and len(workload.gpus) < 2:
         raise InputError("nothing to compare: give a second TARGET, a second --gpu, or --compare, such as batch=64")
     variants = variants_of(compare)

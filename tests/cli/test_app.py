@@ -166,6 +166,7 @@ def test_explain_one_network_on_two_gpus_or_in_two_ways(run, net, tmp_path) -> N
     ("options", "message"),
     [
         ((), "nothing to compare: give a second TARGET, a second --gpu, or --compare, such as batch=64"),
+        (("--gpu", "L4"), "--gpu: nvidia-l4 is given twice"),
         (("--compare", "batch=1,2"), "--compare batch=1,2: expected one other way to run it, such as batch=64; got 2"),
         (("--batch", "4"), "--batch is given twice; to compare two values, give the other to --compare batch=…"),
         (("--compare", "batch=1", "x.py:B"), "--compare changes one network: leave out --compare or TARGET_B"),

@@ -71,6 +71,16 @@ def test_a_measured_step(run: Run, net: str) -> None:
     assert "--measured: expected BATCH:SECONDS, as 32:0.18; got '0.5'" in wrong.err
 
 
+@pytest.mark.parametrize("option", [("--power-limit", "100 W"), ("--sm-clock", "1 GHz"), ("--burst",)])
+def test_what_an_answer_would_leave_out_is_refused(run: Run, net: str, option: tuple[str, ...]) -> None:
+    asked = {"fit-into": ("--gpu", "nvidia-l4"), "sweep": ("--mode", "training", "--cluster", "dgx-a100")}
+    for command, place in asked.items():
+        result = run(command, net, *SIZE, *place, *option)
+        assert (result.status, result.out) == (2, "")
+        assert result.err.startswith(f"rooflinekit: {option[0]}: ")
+        assert result.err.endswith("does not take it; leave it out\n")
+
+
 def test_what_fits(run: Run, net: str) -> None:
     result = run("fit-into", net, *SIZE, "--gpu", "nvidia-rtx-3070", "--optimizer", "Adam")
     assert (result.status, result.err) == (0, "")
@@ -84,10 +94,9 @@ def test_what_fits(run: Run, net: str) -> None:
     [
         (("--cluster", "dgx-a1000"), "unknown cluster 'dgx-a1000'"),
         (("--cluster", "dgx-a100", "--strategy", "zero"), "strategy: expected dp, ddp, "),
-        (
-            ("--cluster", "dgx-a100", "--tensor", 2),
-            "options of a mesh, such as --tensor, belong to --strategy mesh; got 'ddp'",
-        ),
+        (("--cluster", "dgx-a100", "--tensor", 2), "--tensor belongs to --strategy mesh; got 'ddp'"),
+        (("--cluster", "dgx-a100", "--mode", "inference"), "--cluster: steps on several devices are training steps"),
+        (("--cluster", "dgx-a100", "--burst"), "--burst: a step on several GPUs does not take it; leave it out"),
         (("--cluster", "dgx-a100", "--gpu", "l4"), "--gpu: a cluster has GPUs of its own"),
         (("--cluster", "dgx-a100", "--gpus", 9), "dgx-a100 has 8 devices; got gpus=9"),
         (("--cluster", "dgx-a100", "--checkpoint", "head"), "Net: no op of forward is in module 'head'"),

@@ -123,6 +123,7 @@ def test_a_service_level(run: Run, tmp_path: Path) -> None:
         (("--rate", "4"), "--rate '4': expected requests with their time, such as 4/s, 120/min or 1,2,4/s\n"),
         (("--rate", "1/s", "--arrivals", "x"), "--arrivals 'x': expected poisson, even, or gamma:CV"),
         (("--slo", "ttft=5"), "--slo 'ttft=5': expected one or more of ttft, tpot, e2e with seconds"),
+        (("--rate", "1/s", "--keep", "0.5"), "--keep: needs a service level, such as --slo ttft=500ms,tpot=40ms\n"),
         (("--rate", "1/s", "--load", "9/s"), "--load: needs a service level, such as --slo ttft=500ms,tpot=40ms\n"),
         (
             ("--rate", "1/s", "--price", "l40s=1"),
@@ -176,6 +177,10 @@ def test_engines_apart_and_the_cheapest_of_several(run: Run) -> None:
         (("--prefill-engines", "1", "--link", "fast"), "--link 'fast': expected bytes a second"),
         (("--graph-sizes", "8,x"), "--graph-sizes '8,x': expected a positive integer"),
         (("--search", "--rate", "1/s"), "--search: needs --slo"),
+        (("--search",), "--search: needs requests at a rate"),
+        (("--load", "9/s"), "--load: needs requests at a rate"),
+        (("--prefill-tp", "2"), "--prefill-tp: belongs to --prefill-engines"),
+        (("--draft-tokens", "2"), "--draft-tokens: needs --acceptance"),
         (("--dp", "2"), "dp 2: the GPUs sum their results over a link"),
     ],
 )

@@ -46,6 +46,8 @@ def test_search_draws_what_it_found(run: Run, tmp_path: Path) -> None:
 def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
     found = run("train", LLAMA, *SIZES, "--out", tmp_path / "a.svg")
     assert found.err == "rooflinekit: --out: draws what --search has found; add --search\n"
+    found = run("train", LLAMA, *SIZES, "--search", "--tp", "2")
+    assert found.err.startswith("rooflinekit: --tp: --search chooses the layout")
     found = run("train", LLAMA, *SIZES, "--tp", "3")
     assert "expected a multiple of 3 GPUs; got 8" in found.err
     assert (

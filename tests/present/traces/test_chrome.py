@@ -139,5 +139,5 @@ def test_the_place_is_checked(graph: rk.Graph, tmp_path: Path) -> None:
     assert str(error.value) == f"{tmp_path}/trace.txt: expected a file name that ends in .json"
     with pytest.raises(OutputError) as error:
         rk.save_trace(p, tmp_path / "none" / "trace.json")
-    assert str(error.value) == f"{tmp_path}/none/trace.json: cannot be written: No such file or directory"
+    assert str(error.value) == f"{tmp_path}/none/trace.json: cannot be written: {tmp_path}/none is no folder"
     assert list(tmp_path.iterdir()) == []
