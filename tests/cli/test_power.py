@@ -85,7 +85,7 @@ def test_a_training_run_has_a_price_and_a_rack(run: Run) -> None:
         (("power", "NET", *CALL[:4]), "--gpu is missing"),
         (
             ("power", "NET", *CALL[:4], "--cluster", "dgx-a100"),
-            "--cluster: a step on several devices is a training step",
+            "--cluster: steps on several devices are training steps",
         ),
         (("cost", "NET", *CALL[:4], "--price-per-hour", "1 USD"), "--gpu is missing"),
         (("compare", "NET", *CALL, "--sort", "cost"), "sort 'cost': a price is missing: --price h100"),
