@@ -252,8 +252,8 @@ def python_of(
 def _written(value: object) -> str:
     """A value as Python writes it.
 
-    >>> _written(Path("a 'b'")), _written(3), _written([rk.Input("batch", 3, dtype="int64")])
-    ('"a \'b\'"', '3', "[Input('batch', 3, dtype='int64')]")
+    >>> _written(Path("a.html")), _written(3), _written([rk.Input("batch", 3, dtype="int64")])
+    ("'a.html'", '3', "[Input('batch', 3, dtype='int64')]")
     """
     plain = isinstance(value, rk.Input | bool | int | float | dict | list | tuple) or value is None
     return repr(value if plain else str(value))
