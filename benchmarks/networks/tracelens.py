@@ -1,9 +1,10 @@
-"""PyTorch's operators as torch.profiler saw them in six models of Hugging Face on an H100, one by one.
+"""PyTorch's operators as torch.profiler saw them, one by one: models of Hugging Face on an H100, others on an MI300X.
 
     python -m benchmarks.networks.tracelens DATA [--out rows.parquet] [--worst 20]
 
 DATA/tracelens/unified_perf_summary.parquet holds, for each operator with its shapes and formats, the time of its
-kernels (median of `operation_count` calls). No fit has seen a row. Each is traced by itself from those shapes and
+kernels (median of `operation_count` calls). Fits have seen some on MI300X: half of the shapes of products, softmax and
+pairs of elements (`calibration/campaigns/amd-mi300x/operators.csv`). Each is traced by itself from those shapes and
 strides, and predicted with nothing of what it reads in the cache; inside the model some of it was. Copies are left out,
 as the strides of what they write are not told for all.
 """
@@ -27,15 +28,13 @@ from benchmarks.sources.tables import read_table
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import RooflinekitError
 
-_GPU = "nvidia-h100-sxm5-80gb"
-_FOLDER = "/h100/"
+_GPUS = {"/h100/": "nvidia-h100-sxm5-80gb", "/inference/|/perf_model/": "amd-mi300x"}  # by folder; ISA942 in names
 _FORMATS = {
     "float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "double": "float64", "int": "int32",
     "long int": "int64", "long": "int64", "bool": "bool",
 }  # fmt: skip
 _COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
 _TOLD = ("name", "Input Dims", "Input Strides", "Input type", "Concrete Inputs")
-_GAP_S = constants_for(rk.load_device(_GPU)).value("kernel_gap")
 
 
 def _scalar(word: str) -> Any:
@@ -89,31 +88,32 @@ def graph_of(name: str, dims: str, strides: str, types: str, concrete: str) -> r
 def judged(file: Path) -> pd.DataFrame:
     """A line an operator."""
     table = read_table(file)
-    chosen = table[table["source_file"].str.contains(_FOLDER) & table["name"].str.fullmatch(r"aten::\w+")]
-    chosen = chosen[~chosen["name"].isin(_COPIES)]
+    chosen = table[table["name"].str.fullmatch(r"aten::\w+") & ~table["name"].isin(_COPIES)]
     chosen = chosen[chosen["Kernel Time (µs)_median"] > 0]
     rows, why = [], Counter[str]()
-    for _, row in chosen.iterrows():
-        try:
-            graph = graph_of(*(row[column] for column in _TOLD))
-            timings = rk.predict(graph, _GPU).timings
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, RooflinekitError) as error:
-            why[f"{row['name']}: {type(error).__name__}"] += 1
-            continue
-        if not timings:
-            why[f"{row['name']}: launches nothing"] += 1
-            continue
-        rows.append(
-            {
-                "op": row["name"].removeprefix("aten::"),
-                "family": max(timings, key=lambda timing: timing.total_s).kernel.family.value,
-                "shapes": row["Input Dims"],
-                "types": row["Input type"],
-                "measured_s": row["Kernel Time (µs)_median"] * 1e-6,
-                # a profiler's kernel ends before the gap to the next
-                "predicted_s": sum(timing.total_s - _GAP_S for timing in timings),
-            }
-        )
+    for folders, gpu in _GPUS.items():
+        gap_s = constants_for(rk.load_device(gpu)).value("kernel_gap")
+        for _, row in chosen[chosen["source_file"].str.contains(folders)].iterrows():
+            try:
+                timings = rk.predict(graph_of(*(row[column] for column in _TOLD)), gpu).timings
+            except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, RooflinekitError) as error:
+                why[f"{row['name']}: {type(error).__name__}"] += 1
+                continue
+            if not timings:
+                why[f"{row['name']}: launches nothing"] += 1
+                continue
+            rows.append(
+                {
+                    "gpu": gpu.partition("-")[2],
+                    "op": row["name"].removeprefix("aten::"),
+                    "family": max(timings, key=lambda timing: timing.total_s).kernel.family.value,
+                    "shapes": row["Input Dims"],
+                    "types": row["Input type"],
+                    "measured_s": row["Kernel Time (µs)_median"] * 1e-6,
+                    # a profiler's kernel ends before the gap to the next
+                    "predicted_s": sum(timing.total_s - gap_s for timing in timings),
+                }
+            )
     for reason, count in why.most_common():
         print(f"left out: {count} rows: {reason}", file=sys.stderr)
     return pd.DataFrame(rows)
@@ -123,7 +123,7 @@ def main(options: argparse.Namespace) -> None:
     """Prints the tables."""
     rows = judged(options.data / "tracelens" / "unified_perf_summary.parquet")
     rows = rows.assign(size=np.where(rows["measured_s"] < 10e-6, "below 10 µs", "10 µs and more"))
-    show(rows, (["op"], ["family", "size"], ["size"]), options, fewest=3)
+    show(rows, (["gpu", "op"], ["gpu", "family", "size"], ["gpu", "size"]), options, fewest=3)
 
 
 if __name__ == "__main__":
