@@ -32,7 +32,7 @@ class Energy:
     board_w: float  # the limit of the board, or of all of them
     spread: float  # standard deviation of ln(watts)
     gpus: int = 1
-    spans_j: tuple[float, ...] = field(default=(), repr=False)  # of one GPU's step: of each kernel, with the wait before it
+    spans_j: tuple[float, ...] = field(default=(), repr=False)  # of each kernel, with the wait before it
     peak_w: float | None = None  # likewise: the highest mean over 20 ms
 
     @property
