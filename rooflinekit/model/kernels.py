@@ -226,7 +226,7 @@ def _across(kernel: Kernel, beyond: Number) -> Kernel:
 
 #: Exponents for which PyTorch multiplies, or takes a root (aten/src/ATen/native/cuda/PowKernel.cu).
 _BY_PRODUCTS = (0.5, -0.5, 2, 3, -1, -2)
-_OF_A_POWER = 9  # special functions whose time a power takes: 170 and 18 cycles on MI100 and MI300X
+_OF_A_POWER = 10  # special functions whose time a power takes: 170 and 17 cycles on MI100 and MI300X
 
 _MATH_OF = {
     DType.FLOAT64: Math.FP64,

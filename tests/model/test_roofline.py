@@ -201,7 +201,7 @@ def test_vector_lanes_do_one_thing_at_a_time(machine: Machine) -> None:
 
 
 def test_powers_take_many_instructions(device: Device) -> None:
-    # 4000 lanes at 1.25 GHz: 9 functions of 30 cycles for each of 40 M numbers take 2.16 ms by AMD's library, one
+    # 4000 lanes at 1.25 GHz: 10 functions of 30 cycles for each of 40 M numbers take 2.4 ms by AMD's library, one
     # function 0.24 ms; squares are products
     machine = Machine.of(device, constants(ocml_cycles=30.0))
     x = rk.Input(40_000_000)
@@ -215,7 +215,7 @@ def test_powers_take_many_instructions(device: Device) -> None:
     def longer_s(kernel: Kernel) -> float:
         return time_kernel(kernel, amd).compute_s - time_kernel(kernel, machine).compute_s
 
-    assert longer_s(power) == pytest.approx(2.16e-3)
+    assert longer_s(power) == pytest.approx(2.4e-3)
     assert longer_s(tangent) == pytest.approx(0.24e-3)
     assert longer_s(square) == longer_s(half) == 0
 

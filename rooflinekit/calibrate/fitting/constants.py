@@ -127,7 +127,7 @@ CONSTANTS: dict[str, Description] = {
                        60, 2, 2000, 1.0, 0.2),
     # --- other arithmetic
     "ocml_cycles": _d("cycle", "time of a lane for a special function by AMD's library, beside the function; a power "
-                      "takes nine", 18, 5, 50, 0.3, 0.0,
+                      "takes ten", 17, 5, 50, 0.3, 0.0,
                       "silu in bf16 takes 1.6 times its traffic on MI300X (AMD-AGI/TraceLens, MIT), NeuSight's pow "
                       "with a scalar 1.7 times its division on MI100"),
     # --- memory
