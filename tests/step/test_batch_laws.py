@@ -62,8 +62,9 @@ def test_a_larger_batch_saves_no_more_than_launches_of_kernels_that_it_does_with
             fewer = max(0, launched(smaller) - launched(larger))
             assert not fewer or execution == "compiled"
             saved_s = smaller.total_s - larger.total_s
-            assert saved_s <= 1e-9 * smaller.total_s + fewer * 1.1 * larger.host.compiled_launch
             # rows that one block each works on wait less for a gain and a shift that they share
+            shared_s = 1e-3 * smaller.gpu_s
+            assert saved_s <= shared_s + fewer * 1.1 * larger.host.compiled_launch
             assert larger.gpu_s >= 0.98 * smaller.gpu_s or fewer
 
 
