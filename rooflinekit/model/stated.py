@@ -308,7 +308,7 @@ SPREADS: Mapping[str, Constant] = {
     "per token": Constant(
         0.08, 0.3, "1", "a token of an engine that serves (vLLM, TensorRT-LLM, SGLang, DeepSpeed-MII)", _LEDGER,
     ),
-    "first token": Constant(0.15, 0.3, "1", "its first token", _LEDGER),
+    "first token": Constant(0.1, 0.3, "1", "its first token", _LEDGER),
     "described memory": Constant(
         0.06, 0.3, "1", "what a decoder's training step allocates",
         "peaks of Megatron's ranks, of which nine of ten are within 10 % (benchmarks/memory/accuracy.py)",
