@@ -162,6 +162,9 @@ def read_head(file: Path, text: str, keys: Sequence[str], timings: Sequence[str]
         raise CampaignError(f"{file}: calls: expected a positive integer; got {found['calls']!r}")
     if not re.fullmatch(r"\d+", found.get("warmup", "0")):
         raise CampaignError(f"{file}: warmup: expected how many calls, from 0; got {found['warmup']!r}")
+    for key, word in (("products", "tuned"), ("tells", "own")):
+        if found.get(key, word) != word:
+            raise CampaignError(f"{file}: {key}: expected {word!r}, or no such line; got {found[key]!r:.60}")
     if "torch" in found:
         try:
             Release.parse(found["torch"])

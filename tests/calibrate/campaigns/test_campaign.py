@@ -58,6 +58,15 @@ def test_how_many_calls_were_timed_in_a_row(tmp_path: Path) -> None:
     assert wrong == "warmup: expected how many calls, from 0; got 'some'"
 
 
+def test_what_a_file_tells(tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    file.write_text(HEAD + "# tells: own\n" + COLUMNS + ROW)
+    assert read_campaign(file).own
+    assert not campaign().own
+    wrong = refused(file, HEAD + "# tells: all\n" + COLUMNS + ROW)
+    assert wrong == "tells: expected 'own', or no such line; got 'all'"
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "deeper" / "still" / "run.csv"
     written = campaign()
