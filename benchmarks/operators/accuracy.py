@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.operators.accuracy_chance import by_chance
-from benchmarks.operators.accuracy_page import draw, page
+from benchmarks.operators.accuracy_page import draw, page, write
 from benchmarks.sources.operators import read_ops, split_hash
 from calibration.make.operators import KEPT, sample
 from rooflinekit.calibrate.campaigns.campaign import Campaign
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--share", type=float, default=0.06, help="of the timm models that are taken, by a hash of the name"
     )
-    parser.add_argument("--out", type=Path, help="write the page and its figures; by default the page is printed")
+    parser.add_argument("--out", type=Path, help="write the page, figures and accuracy.csv; by default print the page")
     options = parser.parse_args(arguments)
     campaigns = read_ops(options.data)
     if not campaigns:
@@ -202,6 +202,7 @@ def main(arguments: Sequence[str]) -> None:
         print(text)
         return
     draw(judged, options.out.parent)
+    write(options.out.parent, ops, networks)
     options.out.write_text(text, encoding="utf-8")
 
 

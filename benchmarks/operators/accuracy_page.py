@@ -1,4 +1,4 @@
-"""docs/accuracy.md and its figures, from what `benchmarks/operators/accuracy.py` found."""
+"""docs/accuracy.md, its figures and accuracy.csv, from what `benchmarks/operators/accuracy.py` found."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ Each op table is split by a hash of the shape: fits see at most a few hundred sh
 is about the other half. *calibrated*: the GPU's own shapes are in the fit. *unseen*: the fit has never seen the GPU,
 only its specification; what the host and the way of timing add is known. *held*: share of the measurements inside the
 predicted 90 % interval. *roofline*: the longer of FLOP at the datasheet's peak and bytes at its bandwidth. Errors are
-|predicted / measured - 1|.
+|predicted / measured - 1|. [accuracy.csv](accuracy.csv) has all figures by mode, set and GPU, also the mean error
+(MAPE), the 90th percentile and Spearman's rank correlation.
 
-Two collections of the same matrix product on one GPU differ by 4.4 to 5 % (standard deviation). MIOpen's table repeats
-itself within 16 to 35 % (median): boards of one chip, told from each other (`python -m benchmarks.operators.twins
-DATA`).
+Two collections of the same matrix product on one GPU differ by 4.4 to 5 % (standard deviation). MIOpen's times of equal
+problems on boards of one chip differ by 16 to 35 % (median, `python -m benchmarks.operators.twins DATA`).
 
-Some rows are not judged; `benchmarks/sources/operators.py` has the reasons. Of MIOpen's rows these are runs that timed
-the kernels of one solver alone (MLIR's, or the products' library), and so not the library's choice. Of quantization
-only vLLM's kernel is judged: TensorRT-LLM's takes 2.7 µs on L40S however little there is to do, and SGLang's is four.
+Some rows are not judged; `benchmarks/sources/operators.py` has the reasons. MIOpen's runs of one solver alone do not
+show the library's choice. Of quantization only vLLM's kernel is judged: TensorRT-LLM's takes 2.7 µs on L40S however
+little there is to do, and SGLang's is four.
 """
 
 #: Sets of whole steps as a reader knows them: what they are, and how their names begin and end.
@@ -68,6 +68,12 @@ with. TResNets and models named `iabn` that PyTorch 1 ran are left out: they cal
 module that is traced today (`benchmarks/networks/accuracy.py: normalized_by_another`).
 """
 
+_MODES = {
+    "calibrated": "calibrated: measurements of the GPU were used",
+    "unseen": "unseen: no measurement of the GPU was used",
+}
+_OPS_SHOWN = ["median %", "held %", "by chance %"]
+_STEPS_SHOWN = ["median %", "p90 %", "bias %", "held %"]
 
 _COMPILED = """
 ### What compiling gives
@@ -86,27 +92,30 @@ def page(ops: pd.DataFrame, chance: pd.DataFrame, networks: pd.DataFrame | None)
         _HEAD,
         "\n## Ops, mean over GPUs\n",
         told(table) + "\n",
-        markdown(_with_band(table)),
+        markdown(_beside(_with_band(table), ["set"], ["GPUs", "n", "roofline median %"], _OPS_SHOWN)),
     ]
     if networks is not None:
         parts += [
             _NETWORKS,
-            markdown(_steps(networks)),
+            markdown(_beside(_steps(networks), ["set", "gpu"], ["n"], _STEPS_SHOWN)),
             "\n### By kind of network, timm\n",
             markdown(_grouped(_timm(networks), "kind")),
             "\n### By the regime predicted, timm\n",
             markdown(_grouped(_timm(networks), "regime")),
             _COMPILED,
             markdown(_speedups(networks)),
-            "\n### The ten worst of each set\n\nWith the largest term and the ops that take most of the GPU's time.\n",
+            "\n### The three worst of each set\n\nWith the largest term and the op that takes the GPU longest.\n",
             markdown(_worst(networks)),
         ]
-    parts += [
-        "\n## Ops by GPU\n",
-        markdown(ops),
-        "\n![predicted against measured](accuracy-ops.png)\n\n![error by size](accuracy-size.png)\n",
-    ]
+    parts += ["\n![predicted against measured](accuracy-ops.png)\n\n![error by size](accuracy-size.png)\n"]
     return "\n".join(parts)
+
+
+def write(folder: Path, ops: pd.DataFrame, networks: pd.DataFrame | None) -> None:
+    """accuracy.csv: what the page sums up, by mode, set and GPU; rooflines are of ops alone."""
+    tables = [ops] if networks is None else [ops, _steps(networks)]
+    table = pd.concat(tables).apply(lambda column: column.map(lambda value: _cell(value, str(column.name))))
+    table.to_csv(folder / "accuracy.csv", index=False, lineterminator="\n")
 
 
 def _range(found: pd.Series[float]) -> str:
@@ -168,17 +177,26 @@ def _with_band(table: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
+def _beside(table: pd.DataFrame, keys: list[str], same: list[str], of_each: list[str]) -> pd.DataFrame:
+    """Both modes in one line, the unseen one first: columns that are the same in both, then those of each."""
+    modes = {
+        m: table[table["mode"] == m].set_index(keys)[of_each].add_suffix(f", {m}") for m in ("unseen", "calibrated")
+    }
+    return pd.concat([table.groupby(keys)[same].first(), *modes.values()], axis=1).reset_index()
+
+
 def markdown(table: pd.DataFrame) -> str:
     """A table with one decimal, and ranks with three."""
-
-    def cell(value: object, name: str) -> str:
-        if isinstance(value, float):
-            return f"{value:.3f}" if name == "rank" else f"{value:.1f}"
-        return str(value)
-
     heads = list(table.columns)
-    rows = ([cell(v, n) for v, n in zip(row, heads, strict=True)] for row in table.itertuples(index=False))
+    rows = ([_cell(v, n) for v, n in zip(row, heads, strict=True)] for row in table.itertuples(index=False))
     return markdown_lines(heads, rows)
+
+
+def _cell(value: object, name: str) -> str:
+    """A number's digits; nothing where there is none."""
+    if not isinstance(value, float):
+        return str(value)
+    return "" if np.isnan(value) else f"{value:.3f}" if name == "rank" else f"{value:.1f}"
 
 
 def _steps(networks: pd.DataFrame) -> pd.DataFrame:
@@ -255,23 +273,17 @@ def _worst(networks: pd.DataFrame) -> pd.DataFrame:
     rows = networks[networks["mode"] == "unseen"].copy()
     rows["predicted / measured"] = rows["predicted_s"] / rows["measured_s"]
     rows["off"] = np.abs(np.log(rows["predicted / measured"]))
-    worst = rows.sort_values("off", ascending=False).groupby("set", sort=True).head(10).sort_values(["set", "off"])
+    worst = rows.sort_values("off", ascending=False).groupby("set", sort=True).head(3).sort_values(["set", "off"])
     shown = worst[["set", "gpu", "model", "batch", "predicted / measured", "kind", "regime", "most"]].copy()
     shown["predicted / measured"] = shown["predicted / measured"].map(lambda ratio: f"{ratio:.2f}")
     return shown
-
-
-_TITLES = {
-    "calibrated": "calibrated: measurements of the GPU were used",
-    "unseen": "unseen: no measurement of the GPU was used",
-}
 
 
 def draw(judged: Sequence[Judged], folder: Path) -> None:
     """Predicted against measured, and the error by size, in both modes."""
     import matplotlib.pyplot as plt
 
-    modes = tuple(_TITLES)
+    modes = tuple(_MODES)
     figure, axes = plt.subplots(1, 2, figsize=(10, 5), sharex=True, sharey=True, layout="constrained")
     for axis, mode in zip(axes, modes, strict=True):
         parts = [part for part in judged if part.mode == mode]
@@ -280,7 +292,7 @@ def draw(judged: Sequence[Judged], folder: Path) -> None:
             measured * 1e3, predicted * 1e3, xscale="log", yscale="log", bins="log", gridsize=90, cmap="viridis"
         )
         axis.plot([1e-3, 1e4], [1e-3, 1e4], color="black", linewidth=0.8)
-        axis.set(title=_TITLES[mode], xlabel="measured, ms", ylabel="predicted, ms")
+        axis.set(title=_MODES[mode], xlabel="measured, ms", ylabel="predicted, ms")
         figure.colorbar(cells, label="measurements in a cell")
     figure.savefig(folder / "accuracy-ops.png", dpi=110)
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
@@ -293,7 +305,7 @@ def draw(judged: Sequence[Judged], folder: Path) -> None:
             sizes = [float(np.median(measured[c])) * 1e3 for c in chunks]
             errors = [100 * float(np.median(np.abs(predicted[c] / measured[c] - 1))) for c in chunks]
             axis.plot(sizes, errors, marker="o", markersize=3, label=family)
-        axis.set(xscale="log", title=_TITLES[mode], xlabel="measured, ms", ylabel="median error, %", ylim=(0, 60))
+        axis.set(xscale="log", title=_MODES[mode], xlabel="measured, ms", ylabel="median error, %", ylim=(0, 60))
     axes[1].legend(fontsize=7, ncol=2)
     figure.savefig(folder / "accuracy-size.png", dpi=110)
 
