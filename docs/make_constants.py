@@ -10,7 +10,7 @@ from __future__ import annotations
 from page import FOLDER, run_all
 
 from rooflinekit.calibrate.fitting.files import load_constants
-from rooflinekit.model.stated import ENGINES, NUMBERS, PROGRAMS, SPREADS
+from rooflinekit.model.stated import ENGINES, NUMBERS, PROGRAMS, SPREADS, Constant
 
 #: The constants that carry most, with the term of the table of terms that says what each is worth; "" where it is a
 #: scale, without which there is no prediction.
@@ -42,23 +42,26 @@ def first() -> str:
     return "\n".join([*lines, ""])
 
 
+def value(constant: Constant) -> str:
+    """A constant's value with its unit and its relative error."""
+    unit = "" if constant.unit == "1" else f" {constant.unit}"
+    return f"{constant.value:.4g}{unit} ± {100 * constant.stderr:.0f} %"
+
+
 def table() -> str:
     """One constant a row, with the value and the spread that an unmeasured GPU has."""
-    lines = ["", "| constant | value | ± | unit | meaning | from |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["", "| constant | value | meaning | from |", "| --- | --- | --- | --- |"]
     for name, constant in load_constants().constants.items():
-        share = f"{100 * constant.stderr:.0f} %"
         source = constant.source.removesuffix("; no measurement tells it").replace(*CAMPAIGNS)
-        lines.append(f"| `{name}` | {constant.value:.4g} | {share} | {constant.unit} | {constant.meaning} | {source} |")
+        lines.append(f"| `{name}` | {value(constant)} | {constant.meaning} | {source} |")
     return "\n".join([*lines, ""])
 
 
 def stated() -> str:
     """One stated number a row: of kernels, of programs, of engines, at last what answers are off together."""
-    lines = ["", "| number | value | ± | unit | meaning | from |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["", "| number | value | meaning |", "| --- | --- | --- |"]
     for name, one in {**NUMBERS, **PROGRAMS, **ENGINES, **SPREADS}.items():
-        lines.append(
-            f"| {name} | {one.value:g} | {100 * one.stderr:.0f} % | {one.unit} | {one.meaning} | {one.source} |"
-        )
+        lines.append(f"| {name} | {value(one)} | {one.meaning} |")
     return "\n".join([*lines, ""])
 
 
