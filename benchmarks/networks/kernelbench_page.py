@@ -33,13 +33,11 @@ def summary(rows: pd.DataFrame) -> pd.Series:
 
 
 def tables(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The summary of all, by level and mode, by GPU, by what decides, and by the operator that takes most."""
+    """The summary of all, by mode, by GPU, by what decides, and by the operator that takes most."""
     bound = np.where(rows["cpu_s"] > rows["gpu_s"], "CPU", "GPU")
-    level = rows["level"].str.removeprefix("level")
     for title, by in (
         ("all", np.zeros(len(rows), int)),
         ("mode", rows["mode"]),
-        ("level and mode", [level, rows["mode"]]),
         ("GPU, eager", rows["gpu"].where(rows["mode"] == "eager")),
         ("GPU, compiled", rows["gpu"].where(rows["mode"] != "eager")),
         ("mode and which side takes longer", [rows["mode"], bound]),
@@ -52,11 +50,9 @@ def tables(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def steady_tables(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Points whose trials agree, whatever is predicted: on a machine that others use too they do not."""
     steady = rows[rows["scatter"] <= _STEADY]
-    level = steady["level"].str.removeprefix("level")
     for title, by in (
         ("trials within 10 %", np.zeros(len(steady), int)),
         ("trials within 10 %, mode", steady["mode"]),
-        ("trials within 10 %, level and mode", [level, steady["mode"]]),
     ):
         yield title, steady.groupby(by)[steady.columns.tolist()].apply(summary)
 
@@ -84,10 +80,10 @@ def known_hosts_tables(judged: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame
 
 
 def write_page(found: Iterable[tuple[str, pd.DataFrame]], page: Path) -> None:
-    """The tables of a page, between its marks."""
+    """The tables of a page, between its marks: medians, not means."""
     shown = []
-    for title, table in found:
-        rows = []
+    for title, whole in found:
+        table, rows = whole.drop(columns="MAPE %"), []
         for name, row in table[table["n"] >= _LEAST].sort_values("n", ascending=False).iterrows():
             words = "all" if name == 0 else ", ".join(name) if isinstance(name, tuple) else str(name)
             cells = [f"{row['n']:.0f}", *(f"{row[column]:.1f}" for column in table.columns[1:])]

@@ -23,8 +23,8 @@ HEAD = """# Serving: how good it is
 Made by `python -m benchmarks.serving.accuracy DATA --page docs/serving_accuracy.md`, DATA with the tables that
 benchmarks/serving/closed.py, benchmarks/serving/open.py and benchmarks/serving/static.py name, which also say what was
 assumed. Errors are medians and 90th percentiles of |predicted / measured - 1|; bias is the median of predicted /
-measured; "in 90 %" is the share of rows within the stated interval. What it means is in [Serving language
-models](serving.md#how-good-it-is).
+measured; "in 90 %" is the share of rows within the stated interval. A target that is missed is bold. What it means is
+in [Serving language models](serving.md#how-good-it-is).
 
 """
 

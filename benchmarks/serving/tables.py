@@ -63,6 +63,6 @@ def other_tables(source: str, found: pd.DataFrame) -> Iterator[tuple[str, pd.Dat
                 ]
                 table["BLIS, median %"] = own
             yield f"experiments that the cached tokens are {part}", table
-        yield "by model", by_group(found, ["gpu", "model"])
+        yield "by model", by_group(found[found["what"].str.endswith("mean")], ["gpu", "model"])
     else:
         yield "by engine, GPU and model", by_group(found, ["engine", "gpu", "model"])
