@@ -35,10 +35,9 @@ def placed(cluster: rk.Cluster, parts: Sequence[int]) -> tuple[int, ...]:
 
 def sia(data: Path) -> Iterator[Row]:
     """sia: ResNet-50 (imagenet) and a ResNet-18 for CIFAR (cifar10), as many images on each GPU; its loader sets a
-    floor, and statistics of gradients are in each step. One GPU works these out in another way than several (from
-    differences of successive gradients), which takes up to a fifth of a step: where two GPUs of a node were measured,
-    what one takes is their step without the wait for gradients. Nodes of T4 send 10 Gbit/s: what a flow of EC2 carries
-    within a placement group, and one connection is what NCCL opens in a container, where it does not see the adapter.
+    floor, and statistics of gradients are in each step. One GPU computes these in another way, which takes up to a
+    fifth of a step: where two GPUs of a node were measured, what one takes is their step without the wait for
+    gradients. Nodes of T4 send 10 Gbit/s, a flow of EC2 within a placement group.
     """
     table = read_table(data / "sia" / "ddp_steps.parquet")
     table = table[table.app.isin(["imagenet", "cifar10"]) & (table.cluster != "dgx-ext")]
@@ -77,10 +76,9 @@ def _filled(cluster: rk.Cluster, count: int) -> list[int]:
 
 
 def gavel(data: Path) -> Iterator[Row]:
-    """gavel: ResNet-18 for CIFAR and ResNet-50, K80 in one machine and P100 by four (Google Cloud's machines have no
-    more), 16 Gbit/s between; which GPUs the rows "spread over nodes" had is not told, and they are left out. Its rates
-    are taken for those of all GPUs together, each with the batch that is named: read as steps of a batch that is shared
-    out, eight P100 would compute and exchange 45 MB of gradients in 7 ms, which is more than PCIe carries."""
+    """gavel: ResNet-18 for CIFAR and ResNet-50, K80 in one machine and P100 by four, 16 Gbit/s between; rows "spread
+    over nodes" do not name their GPUs and are left out. Rates are assumed to be those of all GPUs together, each with
+    the batch that is named: shared out, eight P100 would exchange gradients faster than PCIe carries."""
     table = read_table(data / "gavel" / "isolated.csv")
     table = table[table.model.isin(["ResNet-18", "ResNet-50"])]
     key = ["model", "gpu", "global_batch"]

@@ -46,10 +46,9 @@ _MPT_ROW = [
 
 
 def mpt(data: Path) -> Iterator[Case]:
-    """llm_foundry: MPT under FSDP, rows of several files once. Rows that let the program choose its micro-batch, or
-    offload, are left out. Gradients are reduced in the 16 bits of weights also where `mp_mode` is DEFAULT: between
-    those rows and those of PURE no difference is seen. Four rows of MPT 13b on A100 are left out too, which would be at
-    95 to 178 % of the GPUs' peak.
+    """llm_foundry: MPT under FSDP, rows of several files once. Left out are rows that let the program choose its
+    micro-batch, or offload, and four of MPT 13b on A100 that would be at 95 to 178 % of the GPUs' peak. Gradients are
+    reduced in the 16 bits of weights also where `mp_mode` is DEFAULT: those rows do not differ from those of PURE.
     """
     table = read_table(data / "llm_foundry" / "mpt_fsdp.csv")
     kept = table[(table.micro_batch >= 1) & ~table.cpu_offload.astype(bool)]
@@ -105,14 +104,11 @@ _OTHER = (
 
 
 def megatron(data: Path) -> Iterator[Case]:
-    """megatron_lm: GPT and mixtures of experts; equal values of two platforms once, what cannot be described not. Time
-    is judged on release rows alone. Their number of GPUs is not told: it is that whose predicted peak is nearest, for
-    it tells into how many parts the optimizer's state is cut; those peaks judge nothing. Where the router is not made
-    to balance, the fullest GPU's experts are taken to have the 1.25 times the mean for which Switch Transformers have
-    room: that was taken on when these rows were 15 to 27 % too fast without it, so they no longer judge it; with it the
-    peak of one of them would tell 128 GPUs and not 64, and its step 47 % too fast. Rows that would be above 85 % of the
-    GPUs' peak are of other GPUs than they say (two, filed under A100, take as long as on H100). The peak is that of the
-    last rank, which is the one that writes Megatron's log.
+    """megatron_lm: GPT and mixtures of experts that can be described. Time is judged on release rows alone. Their
+    number of GPUs is not stated: it is that whose predicted peak is nearest, and those peaks judge nothing. Where the router
+    is not made to balance, the fullest GPU's experts have 1.25 times the mean, the room of Switch Transformers. That
+    was chosen with these rows in view (15 to 27 % too fast without it), so they do not judge it. Rows above 85 % of the
+    GPUs' peak are of other GPUs than they say. The peak is that of the last rank, which writes Megatron's log.
     """
     table = read_table(data / "megatron_lm" / "golden.parquet")
     table = table[table.model.isin(["gpt", "moe", "mixtral"])]
@@ -240,9 +236,8 @@ BRIDGE = {
 
 
 def bridge(data: Path) -> Iterator[Case]:
-    """megatron_bridge: pre-training of models that a Decoder describes. Attention of GPT OSS has a learned number in
-    its softmax, for which Megatron Bridge takes Megatron's own attention: its scores lie in memory. They are taken to
-    be computed again in backward, for those of all layers together are larger than the GPUs' memory."""
+    """megatron_bridge: pre-training of models that a Decoder describes. GPT OSS has a learned number in its softmax, so
+    Megatron's own attention runs, with scores in memory, which are assumed to be computed again in backward."""
     table = read_table(data / "megatron_bridge" / "megatron_bridge.csv")
     table = table[table.phase.str.startswith("Pre-Training")]
     for row in table.itertuples():
@@ -289,10 +284,10 @@ _MLPERF_CONFIG = re.compile(
 
 
 def mlperf(data: Path) -> Iterator[Case]:
-    """mlperf_training: GPT-3 and Llama 3.1 405B in 8 bits, of which the configuration is told.
+    """mlperf_training: GPT-3 and Llama 3.1 405B in 8 bits, where the configuration is stated.
 
-    Peaks that NVIDIA's code logs as GB are GiB: those of Llama 2 70B LoRA in context groups of 2, 4 and 8 lie on one
-    line in 1/group, which without any activation is at 65.1, and 69.5e9 bytes of frozen 8-bit weights are 64.7 GiB.
+    Peaks that NVIDIA's code logs as GB are GiB: those of Llama 2 70B LoRA by context groups extrapolate to 65.1 without
+    activations, and 69.5e9 bytes of frozen 8-bit weights are 64.7 GiB.
     """
     table = read_table(data / "mlperf_training" / "systems.csv")
     for row in table[table.benchmark.isin(list(_MLPERF))].itertuples():
