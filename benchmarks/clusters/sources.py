@@ -105,10 +105,10 @@ _OTHER = (
 
 def megatron(data: Path) -> Iterator[Case]:
     """megatron_lm: GPT and mixtures of experts that can be described. Time is judged on release rows alone. Their
-    number of GPUs is not stated: it is that whose predicted peak is nearest, and those peaks judge nothing. Where the router
-    is not made to balance, the fullest GPU's experts have 1.25 times the mean, the room of Switch Transformers. That
-    was chosen with these rows in view (15 to 27 % too fast without it), so they do not judge it. Rows above 85 % of the
-    GPUs' peak are of other GPUs than they say. The peak is that of the last rank, which writes Megatron's log.
+    number of GPUs is not stated: it is that whose predicted peak is nearest, and those peaks judge nothing. Where the
+    router is not made to balance, the fullest GPU's experts have 1.25 times the mean, the room of Switch Transformers.
+    That was chosen with these rows in view (15 to 27 % too fast without it), so they do not judge it. Rows above 85 %
+    of the GPUs' peak are of other GPUs than they say. The peak is that of the last rank, which writes Megatron's log.
     """
     table = read_table(data / "megatron_lm" / "golden.parquet")
     table = table[table.model.isin(["gpt", "moe", "mixtral"])]
