@@ -1,8 +1,8 @@
-"""Writes the tables of constants in model.md: of an unmeasured GPU, what the first ones are worth, and stated numbers.
+"""Writes the tables of constants.md (of an unmeasured GPU, and stated numbers), and in model.md the first ones.
 
     python docs/make_constants.py [--check]
 
-With --check nothing is written, and the exit status is 1 where the page is behind.
+With --check nothing is written, and the exit status is 1 where a page is behind.
 """
 
 from __future__ import annotations
@@ -66,4 +66,4 @@ def stated() -> str:
 
 
 if __name__ == "__main__":
-    run_all("model.md", {"ten": first, "constants": table, "stated": stated}, __file__)
+    run_all({"model.md": {"ten": first}, "constants.md": {"constants": table, "stated": stated}}, __file__)

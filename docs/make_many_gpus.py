@@ -198,4 +198,4 @@ if __name__ == "__main__":
         for name, axes in drawn():
             rk.plot.save(axes, FOLDER / "figures" / file_of(name))
     pictured()
-    run_all("many_gpus.md", PARTS, __file__)
+    run_all({"many_gpus.md": PARTS}, __file__)

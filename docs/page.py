@@ -41,21 +41,23 @@ def printed(command: str) -> str:
 
 def run(page: str, part: str, made: Callable[[], str], script: str) -> None:
     """Writes the part of a page that `script` makes; with --check says whether it is current, by the exit status."""
-    run_all(page, {part: made}, script)
+    run_all({page: {part: made}}, script)
 
 
-def run_all(page: str, parts: Mapping[str, Callable[[], str]], script: str) -> None:
-    """The same for several parts of a page."""
-    parser = argparse.ArgumentParser(description=f"Writes the {' and '.join(parts)} of {page}.")
-    parser.add_argument("--check", action="store_true", help="only say whether the page is current")
-    arguments = parser.parse_args()
-    command, file = f"python docs/{Path(script).name}", FOLDER / page
-    there = wanted = file.read_text(encoding="utf-8")
-    for part, made in parts.items():
-        wanted = _current(wanted, f"<!-- {part}: made by {command} -->", f"<!-- end of {part} -->", made())
-    if arguments.check:
-        sys.exit(0 if there == wanted else f"{page} is behind: run {command}")
-    write_text(wanted, file)
+def run_all(pages: Mapping[str, Mapping[str, Callable[[], str]]], script: str) -> None:
+    """The same for several parts of several pages."""
+    parser = argparse.ArgumentParser(description=f"Writes its parts of {' and '.join(pages)}.")
+    parser.add_argument("--check", action="store_true", help="only say whether the pages are current")
+    arguments, command = parser.parse_args(), f"python docs/{Path(script).name}"
+    for page, parts in pages.items():
+        file = FOLDER / page
+        there = wanted = file.read_text(encoding="utf-8")
+        for part, made in parts.items():
+            wanted = _current(wanted, f"<!-- {part}: made by {command} -->", f"<!-- end of {part} -->", made())
+        if arguments.check and there != wanted:
+            sys.exit(f"{page} is behind: run {command}")
+        if not arguments.check:
+            write_text(wanted, file)
 
 
 def _current(page: str, begin: str, end: str, made: str) -> str:
