@@ -116,7 +116,7 @@ _PER_GB = {
 def lambdas(data: Path) -> Iterator[Row]:
     """lambda: NVIDIA's scripts of ResNet-50 and BERT on SQuAD, 2 to 16 GPUs by what one of the same collection takes.
     The batch fills the memory, and is stated in the second collection alone: as many samples a GB are assumed in the
-    first. Half precision has half gradients in BERT (apex, O2). V100 and A100 with NVLink are taken for DGX."""
+    first. Half precision has half gradients in BERT (apex, O2). V100 and A100 with NVLink are assumed to be DGX."""
     table = read_table(data / "lambda" / "training.csv")
     table = table[table.task.isin({task for task, _ in _PER_GB}) & table.gpu.isin(list(_LAMBDA)) & (table.gpus >= 1)]
     key = ["collection", "gpu", "task", "precision"]

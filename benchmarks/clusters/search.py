@@ -105,8 +105,8 @@ def main() -> None:
             _HEAD, "", "Made by `python -m benchmarks.clusters.search DATA --page`. Where several layouts of a model "
             "on as many GPUs were measured, the one that is predicted fastest, by its measured time for a sample:", "",
             *picks(bench, options.data), "",
-            "NVIDIA's choices in megatron_bridge among all that fit, by predicted times. What theirs compute again is "
-            "not told; ours may need what their containers did not have:", "",
+            "NVIDIA's choices in megatron_bridge among all that fit, by predicted times. What theirs recompute is not "
+            "stated; ours may need software that their containers did not have:", "",
             *beside(bench, settings(options.data)), "",
         ]
     )  # fmt: skip

@@ -80,7 +80,7 @@ def line(part: pd.DataFrame) -> pd.Series:
     return pd.Series(
         {
             "pairs": len(part), "ratio off %": 100 * np.expm1(off.abs().median()), "inside %": 100 * inside.mean(),
-            "told for certain %": 100 * part["certain"].mean(), "of these right %": 100 * right[part["certain"]].mean(),
+            "certain %": 100 * part["certain"].mean(), "of these right %": 100 * right[part["certain"]].mean(),
             "intervals apart %": 100 * part["apart"].mean(),
         }
     )  # fmt: skip
