@@ -20,8 +20,8 @@ from rooflinekit.calibrate.links.fitting import Group, LinkFit, fit_links, group
 from rooflinekit.model.collectives import time_collective
 
 _HEAD = (
-    "| measured on | collective | GPUs | n | median APE | p90 | bias | with the start | in 90 % | datasheet alone |\n"
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    "| measured on | collective | GPUs | n | median APE | p90 | bias | in 90 % | datasheet alone |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
@@ -74,7 +74,6 @@ def _rows(fit: LinkFit, groups: Sequence[Group], part: Callable[[Group], str], w
     totals: list[np.ndarray] = []
     for (name, collective, ranks), members in kinds.items():
         off = np.concatenate(taken.errors(members))
-        alone = np.concatenate([np.log(g.seconds / g.predict(taken.constants)) for g in members])
         sheet = np.concatenate([np.log(g.seconds / _naive(g)) for g in members])
         inside = np.concatenate(
             [_covered(g, taken, errors) for g, errors in zip(members, taken.errors(members), strict=True)]
@@ -83,12 +82,11 @@ def _rows(fit: LinkFit, groups: Sequence[Group], part: Callable[[Group], str], w
         ape, bias = _percent(off), np.median(np.exp(-off) - 1) * 100
         yield (
             f"| {name} | {collective} | {ranks} | {off.size} | {np.median(ape):.1f} % | {np.quantile(ape, 0.9):.0f} % "
-            f"| {bias:+.1f} % | {np.median(_percent(alone)):.1f} % | {inside.mean():.0%} "
-            f"| {np.median(_percent(sheet)):.0f} % |"
+            f"| {bias:+.1f} % | {inside.mean():.0%} | {np.median(_percent(sheet)):.0f} % |"
         )
     if totals:
         ape = _percent(np.concatenate(totals))
-        yield f"| all | | | {ape.size} | {np.median(ape):.1f} % | {np.quantile(ape, 0.9):.0f} % | | | | |"
+        yield f"| all | | | {ape.size} | {np.median(ape):.1f} % | {np.quantile(ape, 0.9):.0f} % | | | |"
 
 
 def _percent(off: np.ndarray) -> np.ndarray:
