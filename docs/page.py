@@ -58,6 +58,7 @@ def run_all(pages: Mapping[str, Mapping[str, Callable[[], str]]], script: str) -
             sys.exit(f"{page} is behind: run {command}")
         if not arguments.check:
             write_text(wanted, file)
+    sys.exit(0)
 
 
 def _current(page: str, begin: str, end: str, made: str) -> str:
