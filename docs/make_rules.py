@@ -1,4 +1,4 @@
-"""Writes the table of rules in counting.md from the rules themselves.
+"""Writes the table of rules in rules.md from the rules themselves.
 
     python docs/make_rules.py [--check]
 
@@ -24,4 +24,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    run("counting.md", "rules", table, __file__)
+    run("rules.md", "rules", table, __file__)
