@@ -15,7 +15,7 @@ _STEADY = 0.1  # of its mean, at most, is the standard deviation of trials that 
 
 
 def summary(rows: pd.DataFrame) -> pd.Series:
-    """Errors in per cent; bias is the median of predicted / measured; `held` the share inside 90 % intervals."""
+    """Errors in per cent; bias is the median of predicted / measured; `inside` the share in 90 % intervals."""
     error = (rows["predicted_s"] / rows["measured_s"] - 1).abs()
     bias = (rows["predicted_s"] / rows["measured_s"]).median() - 1
     held = (rows["measured_s"] >= rows["low_s"]) & (rows["measured_s"] <= rows["high_s"])
@@ -26,7 +26,7 @@ def summary(rows: pd.DataFrame) -> pd.Series:
             "MAPE %": 100 * error.mean(),
             "p90 %": 100 * error.quantile(0.9),
             "bias %": 100 * bias,
-            "held %": 100 * held.mean(),
+            "inside %": 100 * held.mean(),
             "width": np.sqrt(rows["high_s"] / rows["low_s"]).median(),
         }
     )

@@ -76,7 +76,7 @@ def random_of(spread: Spread, predicted: Floats) -> Floats:
 
 
 def summary(measured: Floats, predicted: Floats, roofline: Floats, width: Floats) -> dict[str, float]:
-    """Errors in per cent; bias is the median of predicted / measured; `held` the share inside 90 % intervals."""
+    """Errors in per cent; bias is the median of predicted / measured; `inside` the share in 90 % intervals."""
     error = np.abs(predicted / measured - 1)
     log = np.log(predicted / measured)
     naive = np.abs(roofline / measured - 1)
@@ -88,7 +88,7 @@ def summary(measured: Floats, predicted: Floats, roofline: Floats, width: Floats
         "p90 %": 100 * float(np.quantile(error, 0.9)),
         "bias %": 100 * float(np.exp(np.median(log)) - 1),
         "rank": float(rank),
-        "held %": 100 * float(np.mean(np.abs(log) <= width)),
+        "inside %": 100 * float(np.mean(np.abs(log) <= width)),
         "roofline median %": 100 * float(np.median(naive)),
         "roofline MAPE %": 100 * float(naive.mean()),
     }

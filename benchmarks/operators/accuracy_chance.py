@@ -53,7 +53,7 @@ def _held(parts: Sequence[Judged], random: np.random.Generator) -> np.ndarray:
 
 def told(table: pd.DataFrame) -> str:
     """How many sets hold what the project asks, and how many of the others differ from it by more than chance."""
-    held = table["held %"]
+    held = table["inside %"]
     fair, chance = held.between(*_FAIR), held.between(table["least %"], table["most %"])
     less, more = (~fair & ~chance & side for side in (held < _FAIR[0], held > _FAIR[1]))
     return (

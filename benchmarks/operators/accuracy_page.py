@@ -35,7 +35,7 @@ _HEAD = """
 
 Each op table is split by a hash of the shape: fits see at most a few hundred shapes of one half, and every figure here
 is about the other half. *calibrated*: the GPU's own shapes are in the fit. *unseen*: the fit has never seen the GPU,
-only its specification; what the host and the way of timing add is known. *held*: share of the measurements inside the
+only its specification; what the host and the way of timing add is known. *inside*: share of measurements within the
 predicted 90 % interval. *roofline*: the longer of FLOP at the datasheet's peak and bytes at its bandwidth. Errors are
 |predicted / measured - 1|. [accuracy.csv](accuracy.csv) has all figures by mode, set and GPU, also the mean error
 (MAPE), the 90th percentile and Spearman's rank correlation.
@@ -72,8 +72,8 @@ _MODES = {
     "calibrated": "calibrated: measurements of the GPU were used",
     "unseen": "unseen: no measurement of the GPU was used",
 }
-_OPS_SHOWN = ["median %", "held %", "by chance %"]
-_STEPS_SHOWN = ["median %", "p90 %", "bias %", "held %"]
+_OPS_SHOWN = ["median %", "inside %", "by chance %"]
+_STEPS_SHOWN = ["median %", "p90 %", "bias %", "inside %"]
 
 _COMPILED = """
 ### What compiling gives
@@ -164,7 +164,7 @@ Habitat, PipeWeave, aiconfigurator) were not run on these rows, so no figure her
 
 def overall(table: pd.DataFrame, key: str = "set") -> pd.DataFrame:
     """The mean over GPUs of each set's figures."""
-    names = ["median %", "MAPE %", "held %", "roofline median %", "roofline MAPE %"]
+    names = ["median %", "MAPE %", "inside %", "roofline median %", "roofline MAPE %"]
     grouped = table.groupby(["mode", key], sort=True)
     return grouped[names].mean().assign(GPUs=grouped["gpu"].nunique(), n=grouped["n"].sum()).reset_index()
 
@@ -173,7 +173,7 @@ def _with_band(table: pd.DataFrame) -> pd.DataFrame:
     """With what chance leaves beside what is held, as one column."""
     band = [f"{low:.0f} to {high:.0f}" for low, high in zip(table["least %"], table["most %"], strict=True)]
     shown = table.drop(columns=["least %", "most %"])
-    shown.insert(list(shown.columns).index("held %") + 1, "by chance %", band)
+    shown.insert(list(shown.columns).index("inside %") + 1, "by chance %", band)
     return shown
 
 
@@ -216,7 +216,7 @@ def _steps(networks: pd.DataFrame) -> pd.DataFrame:
                 "p90 %": float(np.quantile(error, 0.9)),
                 "bias %": float(100 * (np.median(ratio) - 1)),
                 "rank": float(part["predicted_s"].corr(part["measured_s"], method="spearman")),
-                "held %": 100 * float(part["measured_s"].between(part["low_s"], part["high_s"]).mean()),
+                "inside %": 100 * float(part["measured_s"].between(part["low_s"], part["high_s"]).mean()),
             }
         )
     return pd.DataFrame(rows)
