@@ -141,7 +141,7 @@ def in_short(steps: pd.DataFrame) -> str:
                 "steps": found["n"].sum(),
                 "median error": f"{_range(found['median %'])} %",
                 "9 of 10 are within": f"{_range(found['p90 %'])} %",
-                "inside the 90 % interval": f"{np.average(found['held %'], weights=found['n']):.0f} %",
+                "inside the 90 % interval": f"{np.average(found['inside %'], weights=found['n']):.0f} %",
             }
         )
     return _SHORT + markdown(pd.DataFrame(rows)) + "\n"
