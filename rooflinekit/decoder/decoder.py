@@ -28,9 +28,9 @@ class Decoder:
     attention to so many tokens in `windowed_layers` of the layers (None for all). `tied`: the embedding is also the
     matrix of the output. `qk_norm`: queries and keys are normalized, each head by itself, or all heads together with
     `qk_norm_whole`, so that GPUs sum their squares (MiniMax M2). `parallel`: attention and the network read the same
-    normalized numbers, and their results are added together (GPT-J, Falcon; a training step has them one behind the
-    other). `latent`: multi-head latent attention (DeepSeek), whose cache holds `latent` + `rope_dim` numbers a token,
-    on each of several GPUs.
+    normalized numbers, and their results are added together (GPT-J, Falcon). `latent`: multi-head latent attention
+    (DeepSeek), whose cache holds `latent` + `rope_dim` numbers a token, on each of several GPUs. Training steps of
+    decoders with `latent` or `dense_layers` are not described.
 
     What training asks for besides: `norm` is "rms" or "layer"; `bias`: products have one; `positions` are "rotary",
     "learned" (a table of `max_positions` rows), "alibi" (a bias of each head's scores) or "none".

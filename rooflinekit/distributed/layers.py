@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -206,6 +206,8 @@ class Training(Products):
             q, k, v = (self._apart(self.linear(x, name, width)) for name, width in zip("qkv", widths, strict=True))
         else:
             q, k, v = self._split(self.linear(x, "qkv", sum(widths)), widths)
+        if d.qk_norm:
+            q, k = (self._scaled(f"{module}.{name}_norm", one) for name, one in (("q", q), ("k", k)))
         if d.positions == "rotary":
             q, k = self._turned(q), self._turned(k)
         tape.module = f"{module}.core"
@@ -236,6 +238,12 @@ class Training(Products):
             tape.give(qkv, tape.run("aten.cat", given, tape.like(qkv), dim=2))
 
         return found
+
+    def _scaled(self, name: str, x: TensorSpec) -> TensorSpec:
+        """Queries or keys, normalized: each head by itself, or all of a GPU's together."""
+        width = x.shape[3] * (x.shape[1] if self.decoder.qk_norm_whole else 1)
+        rows = replace(x, shape=(x.numel // width, width), stride=None)  # under its own name, that of its gradient
+        return self._normalized(name, rows).seen(*x.shape)
 
     def _turned(self, x: TensorSpec) -> TensorSpec:
         """Rotated by position: one kernel for both of Megatron's; five of PyTorch's for each."""
@@ -271,15 +279,10 @@ class Training(Products):
         Of a sequence in two halves for each GPU of a context group, all have half of the pairs: as many as all of
         their queries with half of the keys.
         """
-        shared = self.part.layout.context
-        window = self.decoder.window
-        seen = self.part.seq // 2 if shared > 1 else self.part.seq
-        if window is not None and window < seen:
-            seen, shared = window, 2
-        if shared == 1:
+        part, (b, heads, _, dim) = self.part, k.shape
+        if part.layout.context == 1 and not part.keys:
             return (k, v), True
-        b, heads, _, dim = k.shape
-        block = max(1, seen // self.part.layout.context)
+        block = max(1, round((part.keys or part.seq / 2) / part.layout.context))
         return (k.seen(b, heads, block, dim), v.seen(b, heads, block, dim)), False
 
     def _around_the_ring(self, ways: int, attend: Callable[[], Any]) -> None:

@@ -54,9 +54,7 @@ def training_graph(
 def graph_of(part: Part, recipe: Recipe, *, optimizer: bool = True) -> Graph:
     """The graph of one GPU's part, with what its groups send within a layer."""
     tape = GradientTape(dtype=recipe.dtype, summed_in=DType.FLOAT32 if recipe.main_gradients else None)
-    # a training step has attention and network of a layer one behind the other, and experts in all layers
-    decoder = replace(part.decoder, parallel=False, dense_layers=0, dense_ffn=0)
-    tensor = part.layout.tensor
+    decoder, tensor = part.decoder, part.layout.tensor
     writer = Training(
         decoder=decoder, tape=tape, tensor=tensor, vocab=ceil_div(decoder.vocab, tensor), part=part, recipe=recipe
     )

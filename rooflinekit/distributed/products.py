@@ -20,14 +20,28 @@ from rooflinekit.ir.sizes import Size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A micro-batch of a layout on one GPU. Raises InputError for sizes that do not divide."""
+    """A micro-batch of a layout on one GPU.
+
+    Raises InputError for sizes that do not divide, and for decoders whose training is not described.
+    """
 
     decoder: Decoder
     layout: Layout
     seq: int  # tokens of a whole sequence
+    keys: float = 0.0  # that a query sees, in the mean of queries and layers; 0 where none has a window: half of `seq`
 
     def __post_init__(self) -> None:
         d, lay = self.decoder, self.layout
+        for name in ("latent", "dense_layers"):
+            if value := getattr(d, name):
+                raise InputError(
+                    f"{d.name}: {name}: expected 0 for a training step, whose layers are alike, with keys and values "
+                    f"of their own; got {value}; the decoder's prefill, decode and rooflinekit.serve have it"
+                )
+        if not self.keys and d.window is not None and d.window < self.seq:
+            windowed = d.window * (1 - d.window / self.seq / 2)  # the first queries see fewer
+            mean = (d.full_layers * self.seq / 2 + (d.layers - d.full_layers) * windowed) / d.layers
+            object.__setattr__(self, "keys", mean)
         for what, size, by in (
             ("heads", d.heads, lay.tensor),
             ("ffn", d.ffn if not d.experts else d.ffn * lay.tensor, lay.tensor),

@@ -1,5 +1,7 @@
 """A decoder's training step described by its dimensions, against the module that it describes."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
@@ -72,13 +74,14 @@ def test_traced_and_described_agree(traced: rk.Graph) -> None:
         assert b.memory.peak_bytes == pytest.approx(a.memory.peak_bytes, rel=0.02)
 
 
-def test_a_llama_of_transformers_launches_the_kernels_of_its_recipe() -> None:
+@pytest.mark.parametrize("family", ["Llama", "Qwen3"])
+def test_a_decoder_of_transformers_launches_the_kernels_of_its_recipe(family: str) -> None:
     declare_torchvision_operators()
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 2, "num_attention_heads": 8}
-    config = transformers.LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=VOCAB, head_dim=128)
+    config = getattr(transformers, f"{family}Config")(**sizes, num_key_value_heads=2, vocab_size=VOCAB, head_dim=128)
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+        model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.bfloat16)
 
     class Loss(nn.Module):
         def __init__(self) -> None:
@@ -193,3 +196,31 @@ def test_prefill_and_training_multiply_the_same_in_each_module(experts: dict[str
 
     assert products(prefill) == products(training)
     assert [*products(prefill)] == [f"layers.{i}.{part}" for i in range(2) for part in ("attention", "network")]
+
+
+def test_attention_beside_the_network_needs_no_second_norm_and_one_addition_to_the_residual() -> None:
+    ours, theirs = (rk.training_graph(GPT.with_changes(parallel=on), batch=2, seq=64) for on in (True, False))
+    assert ours.matrix_flop == theirs.matrix_flop
+    kinds = Counter(p.op.kind for p in theirs.priced)
+    kinds.subtract(p.op.kind for p in ours.priced)
+    assert kinds["aten.native_layer_norm"] == kinds["aten.native_layer_norm_backward"] == LAYERS
+    assert kinds["aten.add"] == 0  # network and attention are added to one another, gradients of one norm's result too
+
+
+def test_layers_with_a_window_see_its_keys_and_others_all() -> None:
+    def pairs(**window: int | None) -> float:
+        """Of queries and keys, a sequence, layer and head: 7 products forward and backward, 2 FLOP a channel."""
+        graph = rk.training_graph(GPT.with_changes(**window), batch=BATCH, seq=SEQ)
+        products = 6 * (LAYERS * 12 * WIDTH**2 + VOCAB * WIDTH) * BATCH * SEQ
+        return float(graph.matrix_flop - products) / (LAYERS * 7 * 2 * BATCH * WIDTH)
+
+    within = sum(min(query, 128) for query in range(SEQ))
+    assert pairs(window=128) == pytest.approx(within, rel=0.005)
+    assert pairs(window=128, windowed_layers=1) == pytest.approx((within + SEQ**2 / 2) / 2, rel=0.005)
+    assert pairs(window=SEQ - 1) == pytest.approx(pairs(window=None), rel=0.005)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "glm-4.5"])
+def test_layers_that_training_does_not_describe_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}: (latent|dense_layers): expected 0 for a training step"):
+        rk.train(rk.Decoder.from_config(name), cluster="dgx-h100", batch=8, seq=4096)
