@@ -4,6 +4,7 @@ import pytest
 from torch import nn
 
 import rooflinekit as rk
+from rooflinekit.errors import InputError
 
 PARAMETERS = 140672  # see conftest
 
@@ -41,15 +42,15 @@ def test_what_each_stage_sends(blocks: rk.Graph) -> None:
         assert sent["all-gather"] == gathered * size - (gathered - 1) * 4 * 4160
 
 
-def test_shared_weights_are_gathered_without_gradients_too() -> None:
+def test_only_training_steps_run_on_several_devices() -> None:
     graph = rk.trace(nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64)), rk.Input("batch", 64))
-    size = 4 * 33088
-    found = {name: shared(graph, name, 4) for name in ("zero-2", "fsdp")}
-    assert [message.timing.collective for message in found["zero-2"].messages] == []
-    timings = [message.timing for message in found["fsdp"].messages]
-    assert {timing.collective for timing in timings} == {"all-gather"}
-    assert sum(timing.size_bytes for timing in timings) == size
-    assert found["fsdp"].shares[0].memory.weight_bytes == pytest.approx(size / 4, rel=0.01)
+    for walk in (
+        lambda: rk.parallel(graph, cluster="dgx-a100", batch=64),
+        lambda: rk.fit_into(graph, cluster="dgx-a100", batch=64),
+        lambda: rk.sweep(graph, clusters=["dgx-a100"], batch=[64]),
+    ):
+        with pytest.raises(InputError, match=r"Sequential: steps .* are training steps: .*; got mode='inference'"):
+            walk()
 
 
 def test_prefetch_hides_gathering(blocks: rk.Graph) -> None:
