@@ -347,7 +347,8 @@ def _busy(e: Explanation) -> str:
         f"{seconds(p.gpu_s)} ({p.gpu_s / p.total_s:.0%} of the step, {p.launched} kernel{'s' * (p.launched != 1)})"
         for p in (e.a, e.b)
     )
-    bounds = f"{a} is {e.a.regime}-bound, {b} {e.b.regime}-bound"
+    same = e.a.regime == e.b.regime
+    bounds = f"Both are {e.a.regime}-bound" if same else f"{a} is {e.a.regime}-bound, {b} {e.b.regime}-bound"
     return f"{bounds}: the GPU is busy for {busy_a} in {a} and for {busy_b} in {b}."
 
 

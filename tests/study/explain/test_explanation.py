@@ -64,6 +64,7 @@ def test_words_are_made_from_the_numbers(bottleneck: rk.Explanation) -> None:
         f"; it is not certain which is faster: with 90 % probability, A' takes {low} to {high} times as long." in text
     )
     assert "A is memory-bound, A' overhead-bound: " in text
+    assert "Both are memory-bound: " in str(rk.explain(bottleneck.a, bottleneck.a))
     behind = "\n".join(bottleneck.details)
     assert "the CPU of xeon-server-2018 needs 123 µs to issue the step" in behind
     assert "From A to A': " in behind
