@@ -114,3 +114,17 @@ def cover(one: Corners, two: Corners) -> bool:
             if ((other - a) @ outward >= -1e-9).all():
                 return False
     return True
+
+
+def through(ax: Axes) -> list[str]:
+    """Labels through which a level runs: a solid horizontal line."""
+    found = _texts(ax) if _drawn(ax) else []
+    levels = [line for line in ax.lines if line.get_linestyle() == "-" and np.ptp(np.asarray(line.get_ydata())) == 0]
+    places = [line.get_transform().transform(line.get_xydata()) for line in levels if len(line.get_xydata()) == 2]
+    thin = np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.01], [0.0, 0.01]])
+    return [
+        words
+        for words, box in found
+        for (start, end) in places
+        if cover(box, np.array([start, end, end, start]) + thin)
+    ]

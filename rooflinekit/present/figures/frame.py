@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from rooflinekit.present.figures.labels import Box, Ground, Numbers, Offer, crossings
+from rooflinekit.present.figures.labels import PAD, Box, Ground, Numbers, Offer, crossings
 from rooflinekit.present.figures.records.caption import three_digits
 from rooflinekit.present.figures.records.figure import Figure, Point, Roof, RoofKind
 from rooflinekit.present.figures.style import DASHES, FAINT, INK, RAIL_GREY, Style, series_colours, whole_page
@@ -460,12 +460,15 @@ def _along(frame: Frame, line: Line, text: str, penalty: float, *, alone: bool) 
         beside = np.array([[x0 - (width + _RIDGE) / 2 - gap, y0] for gap in (3.0, 5.0, 8.0)])
         yield Offer(text, (width, height), np.array([1.0, 2.0, 4.0]) + penalty + _AWAY / 2, beside, angle)
     # On the wrong side a label touches its line, or it would seem to be another's.
-    wrong = [(-right_side, gap, 120.0 + 3 * gap) for gap in (0.8, 2.0)]
-    for side, gap, dislike in [(right_side, gap, 3 * gap) for gap in gaps] + wrong:
-        away, step = side * (height / 2 + gap), 3.0 * np.arange(steps)
+    places = [(right_side, gap, height, 3 * gap) for gap in gaps]
+    places += [(-right_side, gap, height, 120.0 + 3 * gap) for gap in (0.8, 2.0)]
+    if level:  # without the room that text has around it, for levels that lie as near to one another
+        places.append((right_side, 0.5, height - 1.5 * PAD, 110.0))
+    for side, gap, high, dislike in places:
+        away, step = side * (high / 2 + gap), 3.0 * np.arange(steps)
         # Levels are read from the right end, slopes from the middle of the line.
         middle = length - 2 - width / 2 - step if level else 2 + width / 2 + step
         off = step if level else np.abs(middle - length * 0.45)
         x, y = x0 + middle * cos - away * sin, y0 + middle * sin + away * cos
         costs = np.asarray(penalty + dislike + 0.06 * off + _AWAY * (middle < (0.5 - _OVERHANG) * width), dtype=float)
-        yield Offer(text, (width, height), costs, np.column_stack([x, y]), angle)
+        yield Offer(text, (width, high), costs, np.column_stack([x, y]), angle)

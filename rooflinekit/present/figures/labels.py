@@ -24,7 +24,7 @@ from rooflinekit.present.figures.style import INK, Style, settle, whole_page
 Numbers: TypeAlias = NDArray[np.float64]
 Line: TypeAlias = tuple[float, float, float, float]  # x and y of its start and of its end
 
-_PAD = 1.0  # kept free around every text
+PAD = 1.0  # kept free around every text
 _THROUGH_TEXT = 1000.0  # what a leader through text costs: more than any name is worth, less than an error's
 _ROUNDING = 1e-9  # of a step
 _APART = 3.0  # points that texts in a line are apart in all
@@ -204,7 +204,7 @@ class Room:
         marks = lines = np.zeros(len(boxes))
         if self.discs:
             x, y, radius = np.array(self.discs).T
-            marks = np.maximum(radius + _PAD - _distances(boxes, x, y), 0).sum(axis=1)
+            marks = np.maximum(radius + PAD - _distances(boxes, x, y), 0).sum(axis=1)
         if self.lines:
             lines = _in_boxes(boxes, np.array(self.lines)).sum(axis=1)
         return marks, lines
@@ -263,7 +263,7 @@ class Ruler:
         probe = Text(0, 0, text, fontsize=font)
         probe.set_figure(self._page)
         extent = probe.get_window_extent()
-        return extent.width * self.points + 2 * _PAD, extent.height * self.points + 2 * _PAD
+        return extent.width * self.points + 2 * PAD, extent.height * self.points + 2 * PAD
 
     def across(self, ax: Axes) -> float:
         """Points from the left end of the axes to the right one."""

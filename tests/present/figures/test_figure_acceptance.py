@@ -13,7 +13,7 @@ import pytest
 import several
 import torch
 from matplotlib.testing.compare import compare_images
-from overlaps import on_ridges, overlaps, struck
+from overlaps import on_ridges, overlaps, struck, through
 
 import rooflinekit as rk
 from rooflinekit.hardware.catalog import list_rows
@@ -92,6 +92,12 @@ def check(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_no_text_covers_other_text(seed: int) -> None:
     check(seed)
+
+
+def test_labels_of_levels_that_lie_near_to_one_another_keep_off_lines() -> None:
+    graph = rk.trace("timm:resnet50")
+    ps = [rk.predict(graph, gpu, batch=32) for gpu in ("nvidia-a100-sxm4-80gb", "nvidia-l4", "nvidia-t4")]
+    assert through(plot.roofline(ps, venue="ieee")) == []
 
 
 @pytest.mark.slow
