@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from rooflinekit.api.keywords import with_named
+from rooflinekit.api.keywords import check_mode, with_named
 from rooflinekit.api.measured import MeasuredStep, corrected
 from rooflinekit.api.parallel import parallel
 from rooflinekit.api.predict import check_listed, graph_of, in_base, machine_of, machines_of, predict
@@ -42,7 +42,7 @@ def compare_gpus(
     gpus: Sequence[str | Path | Device | Machine] | None = None,
     host: str | Path | Host = DEFAULT_HOST,
     execution: Execution | Backend = "eager",
-    mode: Mode = "inference",
+    mode: Mode | None = None,
     burst: bool = False,
     sort: str = "time",
     measured: object = None,
@@ -84,9 +84,11 @@ def compare_gpus(
     bounds.check(sort)
     check_word("sort", sort, SORTS)
     machines = machines_of(offered_gpus() if gpus is None else gpus, burst=burst)
-    if isinstance(workload, Graph) and inputs:
-        raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
-    graph = graph_of(workload, inputs, given, mode=mode)
+    if isinstance(workload, Graph):
+        check_mode(workload, mode)
+        if inputs:
+            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
+    graph = graph_of(workload, inputs, given, mode=mode or "inference")
     step = MeasuredStep.of(measured, measured_on, measured_at)
     there, execution = host_of(host), execution_of(execution)
     corrected = None if step is None else step.correction(graph, there, execution, burst=burst)

@@ -10,11 +10,12 @@ from typing import Any
 from rooflinekit.api.trace_store import Shape, TraceStore, cache_folder
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Input, mode_of
+from rooflinekit.ir.inputs import Input, Mode, mode_of
 from rooflinekit.ir.op import DType
 from rooflinekit.ir.sizes import check_names
 from rooflinekit.published.models import language_model
 
+_TRACED = "belongs to the trace, and this Graph is traced already"
 _SURE = 0.65  # of difflib: above, the nearest name alone is offered
 _ALIKE = 0.85  # of difflib: one letter of six or more is another
 
@@ -93,9 +94,16 @@ def check_traced(
     """
     check_sizes_of([graph], inputs, sizes, function)
     parameters = inspect.signature(function).parameters
+    check_mode(graph, options["mode"])
     for name, value in options.items():
-        if value is not parameters[name].default and not (name == "mode" and mode_of(value) == graph.mode):
-            raise InputError(f"{name}={value!r:.60} belongs to the trace, and this Graph is traced already")
+        if name != "mode" and value is not parameters[name].default:
+            raise InputError(f"{name}={value!r:.60} {_TRACED}")
+
+
+def check_mode(graph: Graph, mode: Mode | None) -> None:
+    """Raises InputError for a mode that is not the Graph's own."""
+    if mode is not None and mode_of(mode) != graph.mode:
+        raise InputError(f"mode={mode!r:.60} {_TRACED}")
 
 
 def check_sizes_of(

@@ -118,7 +118,7 @@ def explore(
     power: Sequence[float] = POWER,
     pricing: Pricing | None = None,
     out: str | Path | None = None,
-    mode: Mode = "inference",
+    mode: Mode | None = None,
     dtype: Format | None = None,
     autocast: Format | None = None,
     optimizer: OptimizerFactory | str | None = None,

@@ -212,7 +212,7 @@ def predict(
     gpu: str | Path | Device | None = None,
     host: str | Path | Host = DEFAULT_HOST,
     execution: Execution | Backend = "eager",
-    mode: Mode = "inference",
+    mode: Mode | None = None,
     loss: Loss | str | None = None,
     targets: Sequence[Any] = (),
     optimizer: OptimizerFactory | str | None = None,
@@ -241,8 +241,9 @@ def predict(
     gpu: name, alias, path of a specification, or Device. host: likewise, the CPU that issues the work.
     execution: "eager", "compiled", "cuda-graph", "reduce-overhead", "max-autotune" or another backend of `Execution`,
         or one with `sync`, `copy` and the rest.
-    mode to keywords: for a model, not for a Graph, as in `trace`: mode "inference", "training" or "forward"; loss
-        "cross_entropy" and optimizer "AdamW", or what is called; dtype and autocast "float16" or "bfloat16".
+    mode to keywords: for a model, not for a Graph, as in `trace`: mode "inference" (the default), "training" or
+        "forward"; loss "cross_entropy" and optimizer "AdamW", or what is called; dtype and autocast "float16" or
+        "bfloat16".
     burst: a single step on a cool GPU, over before the board's power lowers the clock (a second or so); by default the
         rate is what the power sustains.
     constants: a fit of this GPU, such as `rooflinekit calibrate` writes, instead of the shipped one.
@@ -266,7 +267,7 @@ def predict(
     device = device_of(gpu)
     if isinstance(workload, Graph):
         check_traced(workload, inputs, sizes, options, predict)
-    graph = graph_of(workload, inputs, {**sizes}, **options)
+    graph = graph_of(workload, inputs, {**sizes}, **{**options, "mode": mode or "inference"})
     if isinstance(constants, str | Path):
         constants = load_fit(Path(constants), device)
     machine = machine_of(device, constants, power_limit, sm_clock, burst=burst)

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from rooflinekit.api.keywords import check_keywords, check_sizes_of, inputs_of, with_named
+from rooflinekit.api.keywords import check_keywords, check_mode, check_sizes_of, inputs_of, with_named
 from rooflinekit.api.measured import MeasuredStep, correction_in
 from rooflinekit.api.predict import in_base, machines_of, trace
 from rooflinekit.errors import InputError
@@ -138,7 +138,7 @@ def sweep(
         return sweep_table(workload, places.machines)
     if out is not None:
         check_out(Path(out))
-    graphs, sizes = opened_graphs(sweep, workload, inputs, places.mode(mode), given, zip)
+    graphs, sizes = opened_graphs(sweep, workload, inputs, mode, given, zip, places.usual_mode)
     plan = places.plan(graphs, sizes, memory=memory, together=zip)
     found: pd.DataFrame | Path = run_plan(plan, out, executor=executor, workers=workers)
     return found
@@ -212,7 +212,7 @@ def search(
     goal = goal_of(minimize, maximize)
     named = named_prices(prices or {}, places.devices)
     step = MeasuredStep.of(measured, measured_on, measured_at)
-    graphs, sizes = opened_graphs(search, workload, inputs, places.mode(mode), given, zip)
+    graphs, sizes = opened_graphs(search, workload, inputs, mode, given, zip, places.usual_mode)
     plan = places.plan(graphs, sizes, together=zip)
     return search_plan(plan, goal, require, named, correction_in(plan, step))
 
@@ -221,13 +221,16 @@ def opened_graphs(
     walk: Callable[..., Any],
     workload: Workloads,
     inputs: Sequence[Any],
-    mode: Mode,
+    mode: Mode | None,
     options: dict[str, Any],
     together: Together,
+    usual_mode: Mode = "inference",
 ) -> tuple[Graph | dict[str, Graph], dict[str, Any]]:
     """The graph, or one a name, and the sizes among the options of `walk`, which errors name."""
     each: dict[str, Any] = dict(workload) if isinstance(workload, Mapping) else {"": workload}
     if all(isinstance(one, Graph) for one in each.values()):
+        for one in each.values():
+            check_mode(one, mode)
         check_sizes_of(each.values(), inputs, options, walk)
         graphs, sizes = each, dict(options)
     else:
@@ -238,7 +241,7 @@ def opened_graphs(
             if not isinstance(one, Graph):
                 check_keywords(one, options, walk, trace, sizes=sizes)
         graphs = {
-            name: one if isinstance(one, Graph) else trace(one, *called[name], mode=mode, **options)
+            name: one if isinstance(one, Graph) else trace(one, *called[name], mode=mode or usual_mode, **options)
             for name, one in each.items()
         }
     return (graphs if isinstance(workload, Mapping) else graphs[""]), sizes
@@ -300,9 +303,10 @@ class Places:
         found = map(cluster_of, self.clusters)
         return tuple({device.name: device for cluster in found for device in members_of(cluster)}.values())
 
-    def mode(self, given: Mode | None) -> Mode:
-        """The mode in which a model is traced: the given one, else training on clusters and inference elsewhere."""
-        return given or ("inference" if self.clusters is None else "training")
+    @property
+    def usual_mode(self) -> Mode:
+        """The mode in which a model is traced where none is named."""
+        return "inference" if self.clusters is None else "training"
 
     def plan(
         self, graphs: Graph | Mapping[str, Graph], sizes: Mapping[str, Any], *, memory: Memory = True,

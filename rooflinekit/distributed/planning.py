@@ -69,7 +69,9 @@ def plan(
     batch, alone = batch_of(graph), _Alone(graph=graph, setting=setting)
     stretch = 1.0 if measured is None else _stretch(graph, setting, strategy, *measured)
     parts = _even_parts(batch, setting, strategy, savers)
-    if proportional and not isinstance(strategy, Mesh):
+    if proportional:
+        if isinstance(strategy, Mesh):
+            raise InputError("split: 'proportional' is of devices that run whole models; a mesh has even parts")
         parts = split_by_rate(batch, [1 / alone.each[setting.machine(n).name].total_s for n in setting.numbers])
     mesh, _ = _mesh_and_data(strategy)
     if mesh.pipeline > 1:

@@ -136,6 +136,10 @@ def test_a_model_by_name() -> None:
         rk.trace("resnet18", image)
 
 
+def trained() -> rk.Graph:
+    return rk.trace(NET, X, mode="training")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -154,6 +158,14 @@ def test_a_model_by_name() -> None:
         (lambda: rk.trace(rk.trace(NET, X)), "this Graph is traced already"),
         (lambda: rk.predict(rk.trace(NET, X), "l4", batch=4, dtype="bf16"), "dtype='bf16' belongs to the trace"),
         (lambda: rk.predict(rk.trace(NET, X), "l4", batch=4, mode="train"), "mode='train' belongs to the trace"),
+        (lambda: rk.predict(trained(), "l4", batch=4, mode="inference"), "mode='inference' belongs to the trace"),
+        (lambda: rk.compare_gpus(trained(), batch=4, mode="inference"), "mode='inference' belongs to the trace"),
+        (lambda: rk.sweep(rk.trace(NET, X), gpus=["l4"], batch=[4], mode="training"), "mode='training' belongs to"),
+        (lambda: rk.explore(rk.trace(NET, X), gpus=["l4"], mode="training"), "mode='training' belongs to the trace"),
+        (
+            lambda: rk.parallel(trained(), cluster="dgx-a100", strategy="tensor", batch=32, split="proportional"),
+            "split: 'proportional' is of devices that run whole models",
+        ),
         (lambda: rk.predict(rk.trace(NET, X), "l4", batch=4, executoin="compile"), "did you mean 'execution'"),
         (lambda: rk.sweep(rk.trace(NET, X), gpus=["l4"], batch=[4], client=["dgx-a100"]), "did you mean .*'clusters'"),
         (lambda: rk.sweep(NET, X, gpus=["l4"], batch=[4], memry=False), "did you mean 'memory'"),
