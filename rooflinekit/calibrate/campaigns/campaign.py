@@ -47,7 +47,7 @@ _MOST_COLUMNS = 100
 HEADER = ("gpu", "source", "licence", "timing")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Table:
     """Measurements from one source, timed in one way. notes: what else the head of its file says: the environment."""
 
@@ -58,7 +58,7 @@ class Table:
     notes: Mapping[str, str] = field(default_factory=nothing)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Campaign(Table):
     """Measured ops of one GPU: `rows` holds op, dtype, sizes and seconds."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
@@ -17,7 +16,6 @@ from rooflinekit.calibrate.campaigns.counted import Group, counted
 from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_names, load_device
-from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.points import values_of
 from rooflinekit.model.families import plain
 from rooflinekit.model.kernel import Kernel
@@ -87,26 +85,26 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Observations:
+class Observations(Campaign):
     """Measurements of one op on one GPU, timed in one way on one host."""
 
-    gpu: str
-    host: str  # machine and harness behind it: the same for all measurements of one source on one GPU
     op: str
     residuals: str  # the family that its residuals are of: as model.families
-    timing: str
     groups: tuple[Group, ...]
-    rows: pd.DataFrame
-    seconds: Floats
-    calls: float = float("inf")  # that were timed in a row
-    warm_calls: float = 0.0  # before those, after a rest
-    tuned: bool = False  # see Campaign
-    like: Release | None = None  # likewise
-    own: bool = False  # likewise
-    memo: dict[str, tuple[Device, Candidates]] = field(default_factory=dict, repr=False, compare=False)
+    memo: dict[str, tuple[Device, Candidates]] = field(default_factory=dict, repr=False)
+
+    @property
+    def host(self) -> str:
+        """Machine and harness behind it: the same for all measurements of one source on one GPU."""
+        return f"{self.gpu} {self.source.split(' ')[0]}"
+
+    @property
+    def seconds(self) -> Floats:
+        """What was measured, by row."""
+        return self.rows["seconds"].to_numpy(dtype=float)
 
     def __len__(self) -> int:
-        return len(self.seconds)
+        return len(self.rows)
 
     def candidates(self, machine: Machine) -> Candidates:
         """Their kernels on a machine, remembered until one of another device is asked for."""
@@ -161,7 +159,7 @@ class Observations:
         """The observations of the chosen rows."""
         rows = self.rows[chosen].reset_index(drop=True)
         groups = counted(self.op, rows, _device(self.gpu), self.like)
-        return replace(self, rows=rows, seconds=rows["seconds"].to_numpy(dtype=float), groups=groups, memo={})
+        return replace(self, rows=rows, groups=groups, memo={})
 
     def with_kernels(self, change: Callable[[Kernel], Kernel]) -> Observations:
         """The same measurements with each kernel changed; a kernel brings its alternatives with it."""
@@ -169,27 +167,15 @@ class Observations:
         return replace(self, groups=groups, memo={})
 
 
-def observe(
-    gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame, device: Device | None = None,
-    like: Release | None = None,
-) -> Observations:  # fmt: skip
-    """Measurements of one op in one format, with their kernels.
+def observe(campaign: Campaign, op: str, device: Device | None = None) -> Observations:
+    """Measurements of one op in one format, which are all rows of the campaign, with their kernels.
 
-    device: by default the shipped one of the name. like: the release of PyTorch that was measured.
+    device: by default the shipped one of the campaign's name.
     """
-    rows = rows.reset_index(drop=True)
-    groups = counted(op, rows, device or _device(gpu), like)
-    return Observations(
-        gpu=gpu,
-        host=host,
-        op=op,
-        residuals=groups[0].residuals if groups else "",
-        timing=timing,
-        groups=groups,
-        rows=rows,
-        seconds=rows["seconds"].to_numpy(dtype=float),
-        like=like,
-    )
+    rows = campaign.rows.reset_index(drop=True)
+    groups = counted(op, rows, device or _device(campaign.gpu), campaign.like)
+    own = {f.name: getattr(campaign, f.name) for f in fields(Campaign)} | {"rows": rows}
+    return Observations(**own, op=op, residuals=groups[0].residuals if groups else "", groups=groups)
 
 
 @functools.cache
@@ -201,10 +187,10 @@ def _device(gpu: str) -> Device | None:
 def observations_of(campaigns: Iterable[Campaign]) -> list[Observations]:
     """Every op of every campaign on its own, by format and by the family of its residuals."""
     return [
-        replace(one, calls=c.calls, warm_calls=c.warm_calls, tuned=c.tuned, own=c.own)
-        for c in campaigns
-        for (op, _), rows in c.rows.groupby(["op", "dtype"], sort=True)
-        for one in _by_family(observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows, like=c.like))
+        one
+        for campaign in campaigns
+        for (op, _), rows in campaign.rows.groupby(["op", "dtype"], sort=True)
+        for one in _by_family(observe(replace(campaign, rows=rows), str(op)))
     ]
 
 
@@ -222,7 +208,7 @@ def _by_family(found: Observations) -> Iterator[Observations]:
         places = np.sort(np.concatenate([group.rows for group in own]))
         groups = tuple(replace(group, rows=np.searchsorted(places, group.rows)) for group in own)
         rows = found.rows.iloc[places].reset_index(drop=True)
-        yield replace(found, residuals=name, rows=rows, seconds=found.seconds[places], groups=groups, memo={})
+        yield replace(found, residuals=name, rows=rows, groups=groups, memo={})
 
 
 def without_faults(found: Observations, machine: Machine) -> Observations:

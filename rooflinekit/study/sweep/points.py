@@ -21,6 +21,7 @@ import pandas as pd
 import sympy
 from numpy.typing import NDArray
 
+from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.operators import check_ops
 from rooflinekit.calibrate.fitting.observations import Observations, observe
 from rooflinekit.errors import InputError, SizeError, nearest
@@ -391,6 +392,7 @@ def sweep_table(table: pd.DataFrame, machines: Sequence[Machine]) -> pd.DataFram
         for machine in machines:
             layouts = frozenset(formats_channels_last(machine.device))
             if layouts not in known:
-                known[layouts] = observe(machine.name, "", str(op), "profiler", given, machine.device)
+                untimed = Campaign(gpu=machine.name, source="", licence="", timing="profiler", rows=given)
+                known[layouts] = observe(untimed, str(op), machine.device)
             seconds[machine.name][rows.index] = known[layouts].predict(machine, {})
     return table.assign(**seconds)

@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from observed import observe
 
 import rooflinekit as rk
 from rooflinekit.calibrate.campaigns.counted import counted
 from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.calibrate.fitting.files import constants_for
-from rooflinekit.calibrate.fitting.observations import observe
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import Math

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from observed import observe
 from round_numbers import constants
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS, Stage
 from rooflinekit.calibrate.fitting.hierarchical_fit import Estimate, Solution, fit
-from rooflinekit.calibrate.fitting.observations import Observations, observe
+from rooflinekit.calibrate.fitting.observations import Observations
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.model.machine import Machine
 

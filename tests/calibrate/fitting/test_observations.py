@@ -3,10 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from observed import observe
 from round_numbers import constants
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
-from rooflinekit.calibrate.fitting.observations import observations_of, observe, without_faults
+from rooflinekit.calibrate.fitting.observations import observations_of, without_faults
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.machine import Machine
