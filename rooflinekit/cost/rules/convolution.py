@@ -103,30 +103,21 @@ family(
             0, "One comparison a window element. Where random numbers place the windows, that is index arithmetic.",
         ),
         " ".join(AVERAGE_POOLS): (1, _MEAN),
+        " ".join(MAX_POOL_GRADIENTS): (
+            lambda op: work(op.inputs[0].numel, 1) + reads((op.inputs[0], op.inputs[2])) + writes(op.outputs),
+            "Adds each gradient at its index; of the input only the shape is used.",
+        ),
+        "max_unpool2d max_unpool3d": (
+            lambda op: zeros_then("copy", op, op.inputs, dense_bytes(op.inputs[0])),
+            "Zeros, then each element copied to its index.",
+        ),
+        " ".join(AVERAGE_GRADIENTS): (
+            lambda op: work(op.inputs[0].numel, _taps(op) + 1) + reads(op.inputs[:1]) + writes(op.outputs),
+            "One addition a window element and one multiplication an output; of the input only the shape is used.",
+        ),
     },
     timed_as=Family.REDUCTION,
 )  # fmt: skip
-
-
-@rule(*MAX_POOL_GRADIENTS, timed_as=Family.REDUCTION)
-def max_pool_backward(op: Op) -> Cost:
-    """Adds each gradient at its index; of the input only the shape is used."""
-    grad, _, indices = op.inputs
-    return Cost(vector_flop=grad.numel) + reads((grad, indices)) + writes(op.outputs)
-
-
-@rule("aten.max_unpool2d", "aten.max_unpool3d", timed_as=Family.REDUCTION)
-def max_unpool(op: Op) -> list[Cost]:
-    """Zeros, then each element copied to its index."""
-    x, indices = op.inputs
-    return zeros_then("copy", op, (x, indices), dense_bytes(x))
-
-
-@rule(*AVERAGE_GRADIENTS, timed_as=Family.REDUCTION)
-def average_pool_backward(op: Op) -> Cost:
-    """One addition a window element and one multiplication an output; of the input only the shape is used."""
-    grad = op.inputs[0]
-    return work(grad.numel, _taps(op) + 1) + reads((grad,)) + writes(op.outputs)
 
 
 family(

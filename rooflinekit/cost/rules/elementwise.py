@@ -345,20 +345,13 @@ _DROPOUTS = "native_dropout _fused_dropout"
 RANDOM = frozenset((*_DRAWS, *aten(f"{_DISTRIBUTIONS} {_DROPOUTS} bernoulli rrelu_with_noise")))
 
 
-@rule(*_DRAWS)
-def draw(op: Op) -> Cost:
-    """Writes its numbers and reads nothing."""
-    return writes(op.outputs)
-
-
 family(
     traffic,
     {
-        _DISTRIBUTIONS: (
-            "Reads means, rates or probabilities, an element or a row each, and writes what it drew.",
-        )
+        " ".join(_DRAWS): (lambda op: writes(op.outputs), "Writes its numbers and reads nothing."),
+        _DISTRIBUTIONS: ("Reads means, rates or probabilities, an element or a row each, and writes what it drew.",),
     },
-)  # fmt: skip
+)
 
 
 @rule("aten.bernoulli")

@@ -67,27 +67,21 @@ def _solved(x: TensorSpec, n: Size, operations: int) -> Cost:
     return Cost(vector_flop=product((parts, operations, n, x.numel)))
 
 
-@rule("aten.linalg_lu_factor_ex", "aten.linalg_lu")
-def lu(op: Op) -> Cost:
-    """2n³/3, or p·r² - r³/3 for the longer side p and the shorter r."""
-    return _lu(op.inputs[0]) + traffic(op)
-
-
-family(traffic, {"lu_unpack": ("A copy of the factors into triangles of their own.",)})
-
-
-@rule("aten._linalg_det", "aten._linalg_slogdet")
-def determinant(op: Op) -> Cost:
-    """2n³/3 for the factors, then the product of n numbers, or the sum of their logarithms."""
-    (a,) = op.inputs
-    return _lu(a) + work(product(a.shape[:-1]), 1, int(op.kind == "aten._linalg_slogdet")) + traffic(op)
-
-
-@rule("aten._linalg_solve_ex")
-def solve(op: Op) -> Cost:
-    """2n³/3 for the factors and 2n² a right side."""
-    a, x = op.inputs[0], op.outputs[0]
-    return _lu(a) + _solved(x, a.shape[-1], 2) + traffic(op)
+_OF_N = "2n³/3 for the factors, then the product of n numbers, or the sum of their logarithms."
+#: Names, vector FLOP and special functions a number on the diagonal.
+family(
+    lambda op, *diagonal: _lu(op.inputs[0]) + work(product(op.inputs[0].shape[:-1]), *diagonal) + traffic(op),
+    {
+        "linalg_lu_factor_ex linalg_lu": ("2n³/3, or p·r² - r³/3 for the longer side p and the shorter r.",),
+        "lu_unpack": (traffic, "A copy of the factors into triangles of their own."),
+        "_linalg_det": (1, 0, _OF_N),
+        "_linalg_slogdet": (1, 1, _OF_N),
+        "_linalg_solve_ex": (
+            lambda op: _lu(op.inputs[0]) + _solved(op.outputs[0], op.inputs[0].shape[-1], 2) + traffic(op),
+            "2n³/3 for the factors and 2n² a right side.",
+        ),
+    },
+)
 
 
 _TWO_TRIANGLES, _ONE = "2n² a right side: two triangles.", "n² a right side."

@@ -68,10 +68,7 @@ family(
 )  # fmt: skip
 
 
-@rule("aten.logspace")
-def powers(op: Op) -> Cost:
-    """A power an element."""
-    return Cost(special_flop=op.outputs[0].numel) + writes(op.outputs)
+family(lambda op: work(op.outputs[0].numel, 0, 1) + writes(op.outputs), {"logspace": ("A power an element.",)})
 
 
 @rule("aten.constant_pad_nd", timed_as=Family.MOVEMENT)
@@ -271,10 +268,11 @@ def masked_scatter(op: Op) -> list[Cost]:
     return [*before, running, kernel]
 
 
-@rule("aten.masked_scatter_backward", timed_as=Family.MOVEMENT)
-def masked_scatter_backward(op: Op) -> Cost:
-    """The gradients that the mask names, one behind the other: a running count, and a copy."""
-    return Cost(vector_flop=op.inputs[1].numel) + traffic(op)
+_NAMED = "The gradients that the mask names, one behind the other: a running count, and a copy."
+family(
+    lambda op: work(op.inputs[1].numel, 1) + traffic(op), {"masked_scatter_backward": (_NAMED,)},
+    timed_as=Family.MOVEMENT,
+)  # fmt: skip
 
 
 # --- tables ---------------------------------------------------------------------------------------------------

@@ -191,22 +191,15 @@ def ceil_log2(n: Size) -> Size:
     return total([known, *(sympy.Min(1, one, evaluate=False) for one in halved[known:])])
 
 
-def _sorting(op: Op) -> Cost:
+def _sorting(op: Op, more: int = 0) -> Cost:
     x, dim = op.inputs[0], op.attrs.get("dim", -1)
     comparisons = ceil_log2(x.shape[dim]) if x.shape else 0
-    return Cost(vector_flop=product((x.numel, comparisons))) + traffic(op)
+    return Cost(vector_flop=product((x.numel, total((comparisons, more))))) + traffic(op)
 
 
-@rule("aten.sort", "aten.argsort", timed_as=Family.REDUCTION)
-def sort(op: Op) -> Cost:
-    """n·⌈log₂ n⌉ comparisons along the dimension; the places are written too."""
-    return _sorting(op)
-
-
-@rule("aten.mode")
-def mode(op: Op) -> Cost:
-    """Sorts, then compares each element with the next."""
-    return work(op.inputs[0].numel, 1) + _sorting(op)
+_SORTED = "n·⌈log₂ n⌉ comparisons along the dimension; the places are written too."
+family(_sorting, {"sort argsort": (_SORTED,)}, timed_as=Family.REDUCTION)
+family(_sorting, {"mode": (1, "Sorts, then compares each element with the next.")})
 
 
 @rule("aten._unique2", "aten.unique_dim", "aten.unique_consecutive", timed_as=Family.REDUCTION)

@@ -78,15 +78,13 @@ family(
 )  # fmt: skip
 
 
-@rule("serving.largest")
-def largest(op: Op) -> Cost:
-    """The largest absolute value, for the scale of 8-bit numbers: 2 an element; one number a tensor is written."""
-    return work(op.inputs[0].numel, 2) + reads(op.inputs)
-
-
 family(
     per_input,
     {
+        "serving.largest": (
+            lambda op: work(op.inputs[0].numel, 2) + reads(op.inputs),
+            "The largest absolute value, for the scale of 8-bit numbers: 2 an element; one number a tensor is written.",
+        ),
         "serving.scale_to_eight_bits": (1, "Times the scale, rounded into 8 bits: 1 an element."),
         "serving.scale_blocks": (
             3, "Blocks of a row, each times a scale of its own, rounded into 8 or 4 bits: for its largest value 2, "
