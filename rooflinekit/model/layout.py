@@ -155,12 +155,12 @@ def _kinds(op: Op) -> tuple[bool, bool, bool]:
 
 # What of a stream's bandwidth a kernel of inductor's reaches that does not take its numbers in the order they lie in.
 #
-# Images of both layouts are walked in tiles, sums down columns fetch a sector for a number, and loops over a
-# concatenation issue loads under masks that are off, as torch 2.5 and 2.13 write them (docs/model.md, "Triton across
-# the order of memory").
+# Images of both layouts are walked in tiles, where a byte that lies across costs as much again. Sums down columns fetch
+# a sector for a number, and loops over a concatenation issue loads under masks that are off, as torch 2.5 and 2.13
+# write them (docs/model.md, "Triton across the order of memory").
 
 
-_TILED, _MASKED = (NUMBERS[name].value for name in ("tiled", "masked"))
+_MASKED = NUMBERS["masked"].value
 
 
 def streamed_share(
@@ -175,7 +175,7 @@ def streamed_share(
         return 1.0
     if loop is Loop.REDUCTION:
         along = read.index(max(read))
-        beyond = (SECTOR_BYTES / itemsize - 1) * min(read) + _TILED * written[1 - along]
+        beyond = (SECTOR_BYTES / itemsize - 1) * min(read) + written[1 - along]
     else:
-        beyond = _TILED * min(read[0] + written[0], read[1] + written[1])
+        beyond = min(read[0] + written[0], read[1] + written[1])
     return 1 / (1 + beyond / moved + (_MASKED if concatenates else 0.0))

@@ -165,14 +165,9 @@ class Machine:
         return self.bandwidth * self.bandwidth_share
 
     @property
-    def l2_bytes(self) -> float:
-        """Capacity of the last level of cache before DRAM."""
-        return self.device.last_cache
-
-    @property
     def cache_bytes(self) -> float:
         """How large a working set may be that stays in the last level of cache."""
-        return self.l2_bytes * self.values["cache_share"]
+        return self.device.last_cache * self.values["cache_share"]
 
     @property
     def threads_per_sm(self) -> int:

@@ -104,9 +104,6 @@ NUMBERS: Mapping[str, Constant] = {
         0.5, 0.3, "1", "rate of a convolution's Triton template on a tensor core, of the library's kernel",
         _KERNELBENCH,
     ),
-    "tiled": Constant(
-        1.0, 0.5, "1", "what a byte costs beyond another that lies across a tile of inductor's", _KERNELBENCH,
-    ),
     "masked": Constant(
         0.75, 0.5, "1", "what a byte of a loop over a concatenation costs beyond another", _KERNELBENCH,
     ),

@@ -75,13 +75,9 @@ class Timing:
         compute: FLOP at the peak, or at the clock that the board's power sustains. memory: traffic. latency: all in
         which it reaches neither of the two roofs: peak not reached, and its start.
         """
-        exposed = self._exposed
-        at_roof = exposed * (self.ideal_s + sum(self.causes_s[:1]))
-        return {
-            "compute": at_roof,
-            "memory": self.busy_s - exposed * self.compute_s,
-            "latency": exposed * self.compute_s - at_roof + self.launch_s,
-        }
+        terms, power = self.terms(), self._exposed * sum(self.causes_s[:1])
+        latency = terms["underuse"] - power + terms["launch"]
+        return {"compute": terms["ideal"] + power, "memory": terms["memory"], "latency": latency}
 
     @property
     def _exposed(self) -> float:
@@ -110,9 +106,8 @@ class Timing:
         in this order, each counting what it saves then. rate: the rest, by which busy units stay below their peak:
         operands, latency, rows, instructions that are no multiply-adds.
         """
-        exposed = self._exposed
-        parts = dict(zip(CAUSES, (exposed * seconds for seconds in self.causes_s), strict=False))
-        rest = exposed * (self.compute_s - self.ideal_s) - sum(parts.values())
+        parts = dict(zip(CAUSES, (self._exposed * seconds for seconds in self.causes_s), strict=False))
+        rest = self.terms()["underuse"] - sum(parts.values())
         return {**dict.fromkeys(CAUSES, 0.0), **parts, "rate": max(0.0, rest)}  # below 0 by rounding alone
 
 
