@@ -10,7 +10,15 @@ from typing import Any
 
 from rooflinekit.decoder.decoder import Decoder
 from rooflinekit.distributed.groups import Setting
-from rooflinekit.distributed.prediction import common_document, drawn_and_judged, gpus_named, named, told, took
+from rooflinekit.distributed.prediction import (
+    common_document,
+    drawn_and_judged,
+    fullest_told,
+    gpus_named,
+    named,
+    told,
+    took,
+)
 from rooflinekit.distributed.records import Layout, Recipe
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
@@ -332,12 +340,12 @@ class TrainingStep(Draws):
         """Which GPUs are fullest, and how likely they are to have room."""
         where = gpus_named(self.fullest_gpus)
         stages, memory = self.stages, self.memory
-        stage = f", stage {self.fullest + 1} of {len(stages)}" if len(stages) > 1 else ""
+        stage = f" (stage {self.fullest + 1} of {len(stages)})" if len(stages) > 1 else ""
         others = [
             f"stage {k + 1}: {format_bytes(stages[k].allocated)}" for k in {0, len(stages) - 1} - {self.fullest}
         ]  # fmt: skip
         held = ", ".join([f"{format_bytes(memory.allocated)} allocated when {memory.moment}", *others])
-        return f"fullest: {where}{stage}; {memory.probability:.0%} that it fits; {held}"
+        return f"{fullest_told(f'{where}{stage}', memory.verdict(), fits=memory.fits)}; {held}"
 
 
 #: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean.

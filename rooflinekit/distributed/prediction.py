@@ -90,9 +90,9 @@ class Share:
         return f"{told(gpus_named(self.numbers), moments, course, self.total_s)}\n  {self.memory_verdict()}"
 
     def __str__(self) -> str:
-        memory, fits = format_bytes(self.memory.peak_bytes), "fit" if self.memory.fits else "do not fit"
+        memory, fits = format_bytes(self.memory.peak_bytes), "fits" if self.memory.fits else "does not fit"
         who = f"{len(self.numbers)} × {self.prediction.machine.name}"
-        return f"{who}: {self.batch} samples, {_s(self.total_s)}, {memory} {fits}{self.memory_verdict().doubt}"
+        return f"{who}: {self.batch} samples, {_s(self.total_s)}, {memory}: {fits}{self.memory_verdict().doubt}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
@@ -348,8 +348,8 @@ class ParallelPrediction(Draws):
         found = []
         if len(self.shares) > 1:
             memory, last = self.fullest.memory, self.shares[-1]
-            text = f"fullest: {gpus_named(self.fullest.numbers)}, {self.memory_verdict().probability:.0%} that it fits"
-            text += f"; {memory.needed_share:.0%} of its memory, {format_bytes(memory.peak_bytes)} allocated"
+            text = fullest_told(gpus_named(self.fullest.numbers), self.memory_verdict(), fits=self.fits)
+            text += f"; {format_bytes(memory.peak_bytes)} allocated"
             if last is not self.fullest:
                 text += f", {gpus_named(last.numbers)}: {format_bytes(last.memory.peak_bytes)}"
             found.append(text)
@@ -437,6 +437,12 @@ def gpus_named(gpus: Sequence[int]) -> str:
     if tuple(gpus) == tuple(range(gpus[0], gpus[-1] + 1)):
         return f"GPUs {gpus[0]} to {gpus[-1]}"
     return f"GPUs {', '.join(map(str, gpus))}"
+
+
+def fullest_told(gpus: str, verdict: Verdict, *, fits: bool) -> str:
+    """Whether a step fits, by the GPUs that need most memory."""
+    need, of = format_bytes(verdict.process.bytes), format_bytes(verdict.usable_bytes)
+    return f"{'fits' if fits else 'does not fit'}: {gpus} need most memory, {need} of {of} each; {verdict.likely}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,15 +73,21 @@ class Verdict:
         )  # fmt: skip
 
     @property
+    def likely(self) -> str:
+        """How likely it is that it fits: "73% likely to fit", at the ends "under 1%" or "over 99%"."""
+        p = self.probability
+        share = "under 1%" if p <= _HARDLY else "over 99%" if p >= 1 - _HARDLY else f"{p:.0%}"
+        return f"{share} likely to fit"
+
+    @property
     def doubt(self) -> str:
-        """How likely it is that it fits, as what follows "fits" or "does not fit"; "" where that is hardly in doubt."""
-        return f", {self.probability:.0%} that it fits" if _HARDLY < self.probability < 1 - _HARDLY else ""
+        """The same, as what follows "fits" or "does not fit"; "" where that is hardly in doubt."""
+        return f", {self.likely}" if _HARDLY < self.probability < 1 - _HARDLY else ""
 
     def __str__(self) -> str:
         return (
             f"allocated {self.allocated}, reserved {self.reserved}, in nvidia-smi {self.process}: the allocator's "
-            f"segments and {listed(self.beside)}; of {format_bytes(self.usable_bytes)}, {self.probability:.0%} that "
-            "it fits"
+            f"segments and {listed(self.beside)}; of {format_bytes(self.usable_bytes)}, {self.likely}"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def test_a_choice_in_doubt_stands_beside_the_fastest_sure_one(tight: object) -> 
     chance = tight.prediction.memory_verdict().probability
     sure = next(row for row in tight.table.itertuples() if row.probability >= 0.95)
     assert chance < 0.95
-    said = f" ({chance:.0%} that it fits; the fastest at 95 % or more is {sure.combination}: "
+    said = f" ({chance:.0%} likely to fit; the fastest at 95 % or more is {sure.combination}: "
     assert said in str(tight).splitlines()[0]
 
 

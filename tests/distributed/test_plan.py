@@ -84,7 +84,8 @@ def test_the_fullest_stage_is_named() -> None:
     assert found.fullest == 0
     assert found.fullest_gpus == range(4)
     assert found.memory is found.stages[0]
-    assert "fullest: GPUs 0 to 3, stage 1 of 4; 100% that it fits" in str(found)
+    assert "fits: GPUs 0 to 3 (stage 1 of 4) need most memory, " in str(found)
+    assert "; over 99% likely to fit; " in str(found)
     assert found.to_dict()["fullest"] == {"stage": 0, "first_gpu": 0, "last_gpu": 3}
     first, *_, last = found.stages
     sizes = [format_quantity(one.allocated, "byte", binary=True) for one in (first, last)]

@@ -58,7 +58,7 @@ def test_the_fullest_devices_are_of_the_first_stage(blocks: rk.Graph) -> None:
     assert p.fullest.memory.peak_bytes == max(shares)
     assert p.fullest.numbers == p.shares[0].numbers
     assert p.to_dict()["fullest"] == list(p.fullest.numbers)
-    assert "fullest: GPUs 0 to 1, " in str(p)  # of four, in two stages
+    assert "fits: GPUs 0 to 1 need most memory, " in str(p)  # of four, in two stages
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 8])

@@ -30,7 +30,7 @@ def test_numbers_by_hand() -> None:
     # sqrt((0.03 * 22)^2 + (0.3 * 500)^2) = 150.0015 MiB a deviation, 1.64485 of them to a side: 246.73 MiB.
     assert found.process.high_bytes - found.process.bytes == pytest.approx(246.73 * MIB, rel=1e-4)
     assert found.probability > 0.999999
-    for words in ("14.1 MiB (", "22.0 MiB (", "522 MiB (", "500 MiB for CUDA's context", "100% that it fits"):
+    for words in ("14.1 MiB (", "22.0 MiB (", "522 MiB (", "500 MiB for CUDA's context", "over 99% likely to fit"):
         assert words in str(found)
 
 
