@@ -26,9 +26,9 @@ from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of
 from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
-from rooflinekit.ir.sizes import finite
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.study.compare.limits import power_limits_together as power_limits_together
+from rooflinekit.units import format_bytes
 
 if TYPE_CHECKING:
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
@@ -136,7 +136,8 @@ def fit_into(
     else:
         raise InputError("fit_into: expected gpu=…, or cluster=… with gpus=…")
     if (limit := in_base("memory_limit", memory_limit, "byte")) is not None:
-        expect(finite(limit) and limit > 0, "memory_limit", "bytes above 0", memory_limit)
+        own = max(machine.device.dram.capacity for machine in setting.machines)
+        expect(0 < limit <= own, "memory_limit", f"bytes above 0, up to the GPU's {format_bytes(own)}", memory_limit)
         setting = setting.with_memory(limit)
     graph = graph_of(workload, inputs, given, sizes_open=True, mode="training")
     return try_all(graph, setting, progress, names)

@@ -160,7 +160,8 @@ def _said(error: Any) -> str:
     if type(error).__name__ == "MissingParameter" and asked is not None and asked.help:
         name = asked.opts[0] if asked.param_type_name == "option" else asked.name.upper()
         return f"{name} is missing: {asked.help}"
-    text = _NO_NUMBER.sub(r"\1: expected a \2 in digits, such as 8 or 1.5e12", error.format_message())
+    wanted = {"integer": "an integer, such as 8", "number": "a number in digits, such as 8 or 1.5e12"}
+    text = _NO_NUMBER.sub(lambda found: f"{found[1]}: expected {wanted[found[2]]}", error.format_message())
     return _TOO_SMALL.sub(r"\1: expected \2 or more", text)
 
 

@@ -58,6 +58,8 @@ class Planner:
                 "stages"
             )
         self.pieces = pieces_at(place, self.part, self.recipe.with_changes(offload=0))
+        if lay.expert > 1 and not self.decoder.experts:
+            raise InputError(f"layout expert {lay.expert}: {self.decoder.name} has no experts: expected 1")
         plane = place.gpus // lay.pipeline
         if lay.expert * lay.expert_tensor > plane:
             raise InputError(f"layout expert {lay.expert}: expected a divisor of {plane} GPUs of a stage")

@@ -65,6 +65,12 @@ class Trial:
         return self.prediction.peak_bytes
 
     @property
+    def stands_too_large(self) -> bool:
+        """Whether weights, gradients and the optimizer's state alone have no room; fewer activations do not help."""
+        use = self.prediction.fullest.memory
+        return use.standing_bytes > use.room
+
+    @property
     def policy(self) -> str:
         """It as Python to paste: selective checkpoints, units of FSDP, offload, the loop over parts of the batch.
 
@@ -207,6 +213,10 @@ def try_all(
     computed nothing again. `largest_of`: sizes of which each combination's largest value is looked for.
     """
     check_names(largest_of, graph.sizes, complete=False)
+    if (batch := batch_of(graph)) % setting.gpus:
+        raise InputError(
+            f"batch={batch} cannot be cut into equal parts for {setting.gpus} GPUs: expected a multiple of them"
+        )
     trials: list[Trial] = []
     open_ends: list[tuple[Trial, bool]] = []
     say = advance or (lambda text: None)
@@ -276,7 +286,7 @@ def _open_ends(plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -
     """Of those that do not fit with all activations: the one in most parts, and if `wanted` that in as few as
     checkpoints of all fit in; and whether it is tried in any case.
     """
-    left = [trial for trial in plain if not trial.prediction.fits]
+    left = [trial for trial in plain if not trial.prediction.fits and not trial.stands_too_large]
     if not left:
         return []
     fitting = {trial.prediction.savers.accumulate for trial in full if trial.prediction.fits}
@@ -292,8 +302,8 @@ def _parts(
         if batch_of(graph) % (parts * setting.gpus):
             return
         prediction = plan(graph, setting, strategy, savers=Savers(accumulate=parts, **chosen))
-        yield Trial(prediction=prediction, autocast=autocast, graph=graph)
-        if prediction.fits or prediction.peak_bytes > 0.95 * least:  # smaller parts save nothing more
+        yield (found := Trial(prediction=prediction, autocast=autocast, graph=graph))
+        if prediction.fits or found.stands_too_large or prediction.peak_bytes > 0.95 * least:  # smaller save no more
             return
         least = prediction.peak_bytes
 

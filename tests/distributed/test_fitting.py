@@ -31,8 +31,21 @@ def test_the_best_fits_and_is_as_fast_as_any(tight: object) -> None:
 def test_a_limit_of_memory_is_a_smaller_gpu(tight: object, blocks: rk.Graph) -> None:
     found = rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=262144, memory_limit="1.25 GiB")
     assert str(found) == str(tight)
-    with pytest.raises(InputError, match="memory_limit: expected bytes above 0; got -1"):
-        rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=64, memory_limit=-1)
+    for limit in (-1, 9 * 2**30):  # a card of 8 GiB
+        with pytest.raises(InputError, match=f"expected bytes above 0, up to the GPU's 8.00 GiB; got {limit}"):
+            rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=64, memory_limit=limit)
+
+
+def test_weights_that_are_too_large_end_the_search(blocks: rk.Graph) -> None:
+    """Neither smaller parts nor checkpoints make room for weights, so each kind of optimizer's state is tried once."""
+    found = rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=64, memory_limit="500 MiB")
+    assert found.best is None
+    assert {trial.prediction.savers.accumulate for trial in found.trials} == {1}
+
+
+def test_a_batch_is_cut_into_equal_parts(blocks: rk.Graph) -> None:
+    with pytest.raises(InputError, match="batch=12 cannot be cut into equal parts for 8 GPUs"):
+        rk.fit_into(blocks, cluster="dgx-h100", gpus=8, batch=12)
 
 
 def test_every_trial_has_the_verdict_of_its_step(tight: object) -> None:

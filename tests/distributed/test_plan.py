@@ -298,6 +298,8 @@ def test_layouts_that_cannot_be() -> None:
         rk.Layout(sharding="fsdp", pipeline=2)
     with pytest.raises(InputError, match="layout instances: they belong to sharding 'zero-1'; got sharding 'ddp'"):
         rk.Layout(sharding="ddp", instances=2)
+    with pytest.raises(InputError, match=r"layout expert 2: \S+ has no experts: expected 1"):
+        step(expert=2)
     with pytest.raises(InputError, match=r"layout imbalance: expected a number from 1 .* to expert=1 .*; got 1.5"):
         rk.Layout(imbalance=1.5)
     with pytest.raises(InputError, match="llama: heads 16 cannot be cut into 3 equal parts"):
