@@ -473,7 +473,7 @@ def course_of(chunks: Sequence[Prediction], run: DeviceRun, kept: Kept | None) -
     def moment(start_s: float, phase: Phase, count: int) -> Moment:
         one, more = fullest[phase], {**kept.beside, "activations": (count - 1) * kept.piece_bytes}
         held = {name: size + more.get(name, 0) for name, size in one.bytes_of.items()}
-        return replace(one, start_s=start_s, bytes_of=MappingProxyType(held))
+        return replace(one, start_s=start_s, bytes_of=MappingProxyType(held), fragment_bytes=0)  # not followed
 
     found = [moment(*task) for task in kept.under_way if task[1] in fullest]
     end_s = max((end for _, _, end in run.slots), default=0.0)

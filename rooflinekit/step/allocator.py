@@ -122,6 +122,11 @@ class Allocator:
         self._top = 0  # where the next segment begins
         self._free: dict[bool, list[tuple[int, int, Block]]] = {True: [], False: []}  # by size, then address
 
+    @property
+    def split_bytes(self) -> int:
+        """Bytes that are free in segments with a block in use, so not given back: PyTorch's inactive_split_bytes."""
+        return sum(size for free in self._free.values() for size, _, block in free if not block.is_segment)
+
     def take(self, size: int, optional: bool = False) -> Block | None:
         """A block for so many bytes; None for none. Raises OutOfMemoryError where the limit leaves no room, which of
         an optional block is caught: None.

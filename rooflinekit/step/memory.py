@@ -21,7 +21,16 @@ from rooflinekit.model.kernels import MADE_CONTIGUOUS, TIMES_RESULT
 from rooflinekit.model.libraries import exists
 from rooflinekit.model.limits import Limit, limits_of
 from rooflinekit.model.miopen import NAIVE, UNFOLDED
-from rooflinekit.step.allocator import DEFAULT, Settings, reserved_at, reserved_bytes, rounded, segments_of
+from rooflinekit.step.allocator import (
+    DEFAULT,
+    Allocator,
+    Block,
+    Settings,
+    reserved_at,
+    reserved_bytes,
+    rounded,
+    segments_of,
+)
 from rooflinekit.step.execution import Execution
 from rooflinekit.units import format_bytes
 
@@ -277,6 +286,24 @@ class Blocks:
             found += [-1 - lives[life] for life in end]
         left = [-1 - lives[life] for life in self.lives if life.last >= len(self.temporary)]
         return [*range(len(self.fixed)), *(found + left) * (steps - 1), *found]
+
+    def fragments(self) -> Iterator[int]:
+        """For each op at its fullest moment, the bytes that are free in segments with a block in use, in the first
+        step.
+        """
+        outside, standing = Allocator(), len(self.standing)
+        inside = Allocator() if self.captured else outside  # of `pools`
+        for i, size in enumerate(self.fixed):
+            (outside if i < standing else inside).take(size)
+        held: dict[Life, Block | None] = {}
+        for begin, end, temporary in self.events():
+            for life in begin:
+                held[life] = inside.take(life.size)
+            block = inside.take(temporary)
+            yield inside.split_bytes + (outside.split_bytes if self.captured else 0)
+            inside.give_back(block)
+            for life in end:
+                inside.give_back(held.pop(life))
 
     def pools(self, steps: int = 1) -> tuple[list[int], ...]:
         """The program of each of the allocator's pools, one after the other.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, zip_longest
+from itertools import groupby, repeat, zip_longest
 from types import MappingProxyType
 
 from rooflinekit.ir.op import Op, Phase
@@ -23,6 +23,7 @@ class Moment:
     op: str
     phase: Phase = Phase.FORWARD
     bytes_of: Mapping[str, int]  # by what they hold: ACCOUNTS, in this order, or with modules in place of activations
+    fragment_bytes: int = 0  # on a GPU, beside them: what is free in segments with a block in use
 
     @property
     def total_bytes(self) -> int:
@@ -55,13 +56,16 @@ def memory_course(
 
     found: list[Moment] = []
     now = 0.0
-    for (issue, begun), (begin, end, temporary) in zip(by_issue(p.issues, starts), blocks.events(), strict=True):
+    torn = blocks.fragments() if p.machine.device.kind == "gpu" else repeat(0)
+    for (issue, begun), (begin, end, temporary), free in zip(
+        by_issue(p.issues, starts), blocks.events(), torn, strict=False
+    ):
         now = begun[0] if begun else now
         for life in begin:
             alive[account(life)] += rounded(life.size)
         alive["workspace"] = rounded(blocks.fixed[-1]) + rounded(temporary)
         held = MappingProxyType(dict(alive))
-        found.append(Moment(start_s=now, op=issue.op.name, phase=issue.op.phase, bytes_of=held))
+        found.append(Moment(start_s=now, op=issue.op.name, phase=issue.op.phase, bytes_of=held, fragment_bytes=free))
         for life in end:
             alive[account(life)] -= rounded(life.size)
     return tuple(found)

@@ -42,6 +42,14 @@ def test_by_hand(machine: Machine, host: Host) -> None:
     assert max(sum(alive.values()) for alive in held) == p.memory.peak_bytes
 
 
+def test_fragments_by_hand(machine: Machine, host: Host) -> None:
+    # Blocks of 1.5 MiB share a segment of 20 MiB: two of them are in use beside the first op, three beside the others.
+    graph = rk.trace(nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU()), rk.Input(3 * 2**17))
+    course = memory_course(predict_graph(graph, machine, host, rk.Execution()))
+    assert [moment.fragment_bytes / 2**20 for moment in course] == [17, 15.5, 15.5]
+    assert all(moment.total_bytes + moment.fragment_bytes == 20 * 2**20 for moment in course)
+
+
 def test_activations_by_module_are_those_of_the_account(machine: Machine, host: Host) -> None:
     # The stem makes 1 MiB, each of eight blocks 1 MiB and a gradient of it: their middles are 0.5, 2, 4, … 16 of 17,
     # and quarters end at 4.25, 8.5 and 12.75.

@@ -27,6 +27,7 @@ from rooflinekit.present.figures.style import (
     FAINT,
     GREEN,
     INK,
+    ORANGE,
     PURPLE,
     SKY,
     VERMILLION,
@@ -408,9 +409,10 @@ def _parallel_handles(p: ParallelPrediction, known: bool) -> list[Patch]:
     return [*found, _patch("idle", IDLE, edge=FAINT, width=0.4)]
 
 
+_FRAGMENTS = "fragments"
 _ACCOUNTS = {
     "weights": BLUE, "optimizer state": PURPLE, "inputs": INK, "gradients": GREEN, "activations": SKY,
-    "workspace": FAINT,
+    "workspace": FAINT, _FRAGMENTS: ORANGE,
 }  # fmt: skip
 _NEAR = 3.0  # times the peak: a capacity further up is stated, not drawn
 
@@ -423,10 +425,11 @@ def memory(
     """Draws the bytes alive over one step by what they hold, the peak with its op, and the device's capacity.
 
     by: "module" parts the activations by the modules whose ops make them, for a step on one device. The key also tells
-    what the allocator's segments hold at most: what is more than the peak is fragments.
+    what the allocator's segments hold at most.
 
-    Bytes are those of PyTorch's blocks, as `prediction.memory.peak_bytes` counts them. Of a step on several devices it
-    shows the fullest one. ax, width, venue: as of `roofline`. Raises InputError for others.
+    Bytes are those of PyTorch's blocks, as `prediction.memory.peak_bytes` counts them. Fragments lie upon them: what is
+    free in segments with a block in use, `inactive_split_bytes`. Of a step on several devices it shows the fullest one.
+    ax, width, venue: as of `roofline`. Raises InputError for others.
     """
     step = prediction.fullest if isinstance(prediction, ParallelPrediction) else prediction
     if by == "module" and isinstance(step, Share):
@@ -434,7 +437,8 @@ def memory(
     course = step.course if isinstance(step, Share) else memory_course(step, by_module=by == "module")
     with sheet(ax, width, venue, high=1.1) as page:
         areas = _areas(page.ax, course, step.total_s)
-        _memory_frame(page.ax, step, page.style)
+        most = max((one.total_bytes + one.fragment_bytes for one in course), default=0)
+        _memory_frame(page.ax, step, most, page.style)
         use = step.memory
         taken, needed = (format_quantity(size, "byte") for size in (use.capacity, use.context_bytes))
         told = f"capacity {taken}, CUDA takes {needed}{'' if use.fits else ': does not fit'}"
@@ -459,8 +463,8 @@ def _areas(ax: Axes, course: Sequence[Moment], end_s: float) -> list[Artist]:
     times = np.array([*(min(moment.start_s, end_s) for moment in moments), end_s])
     found: list[Artist] = []
     below = np.zeros(len(times))
-    for account, colour in _colours(moments[0].bytes_of if moments else ()).items():
-        held = [moment.bytes_of[account] for moment in moments]
+    for account, colour in _colours((*moments[0].bytes_of, _FRAGMENTS) if moments else ()).items():
+        held = [moment.bytes_of.get(account, moment.fragment_bytes) for moment in moments]
         if any(held):
             above = below + np.array([*held, held[-1]])
             turns = [0, *(np.flatnonzero(np.diff(below) + 1j * np.diff(above)) + 1), len(times) - 1]
@@ -482,10 +486,9 @@ def _colours(accounts: Iterable[str]) -> dict[str, Any]:
     return {account: _ACCOUNTS.get(account) or tuple(tints[parts.index(account)]) for account in accounts}
 
 
-def _memory_frame(ax: Axes, p: Prediction | Share, style: Style) -> None:
-    use = p.memory
+def _memory_frame(ax: Axes, p: Prediction | Share, most: int, style: Style) -> None:
     room, near = _room(p)
-    highest = max(use.peak_bytes, room if near else 0.0) or 1.0
+    highest = max(most, room if near else 0.0) or 1.0
     ax.set_ylim(0, highest * 1.22)
     symbol = in_unit(ax.yaxis, highest, "byte", binary=style.on_screen)
     ax.set_ylabel(f"Memory in use ({symbol})", fontsize=style.axis_font)

@@ -209,7 +209,7 @@ def test_every_long_kernel_can_be_pointed_at(prediction: Prediction) -> None:
 def test_areas_are_as_high_as_the_bytes(prediction: Prediction) -> None:
     (wide, _) = step_of(prediction)["memories"]
     ticks = ends_of_ticks(wide)
-    mib = (ticks["0"][1] - ticks["10"][1]) / 10
+    mib = (ticks["0"][1] - ticks["20"][1]) / 20
     activations, inputs = (
         [float(y) for y in re.findall(r"V([\d.]+)|M[\d.]+ ([\d.]+)", path.get("d", "")) for y in y if y]
         for path in (
