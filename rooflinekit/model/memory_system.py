@@ -196,7 +196,8 @@ def rows_s(work: KernelBatch, machine: Machine) -> Floats:
     once = value["thread_cycles"] * threads * (threads > machine.warp) * _joined(work, machine)
     busy = np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once)
     # a block alone waits for its row: it asks for its next elements when the last have come from DRAM
-    far = 1 - np.divide(_found(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
+    own = work.rows * work.row_bytes  # not what rows share: else more of them would wait less for it
+    far = 1 - np.divide(_found(work, machine), own, out=np.zeros(len(work)), where=own > 0)
     loads = work.columns / (_PER_LOAD * threads) * (1 + (work.passes - 1) * _missed(work, machine))
     waits = (work.rows > 0) & (threads > machine.warp)
     chain = loads * value["load_cycles"] * np.maximum(far, 0.0) + value["kernel_ramp_cycles"]  # its code is long

@@ -61,7 +61,7 @@ class Rows:
     count: int = 0
     length: int = 0  # elements of one
     passes: int = 1  # how often one is read
-    held_bytes: int = 0  # what a block comes back to in the later passes
+    held_bytes: int = 0  # that a block reads of one, and comes back to in the later passes
     threads: int = 0  # of a block; 0 where it has so many warps of whatever size
     warps: int = 1
     worked: float = 1.0  # of the time that a forward pass takes on an element
@@ -110,7 +110,7 @@ def norm_rows(count: int, length: int, itemsize: int, *, backward: bool = False)
         count=count,
         length=length,
         passes=NORM_PASSES,
-        held_bytes=itemsize * length,
+        held_bytes=(1 + backward) * itemsize * length,
         warps=NORM_WARPS,
         worked=1.0 if backward else float(normalized(itemsize)),
     )
@@ -138,8 +138,9 @@ def rows_of(op: Op, cost: Cost, like: Release | None = None) -> Rows:
     if op.kind == GROUP_NORM:  # a group's statistics; a warp has a short one (RowwiseMoments of group_norm_kernel.cu)
         count = integer(op.outputs[1].numel)
         length = integer(y.numel) // max(count, 1)
-        threads = SUM_THREADS if length >= SUM_THREADS else 0
-        return Rows(count=count, length=length, threads=threads, worked=float(normalized(y.dtype.itemsize)))
+        threads, itemsize = SUM_THREADS if length >= SUM_THREADS else 0, y.dtype.itemsize
+        worked = float(normalized(itemsize))
+        return Rows(count=count, length=length, held_bytes=itemsize * length, threads=threads, worked=worked)
     return NO_ROWS
 
 

@@ -51,11 +51,6 @@ def test_compiled_kernels_take_no_longer_than_eager_ones(gpu: str) -> None:
         assert compiled <= 1.1 * eager
 
 
-def of_rows_s(step: rk.Prediction) -> float:
-    """Seconds of the kernels that give each row to a block: norms and softmaxes."""
-    return sum(timing.total_s for timing in step.timings if timing.kernel.rows.count)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_a_larger_batch_saves_no_more_than_launches_of_kernels_that_it_does_without(seed: int) -> None:
     """A sum of fewer than 8 rows is a loop of its own, one of 8 fuses with what reads the same: a launch less."""
@@ -67,9 +62,7 @@ def test_a_larger_batch_saves_no_more_than_launches_of_kernels_that_it_does_with
             fewer = max(0, launched(smaller) - launched(larger))
             assert not fewer or execution == "compiled"
             saved_s = smaller.total_s - larger.total_s
-            # rows that one block each works on wait less for a gain and a shift that they share: nothing else saves
-            shared_s = max(0.0, of_rows_s(smaller) - of_rows_s(larger))
-            assert saved_s <= 1e-9 * smaller.total_s + shared_s + fewer * 1.1 * larger.host.compiled_launch
+            assert saved_s <= 1e-9 * smaller.total_s + fewer * 1.1 * larger.host.compiled_launch
             assert larger.gpu_s >= 0.98 * smaller.gpu_s or fewer
 
 
