@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 
 from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
+from rooflinekit.cost.rules.movement import PADS
 from rooflinekit.cost.rules.optimizer import LISTS
 from rooflinekit.cost.rules.reduction import LAYER_NORM, LAYER_NORM_GRADIENT, RMS_NORM, RMS_NORM_GRADIENT
+from rooflinekit.cost.rules.resampling import UPSAMPLES
 from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.points import Number, integer, larger
@@ -30,10 +32,21 @@ SOFTMAX_GRADIENT = "aten._softmax_backward_data"
 #: Kernels of whole lists of tensors, each of which they walk in its own order.
 _OF_LISTS = frozenset((*LISTS, "aten.cat", "aten.stack"))
 _PICKING = ("aten.index_select", "aten.embedding")
-#: A quotient and a remainder name row and column, each as long as two places (46 cycles); then one of each operand.
-_PLACES_OF_A_PICK = 6
-#: How many of their inputs kernels of rows want contiguous.
-_BY_ROWS = {
+_PLACES_OF_A_DIVISION = 2  # 46 cycles
+#: A quotient and a remainder name row and column; then come the places of both operands.
+_PLACES_OF_A_PICK = 2 * _PLACES_OF_A_DIVISION + 2
+#: By how many divisions a thread finds the place of its result, by the source (aten/src/ATen/native/cuda: UpSample*.cu,
+#: ReplicationPadding.cu, ReflectionPad.cu); a quotient and a remainder by the same number are one.
+_DIVISIONS = {
+    **dict.fromkeys(("aten.upsample_nearest1d", "aten._upsample_nearest_exact1d"), 2),
+    **dict.fromkeys(("aten.upsample_nearest3d", "aten._upsample_nearest_exact3d"), 7),
+    **dict.fromkeys(("aten.replication_pad2d", "aten.reflection_pad2d"), 1),
+    **dict.fromkeys(("aten.replication_pad3d", "aten.reflection_pad3d"), 3),
+}
+_DIVISIONS_IN_CHANNELS_LAST = dict.fromkeys(("aten.upsample_nearest2d", "aten._upsample_nearest_exact2d"), 3)
+#: How many of their inputs kernels want contiguous: those of rows, and of images that are padded or interpolated.
+_CONTIGUOUS = {
+    **dict.fromkeys((*UPSAMPLES, *PADS), 1),
     **dict.fromkeys((*SOFTMAXES, *SOFTMAX_GRADIENTS, LAYER_NORM, RMS_NORM), 1),
     **dict.fromkeys((LAYER_NORM_GRADIENT, RMS_NORM_GRADIENT), 2),
     SOFTMAX_GRADIENT: 0,
@@ -44,7 +57,7 @@ def differs_on_a_gpu(op: Op, family: Family) -> bool:
     """Whether its kernels on a GPU may be others than elsewhere: some of what it reads or writes is not contiguous."""
     if op.kind == SOFTMAX_GRADIENT:
         return True
-    return (family in _WALKING or op.kind in _BY_ROWS) and _strided(op)
+    return (family in _WALKING or op.kind in _CONTIGUOUS) and _strided(op)
 
 
 def _strided(op: Op) -> bool:
@@ -64,13 +77,17 @@ def indexed_accesses(op: Op, family: Family, like: Release | None = None) -> Num
 
     Where operands do not all lie alike, as a broadcast one, each thread works out where every element lies
     (unrolled_elementwise_kernel with an OffsetCalculator). A single number is no operand. Rows that an index names were
-    copied by elements up to PyTorch 2.7 (indexSelectLargeIndex of aten/src/ATen/native/cuda/Indexing.cu).
+    copied by elements up to PyTorch 2.7 (indexSelectLargeIndex of aten/src/ATen/native/cuda/Indexing.cu). Threads
+    that pad or interpolate images divide.
     """
     if family not in _WALKING or not op.outputs or op.kind.removesuffix("_") in _OF_LISTS:
         return 0
     result = op.outputs[0]
     if op.kind in _PICKING and not (like or PRESENT).gathers_vectors:
         return integer(result.numel) * _PLACES_OF_A_PICK
+    divisions = (_DIVISIONS_IN_CHANNELS_LAST if result.channels_last else _DIVISIONS).get(op.kind, 0)
+    if divisions:
+        return integer(result.numel) * divisions * _PLACES_OF_A_DIVISION
     if all((one.shape, one.stride) == (result.shape, result.stride) for one in op.inputs):
         return 0
     operands = [one for one in op.inputs if integer(one.numel) > 1 and _broadcasts(one, result)]
@@ -81,10 +98,11 @@ def indexed_accesses(op: Op, family: Family, like: Release | None = None) -> Num
 
 
 def copied(op: Op) -> Iterator[tuple[TensorSpec, Number]]:
-    """The inputs of which a kernel of rows makes contiguous copies, with the bytes that such a copy fetches beyond."""
-    for tensor in op.inputs[: _BY_ROWS.get(op.kind, 0)]:
-        contiguous = tensor.seen(*tensor.shape)
-        if tensor.stride is not None and memory_order(tensor) != memory_order(contiguous):
+    """The inputs of which a kernel makes contiguous copies, with the bytes that such a copy fetches beyond."""
+    as_is = op.kind in UPSAMPLES and op.outputs[0].channels_last
+    for tensor in op.inputs[: 0 if as_is else _CONTIGUOUS.get(op.kind, 0)]:
+        contiguous, dimensions = tensor.seen(*tensor.shape), len(tensor.shape)
+        if _steps(tensor, dimensions) != _steps(contiguous, dimensions):
             yield tensor, _beyond(tensor, contiguous)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from rooflinekit.cost.rules.convolution import AVERAGE_POOLS, MAX_POOLS
 from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
+from rooflinekit.cost.rules.movement import PADS
 from rooflinekit.cost.rules.reduction import (
     BATCH_NORM_GRADIENTS,
     BATCH_NORMS,
@@ -29,6 +30,7 @@ from rooflinekit.cost.rules.reduction import (
     RMS_NORM,
     RMS_NORM_GRADIENT,
 )
+from rooflinekit.cost.rules.resampling import UPSAMPLES
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import Op, TensorSpec
@@ -39,7 +41,8 @@ from rooflinekit.model.stated import NUMBERS
 _SOFTMAXES = frozenset((*SOFTMAXES, *SOFTMAX_GRADIENTS))
 _ROW_NORMS = frozenset((LAYER_NORM, RMS_NORM, LAYER_NORM_GRADIENT, RMS_NORM_GRADIENT))
 _ALL_GRADIENTS = frozenset((*BATCH_NORM_GRADIENTS, GROUP_NORM_GRADIENT))
-_WINDOWS = frozenset((*MAX_POOLS, *AVERAGE_POOLS))
+_OF_ONE = (*PADS, *(kind for kind in UPSAMPLES if "nearest" in kind))  # a window of one element
+_WINDOWS = frozenset((*MAX_POOLS, *AVERAGE_POOLS, *_OF_ONE))
 _OVER_ALL = _ALL_GRADIENTS | {*BATCH_NORMS, GROUP_NORM}
 
 WARP_ROW = 1024  # elements of the longest row that a warp keeps in registers
@@ -256,7 +259,7 @@ _PLACE = int(NUMBERS["average place"].value)  # a maximum's thread takes no long
 
 
 def window_accesses(op: Op) -> int:
-    """Loads of single elements by a pooling's threads, each of which walks the window of one result."""
+    """Loads of single elements by the threads of a pooling or resampling, each of which walks a result's window."""
     if op.kind not in _WINDOWS:
         return 0
     sizes = tuple(op.attrs.get("kernel_size") or ())

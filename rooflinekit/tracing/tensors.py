@@ -328,6 +328,18 @@ def expanded_stride(x: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(stride)
 
 
+def _resampled(x: torch.Tensor, shape: Sequence[Any]) -> tuple[Made, ...]:
+    """Channels lie next to each other where the argument's do."""
+
+    def last(sizes: Sequence[Any]) -> tuple[Any, ...]:
+        batch, *places, channels = contiguous((sizes[0], *sizes[2:], sizes[1]), x.dtype).stride
+        return (batch, channels, *places)
+
+    made = contiguous(shape, x.dtype)
+    lies = x.dim() > 3 and all(expression(a) == expression(b) for a, b in zip(x.stride(), last(x.shape), strict=True))
+    return (dataclasses.replace(made, stride=last(shape)) if lies else made,)
+
+
 _aten = torch.ops.aten
 
 #: Operators of torch's that take whole numbers alone for a size, as such that take an open one.
@@ -388,11 +400,11 @@ OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...]]] = {
     ),
     **dict.fromkeys(
         (getattr(_aten, name).default for name in RESAMPLING),
-        lambda x, size, *options: (contiguous((*x.shape[:2], *size), x.dtype),),
+        lambda x, size, *options: _resampled(x, (*x.shape[:2], *size)),
     ),
     **dict.fromkeys(
         (getattr(_aten, f"{name}_backward").default for name in RESAMPLING),
-        lambda grad, size, whole, *options: (contiguous(whole, grad.dtype),),
+        lambda grad, size, whole, *options: _resampled(grad, whole),
     ),
 }  # fmt: skip
 

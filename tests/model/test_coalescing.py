@@ -113,6 +113,25 @@ def test_operands_that_do_not_lie_alike_have_their_places_worked_out() -> None:
     assert indexed(lambda x: x.t().contiguous(), rows) == [2 * size]
 
 
+def test_padded_and_interpolated_images_divide_for_each_result() -> None:
+    video, image = rk.Input(2, 3, 4, 8, 8), rk.Input(2, 4, 8, 8)
+
+    def found(model: object, *inputs: rk.Input) -> list[tuple[int, int]]:
+        return [(kernel.indexed, kernel.accesses) for kernel in kernels(model, *inputs)]
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return functional.interpolate(x, scale_factor=2)
+
+    size = 2 * 3 * 8 * 16 * 16  # seven divisions of two places' time, and a load
+    assert found(doubled, video) == [(size * 14, size)]
+    assert found(lambda x: functional.pad(x, (1, 1, 1, 1, 0, 0), "replicate"), video) == [(2400 * 6, 2400)]
+    assert found(doubled, image) == [(0, 2048)]  # a grid of three sizes tells the place
+    # channels next to each other have a kernel of their own, a slice is copied before
+    last = kernels(lambda x: doubled(x.to(memory_format=torch.channels_last)), image)[-1]
+    assert (last.indexed, last.accesses) == (2048 * 6, 2048)
+    assert [k.cost.label for k in kernels(lambda x: doubled(x[..., :4]), image)] == [MADE_CONTIGUOUS, ""]
+
+
 def test_places_take_the_threads_as_long_as_they_say() -> None:
     """64 rows of 2¹⁸ bf16 numbers times one: 3 · 23 cycles of a lane for each, beside what the memory takes."""
     graph = rk.trace(lambda x, y: x * y, rk.Input(64, 2**18), rk.Input(2**18), dtype="bfloat16")
