@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +60,6 @@ class Origin:
         return Origin, ()
 
 
-def _counted(part: str, meaning: str) -> Any:
-    """A property of a graph: a part of all costs, added up."""
-    return property(lambda graph: formula(graph.summed(attrgetter(part))), doc=meaning)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Graph:
     """The priced operators of one step, with sizes that may be symbolic.
@@ -115,17 +109,45 @@ class Graph:
         terms = [product((count, part(costs[key]))) for key, count in counted.items()]
         return total(terms)
 
-    matrix_flop = _counted("matrix_flop", "FLOP of matrix products: 2 a multiply-add.")
-    dense_matrix_flop = _counted(
-        "dense_matrix_flop",
-        "FLOP of matrix products by kernels that do masked work all the same (causal attention without skipping).",
-    )
-    vector_flop = _counted("vector_flop", "FLOP of element-wise work, reductions and normalization.")
-    special_flop = _counted("special_flop", "Evaluations of special functions (exp, tanh, rsqrt …), each counted as 1.")
-    flop = _counted("flop", "Matrix, vector and special FLOP together.")
-    read_bytes = _counted("read_bytes", "Compulsory bytes read, summed over kernels.")
-    write_bytes = _counted("write_bytes", "Compulsory bytes written, summed over kernels.")
-    bytes = _counted("bytes", "Compulsory bytes read and written, summed over kernels.")
+    @property
+    def matrix_flop(self) -> sympy.Expr:
+        """FLOP of matrix products: 2 a multiply-add."""
+        return formula(self.summed(lambda cost: cost.matrix_flop))
+
+    @property
+    def dense_matrix_flop(self) -> sympy.Expr:
+        """FLOP of matrix products by kernels that do masked work all the same (causal attention without skipping)."""
+        return formula(self.summed(lambda cost: cost.dense_matrix_flop))
+
+    @property
+    def vector_flop(self) -> sympy.Expr:
+        """FLOP of element-wise work, reductions and normalization."""
+        return formula(self.summed(lambda cost: cost.vector_flop))
+
+    @property
+    def special_flop(self) -> sympy.Expr:
+        """Evaluations of special functions (exp, tanh, rsqrt …), each counted as 1."""
+        return formula(self.summed(lambda cost: cost.special_flop))
+
+    @property
+    def flop(self) -> sympy.Expr:
+        """Matrix, vector and special FLOP together."""
+        return formula(self.summed(lambda cost: cost.flop))
+
+    @property
+    def read_bytes(self) -> sympy.Expr:
+        """Compulsory bytes read, summed over kernels."""
+        return formula(self.summed(lambda cost: cost.read_bytes))
+
+    @property
+    def write_bytes(self) -> sympy.Expr:
+        """Compulsory bytes written, summed over kernels."""
+        return formula(self.summed(lambda cost: cost.write_bytes))
+
+    @property
+    def bytes(self) -> sympy.Expr:
+        """Compulsory bytes read and written, summed over kernels."""
+        return formula(self.summed(lambda cost: cost.bytes))
 
     @property
     def parameters(self) -> Size:
