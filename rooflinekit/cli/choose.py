@@ -31,6 +31,7 @@ from rooflinekit.cli.options import (
     Target,
     changes_of,
     devices_of,
+    needs,
     say_notes,
 )
 from rooflinekit.cli.parse import integers, quantity_of
@@ -117,7 +118,8 @@ def transfer(
         workload.refuse("a step on several GPUs")
     elif not workload.gpus:
         raise InputError(NO_GPU)
-    _check_of_cluster(cluster, gpus, strategy)
+    if cluster is None:
+        needs("--cluster", {"gpus": gpus, "strategy": strategy})
     changes = changes_of("--there", there or ())
     step = Measured(measured=measured, measured_on=measured_on).step(workload, mark=mark, rank=rank)
     assert step is not None
@@ -139,11 +141,6 @@ def transfer(
         lambda: {"predictions": [p.to_dict() for p in found]},
         lambda: text.predictions.print_predictions(found),
     )
-
-
-def _check_of_cluster(cluster: object, gpus: object, strategy: object) -> None:
-    if not cluster and (gpus, strategy) != (None, None):
-        raise InputError(f"--{'strategy' if gpus is None else 'gpus'}: belongs to --cluster, which is missing")
 
 
 @describes_workload()
@@ -207,7 +204,7 @@ class Where(Options):
             )  # fmt: skip
             places.check()
         else:
-            _check_of_cluster(None, self.gpus, self.strategy)
+            needs("--cluster", {"gpus": self.gpus, "strategy": self.strategy})
             if not workload.gpus:
                 raise InputError(f"{NO_GPU}, or --cluster")
             machines, host, _ = workload.running(executions[0].backend).setting()
@@ -356,6 +353,10 @@ def power(
         raise InputError("--power-limit: `power` tries every limit; leave it out, or ask `predict`")
     if (cluster is None) == (not workload.gpus):
         raise InputError("--gpu or --cluster: expected one of the two" if cluster else NO_GPU)
+    if cluster is None:
+        needs("--cluster", {"gpus": gpus, "strategy": strategy != "ddp"})
+    if rack is None:
+        needs("--rack", {"pue": pue != 1})
     step_w = quantity_of("--step", step, "W")
     rack_w = None if rack is None else quantity_of("--rack", rack, "W")
     found: list[PowerLimits[Any]]
@@ -400,6 +401,9 @@ def cost(
         raise InputError(NO_GPU)
     if cluster:
         workload.check_trains()
+    else:
+        needs("--cluster", {"gpus": gpus, "strategy": strategy != "ddp"})
+    purchase.check(samples=samples, carbon=carbon)
     pricing, devices = purchase.pricing(), devices_of(workload.gpus, cluster or (), allow_draft=workload.allow_draft)
     for device in devices:  # what has no price is told before the slow part
         pricing.of(device)

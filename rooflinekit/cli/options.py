@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,6 +84,15 @@ class Measured(Options):
         return workload.measured(self.measured, self.measured_on, self.changes, **read)
 
 
+def needs(what: str, given: Mapping[str, object]) -> None:
+    """Raises InputError for an option that is given and belongs to another one, `what`, which is not. given: by name,
+    None, False or () where it is not given.
+    """
+    for name, value in given.items():
+        if value not in (None, False, ()):
+            raise InputError(f"--{name.replace('_', '-')}: belongs to {what}, which is missing")
+
+
 def changes_of(option: str, given: Sequence[str]) -> dict[str, Any]:
     """NAME=VALUE, each once. Raises InputError for several values of one."""
     found = variants_of(given, option)
@@ -152,6 +161,15 @@ class Purchase(Prices):
     utilization: Annotated[float, "the share of these years in which the GPU works"] = 1.0
     kwh_price: Annotated[str | None, "--kwh-price MONEY", "the price of electricity, such as '0.25 USD'"] = None
     pue: Annotated[float, "total power (with host, fans and cooling) divided by that of the GPUs"] = 1.0
+
+    def check(self, **counted: object) -> None:
+        """Raises InputError for options that nothing rests on. counted: options whose answers have the PUE in them."""
+        if self.purchase_price is None:
+            bought = {"years": self.years != 4, "utilization": self.utilization != 1, "kwh_price": self.kwh_price}
+            needs("--purchase-price", bought)
+        if self.kwh_price is None and all(one is None for one in counted.values()):
+            *names, last = ("kwh-price", *counted)
+            needs(f"--{', --'.join(names)} or --{last}", {"pue": self.pue != 1})
 
 
 class Limits(Options):

@@ -228,8 +228,10 @@ def python_of(
 ) -> str:
     """A program that writes the same report."""
     first, *others = workload.gpus
+    mode = workload.options["mode"]
     given = {
-        **workload.options, "host": workload.host, "optimizer": workload.optimizer, "loss": workload.loss,
+        **workload.options, "mode": None if mode == "inference" else mode, "host": workload.host,
+        "optimizer": workload.optimizer, "loss": workload.loss,
         "burst": workload.burst, "constants": workload.constants, **workload.limits, **workload.sizes,
     }  # fmt: skip
     called = ["target", *map(_written, workload.args), f"gpu={_gpu(workload, first)}", *_changed(rk.predict, given)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import rooflinekit as rk
 from rooflinekit.cli.command import Options, Tables
-from rooflinekit.cli.options import NONE_OR_MORE, ONE_OR_MORE, Model, Named, devices_of, say_notes, table_of
+from rooflinekit.cli.options import NONE_OR_MORE, ONE_OR_MORE, Model, Named, devices_of, needs, say_notes, table_of
 from rooflinekit.errors import CapacityError, FormatError, InputError, UnitError
 from rooflinekit.present import text
 from rooflinekit.units import parse_quantity
@@ -175,8 +175,7 @@ class Disaggregated(Options):
     def disaggregation(self) -> rk.Disaggregation | None:
         """The record of engines for prompts; None where none are asked for."""
         if not self.prefill_engines:
-            if self.given:
-                raise InputError(f"{self.given[0]}: belongs to --prefill-engines, which is missing")
+            needs("--prefill-engines", {option.removeprefix("--"): True for option in self.given})
             return None
         try:
             speed = parse_quantity(self.link, "byte/s")

@@ -266,6 +266,7 @@ def train(
             "--search: ranks layouts by time only; leave out prices and --rack, and give them with the layout that "
             "you choose"
         )
+    purchase.check(tokens=tokens, carbon=carbon, rack=rack)
     rack_w = None if rack is None else quantity_of("--rack", rack, "W")
     pricing = purchase.pricing() if priced else None  # what can be wrong is looked at before the slow part
     if search:

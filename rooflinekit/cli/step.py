@@ -15,7 +15,7 @@ import rooflinekit as rk
 from rooflinekit.api.workload import Workload
 from rooflinekit.cli.command import Answer, Tables, typed
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import ONE_OR_MORE, Rank, Target
+from rooflinekit.cli.options import ONE_OR_MORE, Rank, Target, needs
 from rooflinekit.cli.parse import variants_of
 from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError, check_word
@@ -62,6 +62,8 @@ def predict(
     from rooflinekit.api.predict import Settings
 
     check_word("--by", by or "kind", ("module", "kind", "phase", "kernel"))
+    if by != "module":
+        needs("--by module", {"depth": depth})
     variants = variants_of(compare or [])
     resizing = largest_batch or bool(variants.keys() & workload.sizes.keys())
     if largest_batch and "batch" not in workload.sizes:
@@ -157,6 +159,7 @@ def summary(
         (predictions,) = workload.predict(target)
         graph = predictions[0].graph
     else:
+        workload.refuse("a summary without --gpu")
         (graph,) = workload.trace(target)
     found = rk.summary(predictions or graph, depth=depth, folded=not unfolded)
     if out is not None:

@@ -39,8 +39,21 @@ def test_costs_of_two_gpus(run: Run, net: str) -> None:
         (("predict", "--sm-clock", "9 GHz"), "nvidia-a40: clock: expected more than "),
         (("cost",), "a price is missing: --price h100=2.99"),
         (("cost", "--price-per-hour", "0.8"), "--price-per-hour '0.8': expected an amount and its currency"),
-        (("cost", "--price-per-hour", "1 USD", "--kwh-price", "1 EUR"), "prices: expected one currency; got EUR, USD"),
+        (("cost", "--purchase-price", "1 USD", "--kwh-price", "1 EUR"), "prices: expected one currency; got EUR, USD"),
         (("cost", "--prices", "none.yaml"), "none.yaml: "),
+        (("cost", "--price-per-hour", "1 USD", "--years", 2), "--years: belongs to --purchase-price, which is missing"),
+        (
+            ("cost", "--price-per-hour", "1 USD", "--pue", 2),
+            "--pue: belongs to --kwh-price, --samples or --carbon, which is missing",
+        ),
+        (("cost", "--price-per-hour", "1 USD", "--gpus", 2), "--gpus: belongs to --cluster, which is missing"),
+        (("power", "--strategy", "fsdp"), "--strategy: belongs to --cluster, which is missing"),
+        (("power", "--pue", 1.5), "--pue: belongs to --rack, which is missing"),
+        (("predict", "--depth", 1), "--depth: belongs to --by module, which is missing"),
+        (
+            ("transfer", "--measured", "3 ms", "--measured-on", "nvidia-t4", "--rank", 1),
+            "--rank: belongs to a trace; got the time '3 ms'",
+        ),
     ],
 )
 def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:

@@ -207,6 +207,8 @@ def read_measured(
                 f"--measured {text!r}: expected a time, such as '31.2 ms', or a file: a trace of torch.profiler or a "
                 "folder of them, a record of `rooflinekit measure --out`, or a .csv with the columns name and seconds"
             ) from error
+        if (mark, rank) != (None, None):
+            raise InputError(f"--{'rank' if mark is None else 'mark'}: belongs to a trace; got the time {text!r}")
         return Evidence.of(seconds)
     if os.path.isfile(file):
         if file.suffix == ".csv":
