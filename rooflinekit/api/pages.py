@@ -26,7 +26,7 @@ from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.cost import Pricing
 from rooflinekit.study.compare.gpus import GpuComparison, compare_machines, shortlist, shortlist_rule
-from rooflinekit.study.compare.limits import PowerLimits, a_dozenth, power_limits
+from rooflinekit.study.compare.limits import a_dozenth, power_limits
 from rooflinekit.study.explain.advice import advise
 from rooflinekit.study.explain.explanation import explain
 from rooflinekit.study.sweep.explored import Explored, explored
@@ -74,17 +74,11 @@ def save_report(
     say("looking for what would make it faster")
     found = advise(prediction, corrected=correct) if advice else None
     say("trying limits of power")
-    limits = _limits(prediction)
+    drawn = prediction.energy if prediction.energy_j else None  # None: no power is stated, or nothing is drawn
+    limits = None if drawn is None else power_limits(prediction, a_dozenth(drawn.board_w, 5.0))
     say("writing the page")
     findings = Findings(comparison=comparison, rule=rule, advice=found, explanation=explanation, limits=limits)
     return write_report(resting, target, findings, Origin(command=command, python=python))
-
-
-def _limits(p: Prediction) -> PowerLimits[Prediction] | None:
-    """The step under a dozen limits; None where the device states no power, or nothing is drawn."""
-    if not p.energy_j or p.energy is None:
-        return None
-    return power_limits(p, a_dozenth(p.energy.board_w, 5.0))
 
 
 def _compared(

@@ -157,23 +157,25 @@ class Workload:
 
     def along(self, target: str, size: str, values: Sequence[int]) -> list[rk.Prediction]:
         """The predictions at each value of a size, GPU by GPU."""
-        from rooflinekit.ir.graph import opened
         from rooflinekit.step.prediction import predict_graph
 
-        whole, others = opened(self.untraced(target, sizes_open=True)(), size)
-        machines, host, execution = self.setting()
+        whole, others, (machines, host, execution) = self._opened(target, size)
         graphs = [whole.at(**others, **{size: value}) for value in values]
         return [predict_graph(graph, machine, host, execution) for machine in machines for graph in graphs]
 
     def swept(self, target: str, size: str, values: Sequence[int]) -> pd.DataFrame:
         """The same as a sweep has it: a row each."""
         from rooflinekit.api.sweep import Places, run_plan
-        from rooflinekit.ir.graph import opened
 
-        whole, others = opened(self.untraced(target, sizes_open=True)(), size)
-        machines, host, execution = self.setting()
+        whole, others, (machines, host, execution) = self._opened(target, size)
         plan = Places(gpus=machines, host=host, execution=execution).plan(whole, {**others, size: values})
         return cast("pd.DataFrame", run_plan(plan))
+
+    def _opened(self, target: str, size: str) -> tuple[rk.Graph, dict[str, int], tuple[Any, ...]]:
+        """The graph with this size open, the other sizes, and where it runs."""
+        from rooflinekit.ir.graph import opened
+
+        return *opened(self.untraced(target, sizes_open=True)(), size), self.setting()
 
     def setting(self) -> tuple[list[Machine], rk.Host, rk.Execution]:
         """The GPUs with their constants, the host, and how it runs."""
