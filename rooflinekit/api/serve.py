@@ -62,7 +62,8 @@ def serve(
     a GPU. ep: parts into which these divide the experts (1: all share each). dp: groups of `tp` GPUs, each with
     sequences of its own, that share the experts. collective_s: seconds of an all-reduce as a function of bytes and
     number of GPUs, where they are known better. engine: its settings. spread: how much the answers' lengths differ, as
-    a share of output; 0 lets clients that begin together go on together. price_usd_per_hour: of one GPU.
+    a share of output; 0 lets clients that begin together go on together. price_usd_per_hour: of one GPU. host: of the
+    two steps by themselves (`prefill`, `decode`) alone; what the engine's own CPU work takes is among its settings.
     power_limit, sm_clock: limits of each GPU below the board's own, as text ("400 W", "1.2 GHz") or in W and Hz.
 
     Raises what `load_device` and `load_cluster` raise, FormatError for arithmetic that the GPU does not have, and
