@@ -15,7 +15,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, IN_PLACE, Family, Op, Phase, Role, TensorSpec, memories
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, bound_of, integer, larger, values_of
-from rooflinekit.model.convolution import is_convolution
+from rooflinekit.model.convolution import BACKWARD, image_and_weight, is_convolution
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.kernels import MADE_CONTIGUOUS, TIMES_RESULT
 from rooflinekit.model.libraries import exists
@@ -508,9 +508,11 @@ _BEFORE, _AFTER = "to channels last", "from channels last"
 
 def workspace_of(issue: Issue, device: Device, *, fused: bool) -> int:
     """Of a convolution: tensors with channels last instead of its own, and the windows of an image where they are
-    written out because the device's library has no other way. Of kernels of rows: contiguous copies, and a softmax's
-    gradient times its result.
+    written out because the device's library has no other way; on a CPU `_in_blocks`. Of kernels of rows: contiguous
+    copies, and a softmax's gradient times its result.
     """
+    if device.kind == "cpu" and is_convolution(issue.op):
+        return _in_blocks(issue.op, fused=fused)
     kind = issue.op.kind.removesuffix("_")
     if kind in _BETWEEN and not fused:
         x, y = issue.op.inputs[0], issue.op.outputs[0]
@@ -522,6 +524,20 @@ def workspace_of(issue: Issue, device: Device, *, fused: bool) -> int:
         (integer(t.bytes) for k in issue.kernels if k.cost.label == _AFTER for t in issue.op.outputs[:1]), default=0
     )
     return copied + max((_windows(kernel, device) for kernel in issue.kernels), default=0)
+
+
+def _in_blocks(op: Op, *, fused: bool) -> int:
+    """Of a convolution by oneDNN: its weights in the order of its tiles. Of tensors without channels last also the
+    image in blocks of channels, and the gradient of the result; forward the result, once it is written from blocks, is
+    beside those of its own (aten/src/ATen/native/mkldnn/Conv.cpp). torch.compile has channels last.
+    """
+    image, weight = image_and_weight(op)
+    sizes = {name: integer(spec.bytes) for name, spec in (("image", image), ("weight", weight))}
+    if fused or image.channels_last:
+        return sizes["weight"]
+    if op.kind == BACKWARD:
+        return sizes["image"] + integer(op.inputs[0].bytes)
+    return integer(larger(sizes["image"] + sizes["weight"], integer(op.outputs[0].bytes)))
 
 
 def _is_spared(issue: Issue, device: Device) -> bool:
