@@ -303,7 +303,7 @@ SPREADS: Mapping[str, Constant] = {
         0.08, 0.3, "1", "a decoder's training step by a recipe (Megatron-LM, NeMo, LLM Foundry)", _LEDGER,
     ),
     "per token": Constant(
-        0.08, 0.3, "1", "a token of an engine that serves (vLLM, TensorRT-LLM, SGLang, DeepSpeed-MII)", _LEDGER,
+        0.05, 0.3, "1", "a token of an engine that serves (vLLM, TensorRT-LLM, SGLang, DeepSpeed-MII)", _LEDGER,
     ),
     "first token": Constant(0.1, 0.3, "1", "its first token", _LEDGER),
     "described memory": Constant(
