@@ -241,6 +241,8 @@ def transferred_to_cluster(
     host: str | Path | Host | None,
 ) -> ParallelPrediction:
     """The source's step on several devices, corrected by what the evidence says of it on one."""
+    if source.mode != "training":
+        raise InputError("cluster: steps on several devices are training steps: trace with mode='training'")
     variant = variant_of(source, there) if there else source
     graph = traced_with(source.graph, autocast=variant.graph.autocast, channels_last=variant.graph.channels_last)
     sizes: dict[str, Any] = dict(variant.sizes)

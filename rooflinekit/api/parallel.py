@@ -59,8 +59,9 @@ def parallel(
 ) -> ParallelPrediction:
     """How long one training step takes on several devices of a cluster, and why.
 
-    workload: a traced training Graph; or a model, followed by its inputs. The size named `batch` is that of all
-        devices together.
+    workload: a traced Graph; or a model, followed by its inputs, whose training step is meant. Of a Graph that is no
+        training step it is the forward pass, without gradients: DDP sends nothing, FSDP gathers weights, and
+        DataParallel copies the module, its inputs and outputs. The size named `batch` is that of all devices together.
     cluster: its name, file or record. gpus: how many from the first, or their numbers; by default all.
     strategy: a record, such as `DDP` (the default), `FSDP` or `Mesh`; or a name, such as "zero-1" or "tensor".
     split: the batch in even parts, or "proportional" to what each device reaches alone.
@@ -140,6 +141,9 @@ def fit_into(
         expect(0 < limit <= own, "memory_limit", f"bytes above 0, up to the GPU's {format_bytes(own)}", memory_limit)
         setting = setting.with_memory(limit)
     graph = graph_of(workload, inputs, given, sizes_open=True, mode="training")
+    if graph.mode != "training":
+        made = "checkpoints, optimizers and parts of a batch are of training steps"
+        raise InputError(f"{graph.name}: fit_into: {made}: trace with mode='training'; got mode={graph.mode!r}")
     return try_all(graph, setting, progress, names)
 
 

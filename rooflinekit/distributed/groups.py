@@ -127,16 +127,8 @@ def _numbers_of(cluster: Cluster, gpus: object) -> tuple[int, ...]:
     return found
 
 
-def check_trains(graph: Graph) -> None:
-    """Raises InputError for what is no training step."""
-    if graph.mode != "training":
-        what = "steps on several devices are training steps: trace with mode='training'"
-        raise InputError(f"{graph.name}: {what}; got mode={graph.mode!r}")
-
-
 def batch_of(graph: Graph) -> int:
-    """A training step's size named batch. Raises InputError for another step, and where there is no such size."""
-    check_trains(graph)
+    """The size named batch. Raises InputError where there is none."""
     if BATCH not in graph.sizes:
         has = ", ".join(graph.sizes) or "none"
         raise InputError(f"{graph.name}: a step on several devices is cut along a size named 'batch'; it has {has}")

@@ -42,15 +42,25 @@ def test_what_each_stage_sends(blocks: rk.Graph) -> None:
         assert sent["all-gather"] == gathered * size - (gathered - 1) * 4 * 4160
 
 
-def test_only_training_steps_run_on_several_devices() -> None:
+def test_shared_weights_are_gathered_without_gradients_too() -> None:
     graph = rk.trace(nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64)), rk.Input("batch", 64))
-    for walk in (
-        lambda: rk.parallel(graph, cluster="dgx-a100", batch=64),
-        lambda: rk.fit_into(graph, cluster="dgx-a100", batch=64),
-        lambda: rk.sweep(graph, clusters=["dgx-a100"], batch=[64]),
-    ):
-        with pytest.raises(InputError, match=r"Sequential: steps .* are training steps: .*; got mode='inference'"):
-            walk()
+    size = 4 * 33088
+    found = {name: shared(graph, name, 4) for name in ("zero-2", "fsdp")}
+    assert [message.timing.collective for message in found["zero-2"].messages] == []
+    timings = [message.timing for message in found["fsdp"].messages]
+    assert {timing.collective for timing in timings} == {"all-gather"}
+    assert sum(timing.size_bytes for timing in timings) == size
+    assert found["fsdp"].shares[0].memory.weight_bytes == pytest.approx(size / 4, rel=0.01)
+
+
+def test_a_forward_pass_on_copies_takes_as_long_as_its_part_on_one_device() -> None:
+    graph = rk.trace(nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64)), rk.Input("batch", 64))
+    found = rk.parallel(graph, cluster="dgx-a100", gpus=4, batch=4096)
+    assert not found.messages
+    part = rk.predict(graph, found.shares[0].prediction.machine.device, batch=1024, host=found.cluster.host)
+    assert found.total_s == pytest.approx(part.total_s, rel=1e-6)
+    with pytest.raises(InputError, match=r"Sequential: fit_into: .*; got mode='inference'"):
+        rk.fit_into(graph, cluster="dgx-a100", batch=64)
 
 
 def test_prefetch_hides_gathering(blocks: rk.Graph) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rooflinekit import __version__
 from rooflinekit.distributed import groups
-from rooflinekit.distributed.groups import batch_of, check_trains, setting_of
+from rooflinekit.distributed.groups import batch_of, setting_of
 from rooflinekit.distributed.planning import plan
 from rooflinekit.distributed.records import Savers, Strategy, strategy_of
 from rooflinekit.errors import InputError, SizeError
@@ -175,8 +175,8 @@ def plan_of(
         Case(labels=labels, graph=given["graph"], setting=_made(given)) for labels, given in _combinations(axes, common)
     ]
     for case in cases:
-        if isinstance(case.setting, Team):
-            (check_trains if BATCH in case.graph.dims else batch_of)(case.graph)
+        if isinstance(case.setting, Team) and BATCH not in case.graph.dims:
+            batch_of(case.graph)
     graphs = {id(case.graph): case.graph for case in cases}.values()
     return Plan(axes=tuple(axes), cases=tuple(cases), grid=grid_of(graphs, sizes, together), memory=memory)
 
