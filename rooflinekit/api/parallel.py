@@ -61,7 +61,8 @@ def parallel(
 
     workload: a traced Graph; or a model, followed by its inputs, whose training step is meant. Of a Graph that is no
         training step it is the forward pass, without gradients: DDP sends nothing, FSDP gathers weights, and
-        DataParallel copies the module, its inputs and outputs. The size named `batch` is that of all devices together.
+        DataParallel copies the module, its inputs and outputs; a pipeline has none. The size named `batch` is that of
+        all devices together.
     cluster: its name, file or record. gpus: how many from the first, or their numbers; by default all.
     strategy: a record, such as `DDP` (the default), `FSDP` or `Mesh`; or a name, such as "zero-1" or "tensor".
     split: the batch in even parts, or "proportional" to what each device reaches alone.

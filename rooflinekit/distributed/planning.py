@@ -75,6 +75,8 @@ def plan(
         parts = split_by_rate(batch, [1 / alone.each[setting.machine(n).name].total_s for n in setting.numbers])
     mesh, _ = _mesh_and_data(strategy)
     if mesh.pipeline > 1:
+        if graph.mode != "training":
+            raise InputError(f"{graph.name}: a pipeline is of training steps: trace with mode='training'")
         shares, messages, busy_s = run_stages(_in_stages(graph, setting, mesh, savers, parts[0]))
     else:
         steps = _steps(graph, setting, strategy, parts, savers)

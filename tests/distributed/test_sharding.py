@@ -59,6 +59,8 @@ def test_a_forward_pass_on_copies_takes_as_long_as_its_part_on_one_device() -> N
     assert not found.messages
     part = rk.predict(graph, found.shares[0].prediction.machine.device, batch=1024, host=found.cluster.host)
     assert found.total_s == pytest.approx(part.total_s, rel=1e-6)
+    with pytest.raises(InputError, match="Sequential: a pipeline is of training steps"):
+        rk.parallel(graph, cluster="dgx-a100", gpus=2, batch=64, strategy="pipeline")
     with pytest.raises(InputError, match=r"Sequential: fit_into: .*; got mode='inference'"):
         rk.fit_into(graph, cluster="dgx-a100", batch=64)
 
