@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflinekit.cost.rules.convolution import BACKWARD
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, IN_PLACE, Family, Op, Phase, Role, TensorSpec, memories
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, bound_of, integer, larger, values_of
-from rooflinekit.model.convolution import BACKWARD, image_and_weight, is_convolution
+from rooflinekit.model.convolution import image_and_weight, is_convolution
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.kernels import MADE_CONTIGUOUS, TIMES_RESULT
 from rooflinekit.model.libraries import exists
