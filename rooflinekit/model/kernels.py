@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from rooflinekit.cost.rules.reduction import GROUP_NORM, GROUP_NORM_GRADIENT
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import OF_PRODUCTS, DType, Family, Math, Op, Phase, PricedOp, TensorSpec
-from rooflinekit.ir.points import Number, integer
+from rooflinekit.ir.points import Number, integer, larger
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.model.algorithms import BY_LAYOUT, SCALED_PRODUCTS, Layout
 from rooflinekit.model.attention_backends import WRITTEN_OUT, attention_kernels, backend_of
@@ -31,6 +32,7 @@ from rooflinekit.model.reductions import SUMS, sum_blocks
 from rooflinekit.model.rows import (
     NO_BLOCKS,
     NO_REPEATS,
+    Blocks,
     blocks_of,
     columns_length,
     repeats_of,
@@ -95,6 +97,8 @@ def _of_any_device(priced: PricedOp, graph: Graph) -> tuple[Kernel, ...]:
     return found
 
 
+_FACTOR_BYTES = 4  # of a group norm's factors
+_IMAGES_AT_ONCE, _MOST_IMAGES = 4, 128  # whose sums a thread loads at once, and one after another
 TIMES_RESULT = "times the result"  # a product before a softmax's gradient
 MADE_CONTIGUOUS = "made contiguous"  # a copy for kernels of rows
 
@@ -211,12 +215,39 @@ def _on_a_gpu(kernel: Kernel, op: Op) -> Iterator[Kernel]:
         for tensor, beyond in copied(op):
             written = integer(tensor.numel) * tensor.dtype.itemsize  # of an expanded tensor more than is read
             yield _across(passing(kernel, MADE_CONTIGUOUS, integer(tensor.bytes), written), beyond)
-    if op.kind == SOFTMAX_GRADIENT:
+    if op.kind in (GROUP_NORM, GROUP_NORM_GRADIENT):
+        yield from _of_groups(kernel, op)
+    elif op.kind == SOFTMAX_GRADIENT:
         times = passing(kernel, TIMES_RESULT, integer(kernel.cost.read_bytes), integer(op.outputs[0].bytes))
         yield _across(times, sector_bytes(op, times.family))
         yield kernel
     else:
         yield _across(kernel, 0 if kernel.cost.label else sector_bytes(op, kernel.family))
+
+
+def _of_groups(kernel: Kernel, op: Op) -> Iterator[Kernel]:
+    """A group norm's sums over each group, factors of each channel, and the result, whose operands are broadcast.
+
+    Its gradient sums up each channel of each image, of which the gradients of gain and shift are sums again
+    (aten/src/ATen/native/cuda/group_norm_kernel.cu).
+    """
+    backward = op.kind == GROUP_NORM_GRADIENT
+    read, images = op.inputs[: 1 + backward], op.inputs[backward]
+    moved, channels = sum(integer(tensor.bytes) for tensor in read), integer(images.shape[0]) * integer(images.shape[1])
+    factors = 2 * channels * _FACTOR_BYTES
+    if kernel.cost.label not in ("", "input gradient"):
+        many = integer(images.shape[0])  # which a thread for each channel sums up
+        loads = (many - larger(0, many - _MOST_IMAGES)) // _IMAGES_AT_ONCE
+        sums = Blocks(count=1, loads=loads, bytes=factors)
+        again = replace(kernel, cost=replace(kernel.cost, read_bytes=factors), blocks=sums)
+        yield again if op.attrs["output_mask"][0] else kernel  # without an input's gradient nothing is summed up before
+        return
+    yield replace(kernel, cost=replace(kernel.cost, write_bytes=factors), reread_bytes=0)
+    for _ in range((op.attrs.get("weight") is not None) + backward):
+        yield passing(kernel, "factors", factors, factors)
+    written = integer(op.outputs[0].bytes)
+    places = integer(images.numel) * (6 if backward else 4)  # of what is read, two or three factors, the result
+    yield replace(passing(kernel, "result", moved, written), indexed=places, ramps=2)
 
 
 def _across(kernel: Kernel, beyond: Number) -> Kernel:

@@ -243,13 +243,14 @@ def blocks_of(op: Op, cost: Cost, like: Release | None = None) -> Blocks:
     if x.channels_last:
         return NO_BLOCKS
     backward, of_groups = op.kind in _ALL_GRADIENTS, op.kind in (GROUP_NORM, GROUP_NORM_GRADIENT)
-    if of_groups and backward:
-        return NO_BLOCKS  # sums over rows, then over the batch
-    count = integer(op.outputs[1].numel) if of_groups else integer(x.shape[1])
+    tensors = 2 if backward else 1
+    if of_groups:  # a group, backward a channel of an image
+        count = integer(x.shape[0]) * integer(x.shape[1]) if backward else integer(op.outputs[1].numel)
+    else:
+        count = integer(x.shape[1])
     steps = integer(x.numel) // (count * SUM_THREADS)
     if of_groups or op.attrs.get("weight") is None:  # the result is another kernel's
-        return Blocks(count=count, loads=steps, bytes=integer(x.bytes))
-    tensors = 2 if backward else 1
+        return Blocks(count=count, loads=steps, bytes=tensors * integer(x.bytes))
     passes = NORM_PASSES * tensors
     loads = steps * passes * x.dtype.itemsize // _SUMMED_BYTES
     return Blocks(count=count, loads=loads, bytes=(passes + 1) * integer(x.bytes))

@@ -126,6 +126,20 @@ def test_other_ops_have_no_rows(op: object) -> None:
     assert {kernel.rows for kernel in kernels(op, rk.Input(4, 8))} == {NO_ROWS}
 
 
+def test_a_group_norm_on_a_gpu_is_statistics_factors_and_a_result() -> None:
+    graph = rk.trace(Scaled(nn.GroupNorm(2, 8)), rk.Input(4, 8, 600), mode="training")
+    issues = issues_of(graph, device=load_device("nvidia-t4"))
+    forward, backward = ([k for i in issues for k in i.kernels if k.kind == f"aten.native_group_norm{end}"]
+                         for end in ("", "_backward"))  # fmt: skip
+    size, factors = 4 * 8 * 600, 4 * 8 * 2 * 4  # numbers; bytes of two factors of each channel of each image
+    assert [k.indexed for k in forward] == [0, 0, 4 * size]  # the result: x, two factors, y
+    assert [k.cost.write_bytes for k in forward] == [factors, factors, 4 * size]
+    # sums, two kernels of factors, the result by gradient, x and three factors; gain and shift by sums of sums
+    assert [k.indexed for k in backward] == [0, 0, 0, 6 * size, 0]
+    assert backward[0].blocks == Blocks(count=4 * 8, loads=1, bytes=2 * 4 * size)
+    assert (backward[-1].cost.read_bytes, backward[-1].blocks.loads) == (factors, 1)
+
+
 class Sums(nn.Module):
     """What sums channels, groups, columns and windows."""
 
