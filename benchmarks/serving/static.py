@@ -42,8 +42,8 @@ TRTLLM_MEMORY = 0.97
 SESSION_SEQUENCE_S = 10e-6
 #: Seconds more that a step of vLLM takes behind llm_inference_bench's H100 than behind its A100, at all batches and on
 #: one GPU and four alike, as if its CPU were slower: by the same half of the sets 12.8 % off without, 3.7 with it; the
-#: other half 18.3 and 5.1 %. Good to 0.2 ms. Its MI250 lacks 1.5 to 2.5 ms, of an unknown cause, which is not added: those
-#: who ask for that GPU get none of it either.
+#: other half 18.3 and 5.1 %. Good to 0.2 ms. Its MI250 lacks 1.5 to 2.5 ms, of an unknown cause, which is not added:
+#: those who ask for that GPU get none of it either.
 SLOWER_CPU_S = {"Nvidia H100 GPU": 1.0e-3}
 #: Engines whose harness seems to send all sequences of a batch the same prompt: Mixtral's steps of 16 take less than
 #: reading all of its experts does, and as much more than a step of one as Mistral's.
