@@ -14,7 +14,7 @@ from rooflinekit.distributed import described
 from rooflinekit.distributed.accounts import TrainingStep
 from rooflinekit.distributed.described import LayoutSearch, Planner
 from rooflinekit.distributed.fitting import Fitting, try_all
-from rooflinekit.distributed.groups import Setting, setting_of
+from rooflinekit.distributed.groups import Setting, check_trains, setting_of
 from rooflinekit.distributed.planning import plan
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.distributed.records import DDP, Layout, Recipe, Savers, Strategy, check_count, recipe_of, strategy_of
@@ -142,9 +142,7 @@ def fit_into(
         expect(0 < limit <= own, "memory_limit", f"bytes above 0, up to the GPU's {format_bytes(own)}", memory_limit)
         setting = setting.with_memory(limit)
     graph = graph_of(workload, inputs, given, sizes_open=True, mode="training")
-    if graph.mode != "training":
-        made = "checkpoints, optimizers and parts of a batch are of training steps"
-        raise InputError(f"{graph.name}: fit_into: {made}: trace with mode='training'; got mode={graph.mode!r}")
+    check_trains(graph, "fit_into: checkpoints, optimizers and parts of a batch are of training steps")
     return try_all(graph, setting, progress, names)
 
 

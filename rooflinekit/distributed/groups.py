@@ -127,6 +127,12 @@ def _numbers_of(cluster: Cluster, gpus: object) -> tuple[int, ...]:
     return found
 
 
+def check_trains(graph: Graph, why: str) -> None:
+    """Raises InputError for a graph that is no training step, which the reason asks for."""
+    if graph.mode != "training":
+        raise InputError(f"{graph.name}: {why}: trace with mode='training'; got mode={graph.mode!r}")
+
+
 def batch_of(graph: Graph) -> int:
     """The size named batch. Raises InputError where there is none."""
     if BATCH not in graph.sizes:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from rooflinekit.distributed.context import cut_by_context
-from rooflinekit.distributed.groups import Groups, Setting, batch_of
+from rooflinekit.distributed.groups import Groups, Setting, batch_of, check_trains
 from rooflinekit.distributed.mixtures import Spread, agreed, spread
 from rooflinekit.distributed.pipeline import orders
 from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
@@ -75,8 +75,7 @@ def plan(
         parts = split_by_rate(batch, [1 / alone.each[setting.machine(n).name].total_s for n in setting.numbers])
     mesh, _ = _mesh_and_data(strategy)
     if mesh.pipeline > 1:
-        if graph.mode != "training":
-            raise InputError(f"{graph.name}: a pipeline is of training steps: trace with mode='training'")
+        check_trains(graph, "a pipeline is of training steps")
         shares, messages, busy_s = run_stages(_in_stages(graph, setting, mesh, savers, parts[0]))
     else:
         steps = _steps(graph, setting, strategy, parts, savers)

@@ -15,14 +15,7 @@ from operator import itemgetter
 from rooflinekit.cost.rules.elementwise import SOFTMAX_GRADIENTS, SOFTMAXES
 from rooflinekit.cost.rules.movement import PADS
 from rooflinekit.cost.rules.optimizer import LISTS
-from rooflinekit.cost.rules.reduction import (
-    GROUP_NORM,
-    GROUP_NORM_GRADIENT,
-    LAYER_NORM,
-    LAYER_NORM_GRADIENT,
-    RMS_NORM,
-    RMS_NORM_GRADIENT,
-)
+from rooflinekit.cost.rules.reduction import GROUP_NORMS, LAYER_NORM, LAYER_NORM_GRADIENT, RMS_NORM, RMS_NORM_GRADIENT
 from rooflinekit.cost.rules.resampling import UPSAMPLES
 from rooflinekit.ir.inputs import PRESENT, Release
 from rooflinekit.ir.op import Family, Op, TensorSpec
@@ -62,7 +55,7 @@ _CONTIGUOUS = {
 
 def differs_on_a_gpu(op: Op, family: Family) -> bool:
     """Whether its kernels on a GPU may be others than elsewhere: some of what it reads or writes is not contiguous."""
-    if op.kind in (SOFTMAX_GRADIENT, GROUP_NORM, GROUP_NORM_GRADIENT):
+    if op.kind in (SOFTMAX_GRADIENT, *GROUP_NORMS):
         return True
     return (family in _WALKING or op.kind in _CONTIGUOUS) and _strided(op)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from rooflinekit.cost.rules.reduction import GROUP_NORM, GROUP_NORM_GRADIENT
+from rooflinekit.cost.rules.reduction import GROUP_NORM_GRADIENT, GROUP_NORMS
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
@@ -215,7 +215,7 @@ def _on_a_gpu(kernel: Kernel, op: Op) -> Iterator[Kernel]:
         for tensor, beyond in copied(op):
             written = integer(tensor.numel) * tensor.dtype.itemsize  # of an expanded tensor more than is read
             yield _across(passing(kernel, MADE_CONTIGUOUS, integer(tensor.bytes), written), beyond)
-    if op.kind in (GROUP_NORM, GROUP_NORM_GRADIENT):
+    if op.kind in GROUP_NORMS:
         yield from _of_groups(kernel, op)
     elif op.kind == SOFTMAX_GRADIENT:
         times = passing(kernel, TIMES_RESULT, integer(kernel.cost.read_bytes), integer(op.outputs[0].bytes))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rooflinekit.cost.rules.convolution import ADAPTIVE_AVERAGES
-from rooflinekit.cost.rules.reduction import BATCH_NORM_GRADIENTS, BATCH_NORMS, GROUP_NORM, GROUP_NORM_GRADIENT
+from rooflinekit.cost.rules.reduction import BATCH_NORM_GRADIENTS, BATCH_NORMS, GROUP_NORMS
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, PricedOp, Role, TensorSpec
@@ -105,7 +105,7 @@ class Layouts:
         """How an op's sums go through memory; `walk`: with channels first."""
         if not op.inputs or not self.has_last(op.inputs[0]) or not _is_image(replace(op.inputs[0], stride=None)):
             return walk
-        if op.kind in (GROUP_NORM, GROUP_NORM_GRADIENT):
+        if op.kind in GROUP_NORMS:
             return Walk.TURNED if op.attrs.get("group", 1) > 1 else Walk.ROWS
         summed = _PIXELS if op.kind in ADAPTIVE_AVERAGES else _OF_CHANNELS.get(op.kind) or dims_of(op)
         return walk_of((dim % 4 for dim in summed), _LAST) if summed else walk

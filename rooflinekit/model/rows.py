@@ -24,6 +24,7 @@ from rooflinekit.cost.rules.reduction import (
     BATCH_NORMS,
     GROUP_NORM,
     GROUP_NORM_GRADIENT,
+    GROUP_NORMS,
     LAYER_NORM,
     LAYER_NORM_GRADIENT,
     NO_TRAINING,
@@ -242,7 +243,7 @@ def blocks_of(op: Op, cost: Cost, like: Release | None = None) -> Blocks:
     x = op.inputs[0]
     if x.channels_last:
         return NO_BLOCKS
-    backward, of_groups = op.kind in _ALL_GRADIENTS, op.kind in (GROUP_NORM, GROUP_NORM_GRADIENT)
+    backward, of_groups = op.kind in _ALL_GRADIENTS, op.kind in GROUP_NORMS
     tensors = 2 if backward else 1
     if of_groups:  # a group, backward a channel of an image
         count = integer(x.shape[0]) * integer(x.shape[1]) if backward else integer(op.outputs[1].numel)

@@ -140,10 +140,6 @@ def _run(allocator: Allocator, blocks: Blocks, given: set[str]) -> list[Block | 
         if spec.memory in given
     ]  # fmt: skip
     taken: dict[str, Block | None] = {}
-    for (begin, end, temporary), spared in zip(blocks.events(), blocks.spared, strict=True):
-        for life in begin:
-            taken[life.memory] = allocator.take(life.size)
-        allocator.give_back(allocator.take(temporary, spared))
-        for life in end:
-            allocator.give_back(taken.pop(life.memory))
+    for _ in blocks.run(allocator, taken):
+        pass
     return [*inputs, *taken.values()]

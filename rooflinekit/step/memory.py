@@ -288,6 +288,19 @@ class Blocks:
         left = [-1 - lives[life] for life in self.lives if life.last >= len(self.temporary)]
         return [*range(len(self.fixed)), *(found + left) * (steps - 1), *found]
 
+    def run(self, allocator: Allocator, taken: dict[str, Block | None]) -> Iterator[None]:
+        """Takes and gives back what one step does, op by op, and stops at the fullest moment of each. taken: the blocks
+        in use by the names of their memories, at the end those that are left.
+        """
+        for (begin, end, temporary), spared in zip(self.events(), self.spared, strict=True):
+            for life in begin:
+                taken[life.memory] = allocator.take(life.size)
+            block = allocator.take(temporary, spared)
+            yield
+            allocator.give_back(block)
+            for life in end:
+                allocator.give_back(taken.pop(life.memory))
+
     def fragments(self) -> Iterator[int]:
         """For each op at its fullest moment, the bytes that are free in segments with a block in use, in the first
         step.
@@ -296,15 +309,8 @@ class Blocks:
         inside = Allocator() if self.captured else outside  # of `pools`
         for i, size in enumerate(self.fixed):
             (outside if i < standing else inside).take(size)
-        held: dict[Life, Block | None] = {}
-        for begin, end, temporary in self.events():
-            for life in begin:
-                held[life] = inside.take(life.size)
-            block = inside.take(temporary)
+        for _ in self.run(inside, {}):
             yield inside.split_bytes + (outside.split_bytes if self.captured else 0)
-            inside.give_back(block)
-            for life in end:
-                inside.give_back(held.pop(life))
 
     def pools(self, steps: int = 1) -> tuple[list[int], ...]:
         """The program of each of the allocator's pools, one after the other.

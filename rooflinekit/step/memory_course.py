@@ -57,9 +57,8 @@ def memory_course(
     found: list[Moment] = []
     now = 0.0
     torn = blocks.fragments() if p.machine.device.kind == "gpu" else repeat(0)
-    for (issue, begun), (begin, end, temporary), free in zip(
-        by_issue(p.issues, starts), blocks.events(), torn, strict=False
-    ):
+    ops = zip(by_issue(p.issues, starts), blocks.events(), strict=True)
+    for ((issue, begun), (begin, end, temporary)), free in zip(ops, torn, strict=False):
         now = begun[0] if begun else now
         for life in begin:
             alive[account(life)] += rounded(life.size)

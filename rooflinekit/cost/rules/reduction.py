@@ -239,6 +239,7 @@ LAYER_NORM, GROUP_NORM, RMS_NORM = aten("native_layer_norm native_group_norm _fu
 LAYER_NORM_GRADIENT, GROUP_NORM_GRADIENT, RMS_NORM_GRADIENT = aten(
     "native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward"
 )
+GROUP_NORMS = (GROUP_NORM, GROUP_NORM_GRADIENT)
 NO_TRAINING = "aten._native_batch_norm_legit_no_training"
 NO_UPDATE = "aten._batch_norm_no_update"
 BATCH_NORMS = (
