@@ -9,7 +9,7 @@ BOTTLENECKS := examples/bottlenecks.py:A examples/bottlenecks.py:A_prime
 
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 #: More than half of the tests, in a minute on two cores: what says whether counts, specifications and the model hold.
-FAST := tests/cost tests/hardware tests/ir tests/model tests/test_files.py tests/test_layers.py \
+FAST := tests/cost tests/hardware tests/ir tests/kernels tests/timing tests/test_files.py tests/test_layers.py \
     tests/test_public_names.py tests/test_release.py tests/test_units.py
 # By file, as a file's tests share what they trace; conftest.py puts the longest files first.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10

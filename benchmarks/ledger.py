@@ -35,8 +35,8 @@ from benchmarks.sources.tables import read_table
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.files import write_text
 from rooflinekit.hardware.specs import load_device, load_host
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.accuracy import Line
+from rooflinekit.timing.machine import Machine
 
 ROOT = Path(__file__).parent.parent
 FILE, PAGE = ROOT / "docs" / "ledger.csv", ROOT / "docs" / "ledger.md"

@@ -17,7 +17,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import devices
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Op, TensorSpec
-from rooflinekit.model.attention_backends import backend_of
+from rooflinekit.kernels.attention_backends import backend_of
 
 RELEASES = [*(Release(2, minor) for minor in range(5)), Release(2, 5, 0), Release(2, 5, 1)]
 RELEASES += [Release(2, minor) for minor in range(6, 14)]

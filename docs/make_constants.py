@@ -10,7 +10,7 @@ from __future__ import annotations
 from page import FOLDER, run_all
 
 from rooflinekit.calibrate.fitting.files import load_constants
-from rooflinekit.model.stated import ENGINES, NUMBERS, PROGRAMS, SPREADS, Constant
+from rooflinekit.published.stated import ENGINES, NUMBERS, PROGRAMS, SPREADS, Constant
 
 #: The constants that carry most, with the term of the table of terms that says what each is worth; "" where it is a
 #: scale, without which there is no prediction.

@@ -17,7 +17,7 @@ from round_numbers import constants
 
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
+from rooflinekit.timing.machine import Machine
 
 settings.register_profile("untimed", deadline=None)  # a busy machine breaks no law
 settings.load_profile("untimed")

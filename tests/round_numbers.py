@@ -3,9 +3,9 @@
 from types import MappingProxyType
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
-from rooflinekit.model.families import ALL
-from rooflinekit.model.machine import Calibration, Spread
-from rooflinekit.model.stated import Constant
+from rooflinekit.published.stated import Constant
+from rooflinekit.timing.families import ALL
+from rooflinekit.timing.machine import Calibration, Spread
 
 #: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
 _IDEAL = {

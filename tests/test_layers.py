@@ -16,7 +16,8 @@ ROWS = [
     {"published"},
     {"ir"},
     {"tracing", "cost", "hardware"},
-    {"model"},
+    {"kernels"},
+    {"timing"},
     {"decoder"},
     {"calibrate", "step"},
     {"serving"},
@@ -39,7 +40,8 @@ OUTSIDE = {
     "tracing": {"torch", "sympy", "numpy", "torchvision"},  # torchvision to see whether it can be imported
     "cost": {"sympy"},
     "hardware": {"yaml", "pydantic", "pydantic_core", "pandas"},  # pandas for devices(), when it is called
-    "model": {"numpy"},
+    "kernels": {"numpy"},
+    "timing": {"numpy"},
     "decoder": {"sympy"},
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas", "ijson"},  # and in some files torch, see TIMING
     "step": {"pandas", "numpy"},

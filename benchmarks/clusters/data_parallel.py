@@ -30,7 +30,7 @@ from rooflinekit.calibrate.fitting.files import constants_for, load_links
 from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.planning import plan
 from rooflinekit.hardware.cluster import Members, PcieLinks
-from rooflinekit.model.machine import Machine
+from rooflinekit.timing.machine import Machine
 
 _GPUS = {"GeForce RTX 2080 Ti": "nvidia-rtx-2080-ti", "TITAN Xp": "nvidia-titan-xp"}
 #: Whether a card writes into another's memory over PCIe: GeForce cards of Turing do not, Pascal's do.

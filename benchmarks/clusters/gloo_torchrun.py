@@ -21,7 +21,7 @@ import torch.distributed as dist
 from rooflinekit.calibrate.fitting.files import load_links
 from rooflinekit.calibrate.links.fitting import processes_of
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model.collectives import route_of, time_collective
+from rooflinekit.timing.collectives import route_of, time_collective
 from rooflinekit.units import parse_quantity
 
 

@@ -29,9 +29,9 @@ from rooflinekit.calibrate.fitting.files import architecture_of, constants_for, 
 from rooflinekit.calibrate.fitting.refit import Refit, unmeasured
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.ir.op import Phase
-from rooflinekit.model.families import complete
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import predict_graph
+from rooflinekit.timing.families import complete
+from rooflinekit.timing.machine import Machine
 
 _PATCHING = 4  # convolutions that cut an image into patches, at most
 _SHARED: dict[str, Any] = {}  # what the copies of this process start with

@@ -24,8 +24,8 @@ from benchmarks.networks.kernelbench_graphs import readable
 from benchmarks.sources.halves import in_first_half
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_host
-from rooflinekit.model.fusion import is_fused
-from rooflinekit.model.recurrence import RECURRENT
+from rooflinekit.kernels.fusion import is_fused
+from rooflinekit.kernels.recurrence import RECURRENT
 from rooflinekit.step.entry import changed_inputs, issues_for
 from rooflinekit.step.execution import Execution
 

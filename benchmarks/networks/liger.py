@@ -35,7 +35,7 @@ from benchmarks.sources.pairs import options_of, show
 from benchmarks.sources.tables import read_table
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.ir.op import Op
-from rooflinekit.model.kernel import Kernel
+from rooflinekit.kernels.kernel import Kernel
 
 _REFERENCES = ("torch", "huggingface")
 _VECTORS = "2025-08-06"  # PyTorch 2.8 came out: rows of before are taken for 2.7

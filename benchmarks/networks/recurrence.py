@@ -20,8 +20,8 @@ from benchmarks.networks.kernelbench import measured, predicted_row
 from benchmarks.networks.kernelbench_graphs import readable
 from benchmarks.networks.kernelbench_page import summary
 from benchmarks.sources.halves import in_first_half
-from rooflinekit.model import recurrence
-from rooflinekit.model.recurrence import RECURRENT
+from rooflinekit.kernels import recurrence
+from rooflinekit.kernels.recurrence import RECURRENT
 from rooflinekit.step.chains import without_recurrence
 
 _TRIED = np.arange(0.0, 3.01, 0.1)

@@ -34,11 +34,11 @@ from rooflinekit.calibrate.fitting.constants import STAGES, Stage
 from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import machines_of
-from rooflinekit.model.algorithms import IN_PASSES, MIOPEN, WINOGRAD, Algorithm, ByUnit, Tiles
-from rooflinekit.model.families import plain
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.libraries import rated_as
-from rooflinekit.model.machine import Machine
+from rooflinekit.kernels.algorithms import IN_PASSES, MIOPEN, WINOGRAD, Algorithm, ByUnit, Tiles
+from rooflinekit.kernels.kernel import Kernel
+from rooflinekit.kernels.libraries import rated_as
+from rooflinekit.timing.families import plain
+from rooflinekit.timing.machine import Machine
 
 _CONVOLUTIONS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
 

@@ -33,9 +33,9 @@ from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import Refit, machines_of, refit
-from rooflinekit.model.families import OF_THE_DAY
-from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.machine import Machine, Spread
+from rooflinekit.timing.families import OF_THE_DAY
+from rooflinekit.timing.kernel_batch import Floats
+from rooflinekit.timing.machine import Machine, Spread
 
 ROWS = 4000  # of an op on a GPU that are judged at most
 NINETY = 1.645

@@ -30,10 +30,10 @@ from rooflinekit.calibrate.fitting.refit import refit
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.op import DType, Op, Phase, TensorSpec
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.kernels import plain_kernels
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.timing import time_kernels
+from rooflinekit.kernels.eager import plain_kernels
+from rooflinekit.kernels.kernel import Kernel
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.timings import time_kernels
 
 #: Names in the table → specifications.
 GPUS = {

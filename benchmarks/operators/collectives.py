@@ -17,7 +17,7 @@ import numpy as np
 from calibration.make.links import UNSEEN, nccl_tests, profiled
 from rooflinekit.calibrate.fitting.folder import default_campaigns
 from rooflinekit.calibrate.links.fitting import Group, LinkFit, fit_links, groups_of, held_out, load_link_campaigns
-from rooflinekit.model.collectives import time_collective
+from rooflinekit.timing.collectives import time_collective
 
 _HEAD = (
     "| measured on | collective | GPUs | n | median APE | p90 | bias | in 90 % | datasheet alone |\n"

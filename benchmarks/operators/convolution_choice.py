@@ -31,11 +31,11 @@ from rooflinekit.calibrate.campaigns.counted import Group
 from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model import miopen
-from rooflinekit.model.algorithms import Algorithm
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import choices_of
+from rooflinekit.kernels import miopen
+from rooflinekit.kernels.algorithms import Algorithm
+from rooflinekit.kernels.kernel import Kernel
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.roofline import choices_of
 
 #: Algorithms by what the names of MIOpen's solvers have in them, the first that fits.
 _NAMES = {"Winograd": "Winograd", "Naive": "naive"}

@@ -31,8 +31,8 @@ from rooflinekit.calibrate.fitting.hierarchical_fit import Solution, fit
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of
 from rooflinekit.calibrate.fitting.refit import machines_of, relatives_of
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model.algorithms import CUDNN, MIOPEN
-from rooflinekit.model.libraries import rated_as
+from rooflinekit.kernels.algorithms import CUDNN, MIOPEN
+from rooflinekit.kernels.libraries import rated_as
 
 _FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 PRODUCTS = "products"

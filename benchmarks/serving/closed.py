@@ -53,13 +53,13 @@ from benchmarks.sources.tables import read_table
 from rooflinekit.api.predict import machines_of
 from rooflinekit.decoder.formats import Sampling
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
-from rooflinekit.model.estimate import deviations
 from rooflinekit.serving.engine import Setup
 from rooflinekit.serving.served import serve_on
 from rooflinekit.serving.settings import release_of
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Stream
 from rooflinekit.step.bounds import widened
+from rooflinekit.timing.estimate import deviations
 
 #: By the name in the source's files: the GPU, and the cluster whose links join several.
 GPUS = {

@@ -29,10 +29,10 @@ from rooflinekit.decoder.formats import WEIGHT_FORMATS, Options
 from rooflinekit.decoder.inference import Inference
 from rooflinekit.decoder.layers import Tape
 from rooflinekit.ir.op import DType, TensorSpec
-from rooflinekit.model.kernel_batch import Floats, work_of
-from rooflinekit.model.kernels import plain_kernels
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import time_work
+from rooflinekit.kernels.eager import plain_kernels
+from rooflinekit.timing.kernel_batch import Floats, work_of
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.roofline import time_work
 
 _SEEN = 0.5  # share of the shapes that fits may see
 _FEW = 64  # rows, as of a batch that decodes

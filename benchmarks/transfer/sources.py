@@ -23,9 +23,9 @@ from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.transfer.evidence import Evidence
+from rooflinekit.timing.machine import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

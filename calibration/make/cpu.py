@@ -31,8 +31,8 @@ from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import CPUS, load_constants, write_fit
 from rooflinekit.calibrate.fitting.hierarchical_fit import estimate, robust
 from rooflinekit.hardware.specs import load_host
-from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.step.prediction import predict_graph
+from rooflinekit.timing.machine import Calibration, Machine
 
 NAMES = ("issue_share", "simt_convolution")
 _LINES = 2 / 3  # of a CPU's traffic that is counted: stores read their lines of the cache first

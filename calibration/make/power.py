@@ -30,10 +30,10 @@ from rooflinekit.calibrate.fitting.constants import ENERGY_CONSTANTS
 from rooflinekit.calibrate.fitting.files import write_power
 from rooflinekit.calibrate.fitting.hierarchical_fit import estimate, robust
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
-from rooflinekit.model.energy import Load, PowerLaw, clocks, drawn_j
-from rooflinekit.model.machine import Machine, PowerConstants
-from rooflinekit.model.timing import load_of
 from rooflinekit.step.prediction import launched_by, predict_graph
+from rooflinekit.timing.energy import Load, PowerLaw, clocks, drawn_j
+from rooflinekit.timing.machine import Machine, PowerConstants
+from rooflinekit.timing.timings import load_of
 
 UNLICENSED = ("ml_energy",)
 _WATTS_OFF, _RATIO_OFF = 0.1, 0.05  # what a row may be off by, as far as the fit cares

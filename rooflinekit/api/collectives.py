@@ -9,7 +9,7 @@ from rooflinekit.calibrate.fitting.files import load_links
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.specs import cluster_of, members_of
 from rooflinekit.ir.arguments import checked
-from rooflinekit.model.collectives import CollectiveTiming, route_of, time_collective
+from rooflinekit.timing.collectives import CollectiveTiming, route_of, time_collective
 from rooflinekit.units import parse_quantity
 
 

@@ -21,7 +21,6 @@ from rooflinekit.hardware.specs import DEFAULT_HOST, device_of, host_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph, traced_with
 from rooflinekit.ir.inputs import Mode, Release
-from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.variants import variant_of
@@ -30,6 +29,7 @@ from rooflinekit.study.compare.gpus import SORTS, GpuComparison, compare_machine
 from rooflinekit.study.explain import advice
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.transferred import Transferred, correcting, on_several
+from rooflinekit.timing.machine import Calibration, Machine
 
 if TYPE_CHECKING:
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory

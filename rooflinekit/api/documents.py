@@ -11,10 +11,10 @@ from rooflinekit.calibrate.bench.session import Calibrated, outliers_of, warning
 from rooflinekit.calibrate.campaigns.files import Summary
 from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
-from rooflinekit.model.machine import Calibration
-from rooflinekit.model.stated import Constant
+from rooflinekit.published.stated import Constant
 from rooflinekit.study.profile.drawn import Drawn
 from rooflinekit.study.profile.matching import Validation, document_of
+from rooflinekit.timing.machine import Calibration
 
 
 def measured(found: Validation, file: Path | None) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.graph import autocast_format
 from rooflinekit.ir.inputs import Input, Mode, mode_of, open_names
 from rooflinekit.ir.sizes import check_dims
-from rooflinekit.model.machine import Calibration
 from rooflinekit.step.execution import Backend, Execution, execution_of
+from rooflinekit.timing.machine import Calibration
 
 if TYPE_CHECKING:
     from rooflinekit.calibrate.local_hardware.model_run import Place

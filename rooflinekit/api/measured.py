@@ -13,13 +13,13 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.machine import Machine
 from rooflinekit.present.text.progress import bar
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import variant_of
 from rooflinekit.study.transfer.evidence import Evidence, read_measured
 from rooflinekit.study.transfer.transferred import Transferred, correcting
+from rooflinekit.timing.machine import Machine
 
 if TYPE_CHECKING:
     from rooflinekit.study.sweep.plan import Plan

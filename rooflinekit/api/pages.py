@@ -15,7 +15,6 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, device_of, devices, host_of
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.inputs import Mode, Release
-from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.records.figure import Roof
 from rooflinekit.present.figures.records.roofs import main_roofs
 from rooflinekit.present.page.explore import Page, explore_page
@@ -30,6 +29,7 @@ from rooflinekit.study.compare.limits import a_dozenth, power_limits
 from rooflinekit.study.explain.advice import advise
 from rooflinekit.study.explain.explanation import explain
 from rooflinekit.study.sweep.explored import Explored, explored
+from rooflinekit.timing.machine import Machine
 
 if TYPE_CHECKING:
     from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory

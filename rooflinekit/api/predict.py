@@ -22,11 +22,11 @@ from rooflinekit.ir.graph import Graph, Origin, autocast_format
 from rooflinekit.ir.inputs import Input, Mode, Release, mode_of, open_names
 from rooflinekit.ir.op import DType
 from rooflinekit.ir.sizes import check_dims, shown
-from rooflinekit.model.energy import limited
-from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.step.allocator import Settings as Settings
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.timing.energy import limited
+from rooflinekit.timing.machine import Calibration, Machine
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:

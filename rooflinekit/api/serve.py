@@ -20,13 +20,13 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of
 from rooflinekit.ir.arguments import checked, expect
-from rooflinekit.model.machine import Machine
 from rooflinekit.serving.engine import Setup
 from rooflinekit.serving.fleet import Capacity, FleetSearch, find_capacity, find_fleet
 from rooflinekit.serving.served import ServedTraffic, Serving, limits_text, serve_on, serve_traffic_on
 from rooflinekit.serving.settings import Disaggregation, Engine, check_price
 from rooflinekit.serving.step_times import CollectiveTime, StepTimes
 from rooflinekit.serving.traffic import ServiceLevel, Stream, Traffic
+from rooflinekit.timing.machine import Machine
 
 #: Of power and clock, as text ("400 W", "1.2 GHz") or in W and Hz; None for the board's own.
 Limits = tuple[str | float | None, str | float | None]

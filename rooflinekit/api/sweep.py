@@ -20,8 +20,6 @@ from rooflinekit.hardware.specs import DEFAULT_HOST, cluster_of, host_of, member
 from rooflinekit.ir.arguments import checked, expect
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Mode, Release, open_names
-from rooflinekit.model.energy import limited
-from rooflinekit.model.machine import Machine
 from rooflinekit.present.text.progress import counting
 from rooflinekit.step.execution import Backend, Execution, check_release, execution_of
 from rooflinekit.study.sweep import run as sweep_run
@@ -30,6 +28,8 @@ from rooflinekit.study.sweep.points import Memory, Together, check_sizes, sweep_
 from rooflinekit.study.sweep.run import check_out, check_workers
 from rooflinekit.study.sweep.search import Found, goal_of, named_prices, search_plan
 from rooflinekit.study.sweep.search import requirements_of as requirements_of
+from rooflinekit.timing.energy import limited
+from rooflinekit.timing.machine import Machine
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:

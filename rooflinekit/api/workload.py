@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rooflinekit.api.measured import MeasuredStep
     from rooflinekit.api.predict import Progress, Untraced
-    from rooflinekit.model.machine import Machine
+    from rooflinekit.timing.machine import Machine
 
 _START = 32  # where the search for a size begins, unless the size is given; it ends at the same place from anywhere
 UNNAMED = "unnamed"  # the host that is meant where none is named

@@ -34,7 +34,7 @@ from rooflinekit.present import text
 
 if TYPE_CHECKING:
     from rooflinekit.distributed.records import Strategy
-    from rooflinekit.model.collectives import CollectiveTiming
+    from rooflinekit.timing.collectives import CollectiveTiming
 
 
 class Meshed(Options):

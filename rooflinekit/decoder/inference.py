@@ -22,7 +22,7 @@ from rooflinekit.decoder.layers import Layers, Tape
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, simplest, symbol, total
-from rooflinekit.model.stated import ENGINES
+from rooflinekit.published.stated import ENGINES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,14 +23,14 @@ from rooflinekit.distributed.records import Layout, Recipe
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.estimate import Estimate
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.stated import PROGRAMS, SPREADS
+from rooflinekit.published.stated import PROGRAMS, SPREADS
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
 from rooflinekit.step.energy import Draws, Energy
 from rooflinekit.step.memory import product_workspace, too_large
 from rooflinekit.step.verdict import Verdict
+from rooflinekit.timing.estimate import Estimate
+from rooflinekit.timing.machine import Machine
 from rooflinekit.units import format_bytes, format_quantity
 
 #: Of cuBLAS where CUBLAS_WORKSPACE_CONFIG=:4096:8 is set, as deterministic steps ask for on every GPU.

@@ -20,9 +20,9 @@ from rooflinekit.distributed.queues import HostCopy, HostWait, Item, Pace, Work,
 from rooflinekit.distributed.records import RECOMPUTES, Layout, Recipe
 from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.ir.op import Phase
-from rooflinekit.model.energy import PARTS
 from rooflinekit.step.energy import Energy, Member, energy_together
 from rooflinekit.step.memory import beside_segments
+from rooflinekit.timing.energy import PARTS
 from rooflinekit.units import format_bytes, format_quantity
 
 #: Megatron's buckets hold max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).

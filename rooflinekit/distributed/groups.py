@@ -16,14 +16,14 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import cluster_of, host_of, members_of
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.sizes import shown, whole
-from rooflinekit.model.collectives import CollectiveTiming, LinkConstants, Route, route_of, time_collective
-from rooflinekit.model.energy import limited
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.memory_system import buffers_of
 from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH
+from rooflinekit.timing.collectives import CollectiveTiming, LinkConstants, Route, route_of, time_collective
+from rooflinekit.timing.energy import limited
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.memory_system import buffers_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

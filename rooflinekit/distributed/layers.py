@@ -11,7 +11,7 @@ from typing import Any
 from rooflinekit.decoder.layers import Layers
 from rooflinekit.distributed.products import Products
 from rooflinekit.ir.op import DType, Role, TensorSpec
-from rooflinekit.model.stated import PROGRAMS
+from rooflinekit.published.stated import PROGRAMS
 
 _CALLS_OF_EIGHT_BITS = int(PROGRAMS["calls of eight bits"].value)
 _FLASH = "aten._scaled_dot_product_flash_attention"

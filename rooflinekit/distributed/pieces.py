@@ -27,16 +27,16 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op, Phase, PricedOp, Role, TensorSpec, memories
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.model.families import OF_THE_DAY
-from rooflinekit.model.kernel import Issue
-from rooflinekit.model.kernels import issues_of
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.timing import Timing, estimate_of_timings, time_kernels
+from rooflinekit.kernels.eager import issues_of
+from rooflinekit.kernels.kernel import Issue
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import by_issue, issue_cost_s, issues_for
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.memory import blocks_of
 from rooflinekit.step.utilization import AGAIN
+from rooflinekit.timing.families import OF_THE_DAY
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.timings import Timing, estimate_of_timings, time_kernels
 
 
 @checked

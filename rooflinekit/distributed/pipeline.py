@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rooflinekit.distributed.queues import Barrier, Interval, Item, Pace, Run, Transmission, overlap, run_devices
 from rooflinekit.errors import InputError
-from rooflinekit.model.collectives import CollectiveTiming
+from rooflinekit.timing.collectives import CollectiveTiming
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,12 @@ from rooflinekit.distributed.tensor import cut, cut_by_tokens
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph, resized
 from rooflinekit.ir.sizes import whole
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.capacity import memory_on
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import as_run, input_pipeline_of
 from rooflinekit.step.prediction import Prediction, launched_by
 from rooflinekit.step.variants import BATCH
+from rooflinekit.timing.machine import Machine
 
 
 def split_evenly(batch: int, parts: int) -> list[int]:

@@ -16,9 +16,6 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.ir import keyed, notebook
 from rooflinekit.ir.op import Phase
-from rooflinekit.model.estimate import around, away, deviations
-from rooflinekit.model.families import of_the_step
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
 from rooflinekit.step.energy import Draws, Energy, Member, energy_together
@@ -29,6 +26,9 @@ from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import precision
 from rooflinekit.step.verdict import Verdict, verdict_in
+from rooflinekit.timing.estimate import around, away, deviations
+from rooflinekit.timing.families import of_the_step
+from rooflinekit.timing.machine import Machine
 from rooflinekit.units import format_bytes, format_quantity
 
 #: Of what a step computes the part beside which gradients are sent: a product's backward is two of its three.

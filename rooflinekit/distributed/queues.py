@@ -15,12 +15,12 @@ from rooflinekit.distributed.rewriting import BEGIN, HOST_COPY, WORK, is_ours
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op, Phase
-from rooflinekit.model.collectives import CollectiveTiming, time_copy
-from rooflinekit.model.memory_system import slowdown_of
-from rooflinekit.model.stated import PROGRAMS
-from rooflinekit.model.timing import Timing
+from rooflinekit.published.stated import PROGRAMS
 from rooflinekit.step.entry import by_issue, entry_of, is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.timing.collectives import CollectiveTiming, time_copy
+from rooflinekit.timing.memory_system import slowdown_of
+from rooflinekit.timing.timings import Timing
 
 Interval = tuple[float, float]  # seconds from the start of the step
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from rooflinekit.errors import InputError, check_word, nearest
 from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.op import DType
-from rooflinekit.model.stated import PROGRAMS
+from rooflinekit.published.stated import PROGRAMS
 
 MIB = 2**20
 BACKENDS = ("nccl", "gloo")
@@ -364,8 +364,8 @@ class Recipe:
 
     `issue`: CPU time of a layer's ops, the framework's own Python between them included, over that of the ops alone.
     `progress`: how fast kernels go beside the collectives of copies, over what they do alone, from 0 to 1; None for
-    what the SMs and bandwidth that these take leave (model/memory_system.py). `tensor_overlap`: a tensor group sends in
-    pieces beside the products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product
+    what the SMs and bandwidth that these take leave (`timing/memory_system.py`). `tensor_overlap`: a tensor group sends
+    in pieces beside the products before and behind (Transformer Engine's buffers). `gradient_fusion`: the product
     that gives a weight's gradient adds it to the main gradient, where kernels are fused. `deterministic`: cuBLAS has
     the workspace that PyTorch's deterministic algorithms ask for, CUBLAS_WORKSPACE_CONFIG=:4096:8. `offload`: so many
     first layers of each GPU leave what they keep for backward in the host's memory meanwhile.

@@ -38,7 +38,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.model.stated import PROGRAMS
+from rooflinekit.published.stated import PROGRAMS
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.execution import Execution
 

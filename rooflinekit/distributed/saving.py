@@ -32,7 +32,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, DType, Op, Phase, PricedOp, Role, TensorSpec, memories
-from rooflinekit.model.stated import PROGRAMS
+from rooflinekit.published.stated import PROGRAMS
 from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.utilization import AGAIN

@@ -47,13 +47,13 @@ from rooflinekit.distributed.rewriting import (
 from rooflinekit.ir import keyed
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, Op, Phase, PricedOp, TensorSpec, memories
-from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction, launched_by
 from rooflinekit.step.variants import BATCH
+from rooflinekit.timing.collectives import CollectiveTiming
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Language models whose dimensions are known by name."""
+"""What is published rather than fitted: language models by name, and the stated numbers of the time model."""

@@ -9,16 +9,16 @@ from functools import partial
 
 from rooflinekit.decoder.decoder import Decoder
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.energy import PowerLaw
-from rooflinekit.model.kernels import issues_of
-from rooflinekit.model.libraries import formats_channels_last
-from rooflinekit.model.timing import Timing
+from rooflinekit.kernels.eager import issues_of
+from rooflinekit.kernels.libraries import formats_channels_last
 from rooflinekit.serving.replay import play_apart, replay
 from rooflinekit.serving.settings import Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk, StepSums, StepTimes, part_of
 from rooflinekit.serving.traffic import Played, Request, Stream, Traffic
 from rooflinekit.step.energy import kernels_j_of
 from rooflinekit.step.memory import beside_segments, memory_of, room_of
+from rooflinekit.timing.energy import PowerLaw
+from rooflinekit.timing.timings import Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

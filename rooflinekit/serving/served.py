@@ -14,8 +14,6 @@ from rooflinekit.errors import CapacityError, InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir import notebook
 from rooflinekit.ir.sizes import shown, whole
-from rooflinekit.model.estimate import deviations
-from rooflinekit.model.machine import Machine
 from rooflinekit.serving.engine import EnginePool, Installed, ServingMemory, Setup, gpus_of
 from rooflinekit.serving.launch import launch_lines, release_text
 from rooflinekit.serving.settings import THREAD_SPREAD, Disaggregation, Engine
@@ -27,6 +25,8 @@ from rooflinekit.step.bounds import unmeasured_note, widened
 from rooflinekit.step.energy import Draws, Energy, Member, energy_together
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.timing.estimate import deviations
+from rooflinekit.timing.machine import Machine
 from rooflinekit.units import format_bytes, format_quantity
 
 #: What is told of each request, and how a reader calls it.

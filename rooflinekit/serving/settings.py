@@ -15,7 +15,7 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.arguments import checked, expect, expect_count
 from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
-from rooflinekit.model.stated import ENGINES
+from rooflinekit.published.stated import ENGINES
 
 HostWork = Literal["overlapped", "serial"]
 Policy = Literal["mixed", "prefill-first"]

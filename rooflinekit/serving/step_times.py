@@ -13,15 +13,16 @@ from rooflinekit.decoder.decoder import Decoder
 from rooflinekit.decoder.formats import KV_FORMATS, WEIGHT_FORMATS, Options
 from rooflinekit.decoder.inference import EXCHANGE, step_graph
 from rooflinekit.errors import InputError
+from rooflinekit.hardware.formats import on_tensor_core
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family, Math
-from rooflinekit.model.attention_backends import FLASH, TENSORRT
-from rooflinekit.model.kernels import issues_of
-from rooflinekit.model.libraries import formats_channels_last
-from rooflinekit.model.machine import Machine, on_tensor_core
-from rooflinekit.model.stated import ENGINES
-from rooflinekit.model.timing import Timing, time_kernels
+from rooflinekit.kernels.attention_backends import FLASH, TENSORRT
+from rooflinekit.kernels.eager import issues_of
+from rooflinekit.kernels.libraries import formats_channels_last
+from rooflinekit.published.stated import ENGINES
 from rooflinekit.serving.settings import Heads, captured
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.timings import Timing, time_kernels
 
 ALL_REDUCE = "serving.all_reduce"
 ATTENTION = "serving.paged_attention"

@@ -9,12 +9,12 @@ from rooflinekit.cost.table import price_all
 from rooflinekit.ir import keyed
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op
-from rooflinekit.model.attention_backends import BACKENDS, Obstacle, backend_of, obstacles, without_obstacles
-from rooflinekit.model.kernels import plain_kernels
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.timing import Timing, time_kernels
+from rooflinekit.kernels.attention_backends import BACKENDS, Obstacle, backend_of, obstacles, without_obstacles
+from rooflinekit.kernels.eager import plain_kernels
 from rooflinekit.step.entry import attending, attention_ops
 from rooflinekit.step.execution import Execution
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.timings import Timing, time_kernels
 
 _TOLD = 1.05  # times slower, from which a note says so
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir import keyed
-from rooflinekit.model.estimate import around, away
-from rooflinekit.model.families import residuals_of
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.memory_system import placed_shares
-from rooflinekit.model.stated import SPREADS
-from rooflinekit.model.timing import Timing
+from rooflinekit.published.stated import SPREADS
+from rooflinekit.timing.estimate import around, away
+from rooflinekit.timing.families import residuals_of
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.memory_system import placed_shares
+from rooflinekit.timing.timings import Timing
 
 _KIN = 3  # GPUs that a note names
 _TOLD = 0.1  # of a step

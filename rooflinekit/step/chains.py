@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import PricedOp
-from rooflinekit.model.recurrence import AT_ONCE, RECURRENT
+from rooflinekit.kernels.recurrence import AT_ONCE, RECURRENT
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rooflinekit.ir.notebook import FirstLine
-from rooflinekit.model.energy import PARTS, PowerLaw, drawn_under_limit
-from rooflinekit.model.estimate import around, away, deviations
-from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.timing import Timing, load_of
 from rooflinekit.step.timeline import Span
+from rooflinekit.timing.energy import PARTS, PowerLaw, drawn_under_limit
+from rooflinekit.timing.estimate import around, away, deviations
+from rooflinekit.timing.kernel_batch import Floats
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.timings import Timing, load_of
 from rooflinekit.units import format_quantity
 
 _SAMPLED_S = 0.02  # over which boards average what they report: a shorter kernel's power is seen with its neighbours'

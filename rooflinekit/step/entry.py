@@ -15,17 +15,17 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, DType, Family, Math, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import total
-from rooflinekit.model.attention_backends import WRITTEN_OUT, backend_of, choice_of, with_backend
-from rooflinekit.model.attention_math import with_written_out
-from rooflinekit.model.attention_patterns import with_fused_attention
-from rooflinekit.model.collectives import PAYLOAD_SHARE
-from rooflinekit.model.convolution import gradients_in_either, is_convolution, sums_in_fp32
-from rooflinekit.model.fusion import compiled_issues, is_fused, splits
-from rooflinekit.model.kernel import Issue, Kernel
-from rooflinekit.model.kernels import issues_of, math_of
-from rooflinekit.model.libraries import formats_channels_last
-from rooflinekit.model.recurrence import RECURRENT, is_recurrent
+from rooflinekit.kernels.attention_backends import WRITTEN_OUT, backend_of, choice_of, with_backend
+from rooflinekit.kernels.attention_math import with_written_out
+from rooflinekit.kernels.attention_patterns import with_fused_attention
+from rooflinekit.kernels.convolution import gradients_in_either, is_convolution, sums_in_fp32
+from rooflinekit.kernels.eager import issues_of, math_of
+from rooflinekit.kernels.fusion import compiled_issues, is_fused, splits
+from rooflinekit.kernels.kernel import Issue, Kernel
+from rooflinekit.kernels.libraries import formats_channels_last
+from rooflinekit.kernels.recurrence import RECURRENT, is_recurrent
 from rooflinekit.step.execution import Execution
+from rooflinekit.timing.collectives import PAYLOAD_SHARE
 
 _T = TypeVar("_T")
 _EAGER = Execution()

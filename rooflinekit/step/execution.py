@@ -9,7 +9,7 @@ from rooflinekit.errors import InputError, check_word
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.sizes import finite, shown
-from rooflinekit.model.attention_backends import BACKENDS
+from rooflinekit.kernels.attention_backends import BACKENDS
 
 Backend = Literal[
     "eager", "compiled", "cuda-graph", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rooflinekit.model.timing import Bound
+from rooflinekit.timing.timings import Bound
 
 #: What each term of a step is, on one device and on several, and each cause of peak not reached.
 MEANING: Mapping[str, str] = {

@@ -16,12 +16,12 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, IN_PLACE, Family, Op, Phase, Role, TensorSpec, memories
 from rooflinekit.ir.points import Column, Number, Points, TooLargeError, bound_of, integer, larger, values_of
-from rooflinekit.model.convolution import image_and_weight, is_convolution
-from rooflinekit.model.kernel import Issue, Kernel
-from rooflinekit.model.kernels import MADE_CONTIGUOUS, TIMES_RESULT
-from rooflinekit.model.libraries import exists
-from rooflinekit.model.limits import Limit, limits_of
-from rooflinekit.model.miopen import NAIVE, UNFOLDED
+from rooflinekit.kernels.convolution import image_and_weight, is_convolution
+from rooflinekit.kernels.eager import MADE_CONTIGUOUS, TIMES_RESULT
+from rooflinekit.kernels.kernel import Issue, Kernel
+from rooflinekit.kernels.libraries import exists
+from rooflinekit.kernels.limits import Limit, limits_of
+from rooflinekit.kernels.miopen import NAIVE, UNFOLDED
 from rooflinekit.step.allocator import (
     DEFAULT,
     Allocator,

@@ -15,13 +15,9 @@ from rooflinekit.ir import keyed
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph, unspoken_note
-from rooflinekit.model.estimate import Estimate, around, deviations
-from rooflinekit.model.fusion import assumptions_of
-from rooflinekit.model.kernel import Issue
-from rooflinekit.model.libraries import stand_in_note
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.tiling import CAUSES
-from rooflinekit.model.timing import Bound, Timeable, Timing, estimate_of_timings, time_kernels
+from rooflinekit.kernels.fusion import assumptions_of
+from rooflinekit.kernels.kernel import Issue
+from rooflinekit.kernels.libraries import stand_in_note
 from rooflinekit.step.accuracy import Accuracy, step_accuracy
 from rooflinekit.step.allocator import Settings
 from rooflinekit.step.attention import attention_notes
@@ -46,6 +42,10 @@ from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.step.utilization import utilization
 from rooflinekit.step.variants import BATCH, compare
 from rooflinekit.step.verdict import Verdict, verdict_of
+from rooflinekit.timing.estimate import Estimate, around, deviations
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.tiling import CAUSES
+from rooflinekit.timing.timings import Bound, Timeable, Timing, estimate_of_timings, time_kernels
 
 if TYPE_CHECKING:
     import pandas as pd

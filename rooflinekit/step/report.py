@@ -14,8 +14,7 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family
 from rooflinekit.ir.sizes import is_formula
-from rooflinekit.model.fusion import FUSED
-from rooflinekit.model.timing import Timing
+from rooflinekit.kernels.fusion import FUSED
 from rooflinekit.step.attention import attention_seconds
 from rooflinekit.step.bounds import host_note
 from rooflinekit.step.chains import chain_sentences, chains_of
@@ -23,6 +22,7 @@ from rooflinekit.step.entry import entry_of
 from rooflinekit.step.labels import MEANING, REMEDIES, parted
 from rooflinekit.step.timeline import Span
 from rooflinekit.step.utilization import main_peak
+from rooflinekit.timing.timings import Timing
 from rooflinekit.units import format_bytes, format_quantity, number
 
 if TYPE_CHECKING:

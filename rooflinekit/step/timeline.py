@@ -10,10 +10,10 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import larger
-from rooflinekit.model.kernel import Issue
-from rooflinekit.model.timing import Timing
+from rooflinekit.kernels.kernel import Issue
 from rooflinekit.step.entry import Entry, InputPipeline, Transfer, entry_of, is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.execution import Execution
+from rooflinekit.timing.timings import Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

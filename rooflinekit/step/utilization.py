@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.formats import tensor_core_peak
 from rooflinekit.ir import keyed
 from rooflinekit.ir.op import Math
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import tensor_core_peak
-from rooflinekit.model.timing import Timing
+from rooflinekit.kernels.kernel import Kernel
+from rooflinekit.timing.timings import Timing
 
 #: In the name of an op that backward computes again, before its block's (distributed/saving.py).
 AGAIN = " again in "

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
-from rooflinekit.model.estimate import deviations
 from rooflinekit.step.allocator import DEFAULT, Settings
 from rooflinekit.step.memory import STEPS, Blocks, MemoryUse, listed, room_of
+from rooflinekit.timing.estimate import deviations
 from rooflinekit.units import format_bytes
 
 #: Stated standard deviations, as shares: of blocks (peaks of single GPUs are within 3.4 % of measured ones in

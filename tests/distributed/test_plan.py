@@ -17,8 +17,8 @@ from rooflinekit.distributed.records import recipe_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import members_of
 from rooflinekit.ir.op import Phase
-from rooflinekit.model.collectives import CollectiveTiming, route_of
 from rooflinekit.step.memory import USABLE_SHARE
+from rooflinekit.timing.collectives import CollectiveTiming, route_of
 from rooflinekit.units import format_quantity
 
 LLAMA = rk.Decoder(

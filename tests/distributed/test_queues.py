@@ -7,8 +7,8 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.distributed.queues import Barrier, Item, Pace, Transmission, Work, covered, run_devices
 from rooflinekit.hardware.specs import members_of
-from rooflinekit.model.collectives import CollectiveTiming, route_of
-from rooflinekit.model.timing import Timing
+from rooflinekit.timing.collectives import CollectiveTiming, route_of
+from rooflinekit.timing.timings import Timing
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.planning import fits, plan
 from rooflinekit.distributed.records import RECIPES
 from rooflinekit.ir.graph import resized
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.memory import USABLE_SHARE
+from rooflinekit.timing.machine import Machine
 
 MIB = 2**20
 # 24 channels over NVLink, 2.5 connections each of 4 MiB, 512 threads' 8 lines and 640 threads' 120 numbers of 8 steps

@@ -15,7 +15,7 @@ from rooflinekit.calibrate.campaigns.campaign import Campaign, read_campaign
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.calibrate.fitting.observations import observations_of
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model.machine import Machine
+from rooflinekit.timing.machine import Machine
 
 FOLDER = Path(__file__).parents[2] / "calibration" / "campaigns"
 FEW = 30  # rows of an op in a format that are looked at without --slow

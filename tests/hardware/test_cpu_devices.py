@@ -5,7 +5,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.hardware import specs
-from rooflinekit.model.memory_system import levels
+from rooflinekit.timing.memory_system import levels
 
 CPUS = [device.name for device in specs.devices() if device.kind == "cpu"]
 

@@ -13,13 +13,13 @@ from rooflinekit.calibrate.campaigns.counted import counted
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Family, Op
-from rooflinekit.model.kernel_batch import work_of
-from rooflinekit.model.kernels import plain_kernels
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import time_work
+from rooflinekit.kernels.eager import plain_kernels
 from rooflinekit.serving.settings import captured
 from rooflinekit.serving.step_times import EXPERT_CALL_S, Chunk, StepTimes
 from rooflinekit.step.execution import Execution
+from rooflinekit.timing.kernel_batch import work_of
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.roofline import time_work
 
 SMALL = rk.Decoder(name="small", layers=6, hidden=1024, heads=16, kv_heads=4, head_dim=64, ffn=4096, vocab=32000)
 LARGE = SMALL.with_changes(name="large", hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.model.kernel import Chain
+from rooflinekit.kernels.kernel import Chain
 from rooflinekit.step.chains import chain_sentences, chains_of
 from rooflinekit.step.prediction import Prediction
 

@@ -6,10 +6,10 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.model.energy import PowerLaw
 from rooflinekit.serving.replay import replay
 from rooflinekit.serving.traffic import Stream
 from rooflinekit.step.energy import Energy, Member, drawn_by, energy_together
+from rooflinekit.timing.energy import PowerLaw
 
 DECODER = rk.Decoder(name="small", layers=4, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn=4096, vocab=8192)
 

@@ -10,9 +10,9 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device, Pcie
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.prediction import predict_graph
+from rooflinekit.timing.machine import Machine
 
 US = 1e-6
 

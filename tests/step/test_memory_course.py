@@ -6,10 +6,10 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.memory import ACCOUNTS
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import predict_graph
+from rooflinekit.timing.machine import Machine
 
 
 @pytest.mark.parametrize("backend", ["eager", "compiled", "cuda-graph"])

@@ -15,10 +15,10 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.errors import DeviceNotFoundError, FormatError, InputError, SizeError
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.labels import REGIME_TERMS, parted
 from rooflinekit.step.prediction import predict_graph
 from rooflinekit.step.timeline import Execution
+from rooflinekit.timing.machine import Machine
 
 
 class Net(nn.Module):

@@ -10,9 +10,9 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Math, Op, Phase
-from rooflinekit.model.kernel import Issue, Kernel
-from rooflinekit.model.timing import Timing
+from rooflinekit.kernels.kernel import Issue, Kernel
 from rooflinekit.step.timeline import Execution, Timeline, schedule
+from rooflinekit.timing.timings import Timing
 
 US = 1e-6
 

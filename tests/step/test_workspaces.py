@@ -8,7 +8,7 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import DType, Role, TensorSpec
-from rooflinekit.model.kernels import issues_of
+from rooflinekit.kernels.eager import issues_of
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import USABLE_SHARE, Blocks, Life, memory_of
 

@@ -19,12 +19,12 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.points import Number, Points, TooLargeError, integer
-from rooflinekit.model.convolution import with_layout_copies
-from rooflinekit.model.families import measured_family
-from rooflinekit.model.kernel import Kernel, Reuse
-from rooflinekit.model.kernels import plain_kernels
-from rooflinekit.model.libraries import formats_channels_last
-from rooflinekit.model.rows import Blocks, Rows
+from rooflinekit.kernels.convolution import with_layout_copies
+from rooflinekit.kernels.eager import plain_kernels
+from rooflinekit.kernels.kernel import Kernel, Reuse
+from rooflinekit.kernels.libraries import formats_channels_last
+from rooflinekit.kernels.rows import Blocks, Rows
+from rooflinekit.timing.families import measured_family
 
 Sizes = Mapping[str, Number]
 

@@ -14,8 +14,8 @@ import numpy as np
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.ir.points import Number
-from rooflinekit.model.algorithms import result_sizes
-from rooflinekit.model.families import PACKED
+from rooflinekit.kernels.algorithms import result_sizes
+from rooflinekit.timing.families import PACKED
 
 if TYPE_CHECKING:  # every prediction reads names of ops here, and pandas takes a sixth of a second
     import pandas as pd

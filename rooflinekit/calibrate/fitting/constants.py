@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS, ELEMENTWISE
-from rooflinekit.model.algorithms import CUDNN, MIOPEN
-from rooflinekit.model.stated import Constant
+from rooflinekit.kernels.algorithms import CUDNN, MIOPEN
+from rooflinekit.published.stated import Constant
 
 _FITTED = "starting point of the fit"
 

@@ -23,10 +23,10 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.fields import Record
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_record
-from rooflinekit.model.collectives import LinkConstants
-from rooflinekit.model.families import complete
-from rooflinekit.model.machine import Calibration, PowerConstants, Spread
-from rooflinekit.model.stated import Constant
+from rooflinekit.published.stated import Constant
+from rooflinekit.timing.collectives import LinkConstants
+from rooflinekit.timing.families import complete
+from rooflinekit.timing.machine import Calibration, PowerConstants, Spread
 
 PRIORS, CPUS, LINKS, ENERGY = "priors", "architecture-cpu", "links", "energy"
 #: Standard deviation, as a logarithm, of how far a CPU that was not measured is from what is known of CPUs, all its

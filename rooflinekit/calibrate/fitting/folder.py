@@ -11,9 +11,9 @@ from rooflinekit.calibrate.fitting.refit import Refit
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import writing
 from rooflinekit.hardware.specs import data_dir
-from rooflinekit.model.collectives import LinkConstants
-from rooflinekit.model.machine import Calibration, Spread
-from rooflinekit.model.stated import Constant
+from rooflinekit.published.stated import Constant
+from rooflinekit.timing.collectives import LinkConstants
+from rooflinekit.timing.machine import Calibration, Spread
 
 TOLERANCE = 0.005  # by which a value or a spread of two fits may differ
 ERROR_TOLERANCE = 0.05  # by which a standard error may

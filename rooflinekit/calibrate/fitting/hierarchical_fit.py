@@ -18,9 +18,9 @@ import numpy as np
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES, Stage
 from rooflinekit.calibrate.fitting.observations import LIBRARY, Observations
-from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.libraries import rated_as
-from rooflinekit.model.machine import Machine
+from rooflinekit.kernels.libraries import rated_as
+from rooflinekit.timing.kernel_batch import Floats
+from rooflinekit.timing.machine import Machine
 
 Key = tuple[str, str]  # ("", constant): shared; (GPU, constant): own; ("host NAME", part) and ("op", OP): the harness
 

@@ -17,11 +17,11 @@ from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_names, load_device
 from rooflinekit.ir.points import values_of
-from rooflinekit.model.families import plain
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import Times, choices_of, time_work
+from rooflinekit.kernels.kernel import Kernel
+from rooflinekit.timing.families import plain
+from rooflinekit.timing.kernel_batch import Floats, KernelBatch, work_of
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.roofline import Times, choices_of, time_work
 
 #: The constant that stands for the gap before a kernel, by the way of timing; a profiler sees none.
 _GAPS = {"graph": "kernel_gap_graph", "backend": "kernel_gap_graph", "event": "kernel_gap"}

@@ -23,10 +23,10 @@ from rooflinekit.calibrate.fitting.spreads import Errors, Starts, Times, of_fitt
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model.families import complete
-from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.machine import Calibration, Machine, Spread
-from rooflinekit.model.stated import CAMPAIGNS_OF, Constant
+from rooflinekit.published.stated import CAMPAIGNS_OF, Constant
+from rooflinekit.timing.families import complete
+from rooflinekit.timing.kernel_batch import Floats
+from rooflinekit.timing.machine import Calibration, Machine, Spread
 
 _START = "kernel_ramp_cycles"  # whose error all starts are off by together
 

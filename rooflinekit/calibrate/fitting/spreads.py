@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import t as student
 
-from rooflinekit.model.estimate import deviations
-from rooflinekit.model.families import OF_THE_DAY, wider
-from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.machine import Spread
+from rooflinekit.timing.estimate import deviations
+from rooflinekit.timing.families import OF_THE_DAY, wider
+from rooflinekit.timing.kernel_batch import Floats
+from rooflinekit.timing.machine import Spread
 
 NINETY = deviations(0.9)  # standard deviations of a normal distribution
 LEAST_SYSTEMATIC = 0.03  # two collections of one GPU's product times differ by 4 to 5 %

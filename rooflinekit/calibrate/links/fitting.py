@@ -34,7 +34,7 @@ from rooflinekit.files import read_text, write_text
 from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_cluster, members_of
-from rooflinekit.model.collectives import (
+from rooflinekit.timing.collectives import (
     ALGORITHMS,
     COLLECTIVES,
     THROUGH_HOST,
@@ -44,8 +44,8 @@ from rooflinekit.model.collectives import (
     algorithms_of,
     route_of,
 )
-from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.machine import Spread
+from rooflinekit.timing.kernel_batch import Floats
+from rooflinekit.timing.machine import Spread
 
 _WEIGHT = 40.0  # measurements that a group counts as, however many it has
 _WAIT = (1e-5, 1.5)  # s, and how far it may be off in log units

@@ -17,7 +17,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.arguments import checked, expect
-from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.frame import si
 from rooflinekit.present.figures.labels import name_marks
 from rooflinekit.present.figures.records.build import op_word
@@ -43,6 +42,7 @@ from rooflinekit.present.figures.style import (
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.crossover import AttentionRates, attention_rates
 from rooflinekit.study.compare.limits import PowerLimits
+from rooflinekit.timing.machine import Machine
 from rooflinekit.units import as_percent, format_quantity
 
 if TYPE_CHECKING:

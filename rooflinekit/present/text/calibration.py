@@ -10,10 +10,10 @@ from rooflinekit.calibrate.bench.session import Calibrated, outliers_of, warning
 from rooflinekit.calibrate.campaigns.files import Summary
 from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
-from rooflinekit.model.machine import Spread
-from rooflinekit.model.stated import Constant
 from rooflinekit.present.text.tables import Cell, print_table, say, table, table_of
+from rooflinekit.published.stated import Constant
 from rooflinekit.study.profile.drawn import Drawn
+from rooflinekit.timing.machine import Spread
 from rooflinekit.units import format_quantity, said
 
 _SHOWN = 8  # reasons

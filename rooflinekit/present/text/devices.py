@@ -10,10 +10,10 @@ from rooflinekit.hardware.checks import Check
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.present.text import device_table
 from rooflinekit.present.text.form import FORM
 from rooflinekit.present.text.tables import Cell, flat, print_table, say, table, table_of
+from rooflinekit.timing.collectives import CollectiveTiming
 from rooflinekit.units import format_quantity, said
 
 

@@ -26,15 +26,15 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph, opened, whole_of
 from rooflinekit.ir.op import DType, Math, Op, PricedOp, TensorSpec
 from rooflinekit.ir.sizes import evaluator, symbol
-from rooflinekit.model.attention_backends import BACKENDS, backend_of, backends_of
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.kernels import plain_kernels
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.timing import Bound, time_kernels
+from rooflinekit.kernels.attention_backends import BACKENDS, backend_of, backends_of
+from rooflinekit.kernels.eager import plain_kernels
+from rooflinekit.kernels.kernel import Kernel
 from rooflinekit.step.capacity import largest
 from rooflinekit.step.labels import REGIME_TERMS
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.variants import BATCH
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.timings import Bound, time_kernels
 from rooflinekit.units import format_quantity
 
 _TOKENS, _WIDTH = 2**14, 2**11  # of a batch, and numbers of all heads of a token: as FlashAttention's authors measure

@@ -17,7 +17,6 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.notebook import aligned
 from rooflinekit.ir.op import Math
-from rooflinekit.model.machine import Machine, board_share
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -26,6 +25,7 @@ from rooflinekit.study.compare.cost import Bounds
 from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.differences import computed_in, main_format, stated_peak
 from rooflinekit.study.explain.explanation import listed, seconds, signed
+from rooflinekit.timing.machine import Machine, board_share
 from rooflinekit.units import format_bytes, format_quantity, number
 
 if TYPE_CHECKING:

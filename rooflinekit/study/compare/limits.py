@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked, expect
-from rooflinekit.model.energy import PowerLaw, limited
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.timing.energy import PowerLaw, limited
+from rooflinekit.timing.machine import Machine
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rooflinekit.distributed.queues import Interval, Message, merged, overlap
 from rooflinekit.distributed.records import FSDP, Mesh, Strategy
 from rooflinekit.ir import keyed
 from rooflinekit.ir.op import Phase
-from rooflinekit.model.collectives import Link
+from rooflinekit.timing.collectives import Link
 
 EXPOSED, HIDDEN = "exposed communication", "hidden communication"
 PARTED = "÷"  # begins the name of the step to a device's part of the work

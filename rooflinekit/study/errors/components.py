@@ -18,11 +18,11 @@ from rooflinekit.hardware.host import CPU_TIMES, Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir import keyed
 from rooflinekit.ir.cost import Cost
-from rooflinekit.model.estimate import around, away, deviations
-from rooflinekit.model.families import SERVED, SERVING, UNMODELLED, base_of, of_the_step, residuals_of, unmodelled
-from rooflinekit.model.timing import Timing
 from rooflinekit.step.bounds import by_host
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.timing.estimate import around, away, deviations
+from rooflinekit.timing.families import SERVED, SERVING, UNMODELLED, base_of, of_the_step, residuals_of, unmodelled
+from rooflinekit.timing.timings import Timing
 
 # Each number stands below its meaning and its source. Those of kernels timed alone are medians over pairs of GPUs of
 # the correlation of ln(measured / predicted) of equal shapes about each GPU's mean (benchmarks/transfer/components.py).

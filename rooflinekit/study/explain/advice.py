@@ -17,9 +17,8 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph, resized, traced_with
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import DType, Family, Math
-from rooflinekit.model.attention_backends import BACKENDS, LATER, backend_of, other_backends
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.recurrence import RECURRENT
+from rooflinekit.kernels.attention_backends import BACKENDS, LATER, backend_of, other_backends
+from rooflinekit.kernels.recurrence import RECURRENT
 from rooflinekit.step.chains import chain_sentences, chains_of, without_recurrence
 from rooflinekit.step.entry import attending
 from rooflinekit.step.execution import Backend
@@ -29,6 +28,7 @@ from rooflinekit.step.report import title
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.errors.components import Ratio, Ratios
 from rooflinekit.study.explain.explanation import seconds, signed
+from rooflinekit.timing.machine import Machine
 from rooflinekit.units import format_quantity
 
 _BACKENDS: dict[Backend, str] = {

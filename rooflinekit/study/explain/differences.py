@@ -11,10 +11,10 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir import keyed
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Math
-from rooflinekit.model.attention_backends import WRITTEN_OUT, forced_backends
-from rooflinekit.model.machine import Machine
+from rooflinekit.kernels.attention_backends import WRITTEN_OUT, forced_backends
 from rooflinekit.step.attention import attention_seconds
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.timing.machine import Machine
 
 #: What is called by its value alone; all else with its name before it, as "batch 8".
 _SPEAKING = ("network", "device", "host", "execution", "mode", "format", "layout", "clock", "attention")

@@ -15,7 +15,7 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import Math
 from rooflinekit.ir.sizes import finite_or_none
-from rooflinekit.model.algorithms import FEWER_FLOP
+from rooflinekit.kernels.algorithms import FEWER_FLOP
 from rooflinekit.step.attention import attention_seconds
 from rooflinekit.step.chains import chain_sentences, chains_of
 from rooflinekit.step.labels import MEANING, REGIME_TERMS

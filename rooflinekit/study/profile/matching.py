@@ -20,8 +20,8 @@ from rooflinekit.files import read_json, write_text
 from rooflinekit.hardware.yaml_file import one_line
 from rooflinekit.ir import keyed
 from rooflinekit.ir.notebook import FirstLine
-from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.timing.timings import Timing
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:

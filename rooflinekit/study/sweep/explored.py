@@ -21,11 +21,11 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import expect
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.energy import PowerLaw, limited
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.sweep.points import REGIMES, Grid, Setting, Table, grid_of, predict_points
+from rooflinekit.timing.energy import PowerLaw, limited
+from rooflinekit.timing.machine import Machine
 
 TOLERANCE = 0.004  # of a time or an energy, and of the step's time for the share of a regime
 TIMES = ("total_s", "low_s", "high_s", "cpu_s", "energy_j")

@@ -32,11 +32,7 @@ from rooflinekit.ir.graph import Graph, map_graph
 from rooflinekit.ir.graph import parts as graphs_at
 from rooflinekit.ir.points import Column, Points, TooLargeError, values_of
 from rooflinekit.ir.sizes import Size, check_at_all, check_dims, check_names
-from rooflinekit.model.energy import PowerLaw
-from rooflinekit.model.estimate import deviations
-from rooflinekit.model.libraries import formats_channels_last
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.timing import PointKernels, PointTimes
+from rooflinekit.kernels.libraries import formats_channels_last
 from rooflinekit.step.bounds import bounds
 from rooflinekit.step.entry import as_run, issues_for, kernels_key
 from rooflinekit.step.execution import Execution
@@ -45,6 +41,10 @@ from rooflinekit.step.memory import PointMemory, blocks_of, product_workspace
 from rooflinekit.step.prediction import launched_by, timeline_of
 from rooflinekit.step.timeline import Timeline
 from rooflinekit.step.variants import BATCH
+from rooflinekit.timing.energy import PowerLaw
+from rooflinekit.timing.estimate import deviations
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.timings import PointKernels, PointTimes
 
 LEVEL = 0.9  # of the interval
 REGIMES = tuple(REGIME_TERMS)  # columns hold their places

@@ -12,9 +12,9 @@ from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import Math
-from rooflinekit.model.algorithms import SCALED
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import Machine
+from rooflinekit.kernels.algorithms import SCALED
+from rooflinekit.kernels.kernel import Kernel
+from rooflinekit.timing.machine import Machine
 
 AMPERE = "nvidia-rtx-a6000"
 

@@ -20,9 +20,9 @@ from rooflinekit.calibrate.fitting.files import (
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model.families import ALL
-from rooflinekit.model.machine import Calibration, Spread
-from rooflinekit.model.stated import Constant
+from rooflinekit.published.stated import Constant
+from rooflinekit.timing.families import ALL
+from rooflinekit.timing.machine import Calibration, Spread
 
 PRIORS = {
     "schema": 2,

@@ -13,7 +13,7 @@ from rooflinekit.calibrate.fitting.constants import CONSTANTS, Stage
 from rooflinekit.calibrate.fitting.hierarchical_fit import Estimate, Solution, fit
 from rooflinekit.calibrate.fitting.observations import Observations
 from rooflinekit.hardware.device import Clock, Device, Memory
-from rooflinekit.model.machine import Machine
+from rooflinekit.timing.machine import Machine
 
 CLOCK = 1.25e9
 BANDWIDTH = {"gpu-a": 1e12, "gpu-b": 0.5e12, "gpu-c": 2e12}

@@ -10,7 +10,7 @@ from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.fitting.observations import observations_of, without_faults
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model.machine import Machine
+from rooflinekit.timing.machine import Machine
 
 #: 1000·1000 additions of 4 bytes: 12 MB at 1 TB/s are 12 µs.
 ADDITION = pd.DataFrame({"op": ["add"], "dtype": ["fp32"], "rows": [1000], "cols": [1000], "seconds": [2e-5]})

@@ -20,8 +20,8 @@ from rooflinekit.calibrate.fitting.refit import (
 from rooflinekit.calibrate.fitting.spreads import of_another_gpu, of_left_out, shrunk, spread_of
 from rooflinekit.errors import DeviceNotFoundError
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model.families import plain
-from rooflinekit.model.machine import Spread
+from rooflinekit.timing.families import plain
+from rooflinekit.timing.machine import Spread
 
 GPUS = {"nvidia-a100-pcie-40gb": 0.86, "nvidia-v100-pcie-32gb": 0.90}  # share of the bandwidth
 RAMP_S = 2e-6

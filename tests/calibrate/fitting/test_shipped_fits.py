@@ -22,10 +22,10 @@ from rooflinekit.calibrate.fitting.hierarchical_fit import fit
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import machines_of
 from rooflinekit.hardware.specs import data_dir, device_names, load_device
-from rooflinekit.model.families import ALL, MIOPEN_EMULATED
-from rooflinekit.model.kernel_batch import KernelBatch, Products
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import time_work
+from rooflinekit.timing.families import ALL, MIOPEN_EMULATED
+from rooflinekit.timing.kernel_batch import KernelBatch, Products
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.roofline import time_work
 
 ROOT = Path(str(data_dir("calibration")))
 FITS = sorted(file.stem for file in (ROOT / "fits").glob("*.yaml"))

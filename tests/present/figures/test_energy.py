@@ -7,9 +7,9 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.model.energy import PowerLaw
 from rooflinekit.present.figures.records.roofs import energy_figure
 from rooflinekit.study.compare.limits import power_limits
+from rooflinekit.timing.energy import PowerLaw
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ import torch
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.timing import time_kernels
 from rooflinekit.present.figures.records.build import op_word, roofline_figure
 from rooflinekit.present.figures.records.caption import caption
 from rooflinekit.present.figures.records.figure import Figure, Point, Roof, leading
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.timings import time_kernels
 
 A100, P100, V100 = "nvidia-a100-sxm4-80gb", "nvidia-p100-pcie-16gb", "nvidia-v100-sxm2-16gb"
 UNMEASURED = "nvidia-h200-nvl-141gb"

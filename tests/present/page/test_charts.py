@@ -17,7 +17,6 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures import plot
 from rooflinekit.present.figures.inline import Block, inline
 from rooflinekit.present.figures.labels import shortened
@@ -34,6 +33,7 @@ from rooflinekit.present.page.report import (
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.compare.limits import power_limits
+from rooflinekit.timing.machine import Machine
 from rooflinekit.units import parse_quantity, said
 
 HOSTILE = "</svg><script>alert(1)</script>$x$"

@@ -15,8 +15,8 @@ import rooflinekit as rk
 from rooflinekit.errors import OutputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import predict_graph
+from rooflinekit.timing.machine import Machine
 
 HOSTILE = "</script><script>alert(1)</script>"
 CPU, KERNELS, WAITS, COPIES, LOADER = range(1, 6)

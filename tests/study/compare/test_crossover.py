@@ -8,10 +8,10 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError, SizeError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import predict_graph
 from rooflinekit.study.compare.crossover import MOST
+from rooflinekit.timing.machine import Machine
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import rooflinekit as rk
 from rooflinekit.errors import FormatError, InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.study.compare.gpus import GpuComparison, compare_machines
+from rooflinekit.timing.machine import Machine
 
 GPUS = ["nvidia-l4", "nvidia-a100-sxm4-80gb", "nvidia-rtx-3090", "nvidia-v100-pcie-16gb", "nvidia-k80"]
 

@@ -11,10 +11,10 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.errors.components import Ratios
+from rooflinekit.timing.machine import Machine
 
 _Z = 1.6449  # standard deviations to either side of a 90 % interval
 

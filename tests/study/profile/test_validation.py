@@ -12,9 +12,9 @@ import rooflinekit as rk
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp
 from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.profile.matching import BETWEEN, Validation, compare_run
+from rooflinekit.timing.machine import Machine
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import host_of
-from rooflinekit.model.energy import PowerLaw
 from rooflinekit.step.execution import execution_of
 from rooflinekit.study.sweep.explored import EXACT, REGIMES, TIMES, TOLERANCE, Explored, explored, usual
+from rooflinekit.timing.energy import PowerLaw
 
 GPUS = ("nvidia-l4", "nvidia-a100-sxm4-80gb")
 ROUNDING = 1e-4  # six digits of logarithms and shares

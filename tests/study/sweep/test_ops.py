@@ -11,8 +11,8 @@ import rooflinekit as rk
 from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.errors import FormatError, InputError, RooflinekitError, SizeError
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.machine import Machine
 from rooflinekit.study.sweep.points import sweep_table
+from rooflinekit.timing.machine import Machine
 
 GPUS = ["nvidia-l4", "nvidia-a100-sxm4-80gb"]
 

@@ -15,8 +15,6 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir import keyed
 from rooflinekit.ir.op import Family
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.timing import Timing
 from rooflinekit.present.figures.records.figure import Figure, Point, PointBound, Series, by_time
 from rooflinekit.present.figures.records.paths import link_figure, trajectories_of
 from rooflinekit.present.figures.records.roofs import ceiling, facts_of, floor_of, highest, l2_roof, levels_of, roofs_of
@@ -24,6 +22,8 @@ from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.scaling import told_apart
 from rooflinekit.study.profile.matching import Validation, kind_of, op_name
 from rooflinekit.study.profile.profile import ProfileComparison
+from rooflinekit.timing.machine import Machine
+from rooflinekit.timing.timings import Timing
 from rooflinekit.units import as_percent
 
 Group = tuple[Timing, ...]

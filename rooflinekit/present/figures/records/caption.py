@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.model.algorithms import FEWER_FLOP
+from rooflinekit.kernels.algorithms import FEWER_FLOP
 from rooflinekit.present.figures.records.figure import DeviceFacts, Figure, Floor, Series
 from rooflinekit.present.figures.records.roofs import crossings
 from rooflinekit.units import format_quantity

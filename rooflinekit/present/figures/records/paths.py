@@ -12,13 +12,13 @@ from dataclasses import replace
 from rooflinekit.distributed.prediction import ParallelPrediction
 from rooflinekit.errors import InputError
 from rooflinekit.ir import keyed
-from rooflinekit.model.collectives import Link
 from rooflinekit.present.figures.records.figure import Figure, Roof, Stop, Trajectory
 from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of, stated_roof
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare import scaling
 from rooflinekit.study.compare.scaling import Sent, names_of
 from rooflinekit.study.explain.differences import main_format
+from rooflinekit.timing.collectives import Link
 
 
 def trajectories_of(

@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import FORMATS, Device
+from rooflinekit.hardware.formats import vector_math
 from rooflinekit.ir.keyed import lists, sums
 from rooflinekit.ir.op import Math
-from rooflinekit.model.energy import PowerLaw
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import Machine, flop_energy, vector_math
-from rooflinekit.model.memory_system import levels
-from rooflinekit.model.timing import Timing, load_of
+from rooflinekit.kernels.kernel import Kernel
 from rooflinekit.present.figures.records.figure import L2, DeviceFacts, Figure, Floor, Point, Provenance, Roof, RoofKind
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.timing.energy import PowerLaw
+from rooflinekit.timing.machine import Machine, flop_energy
+from rooflinekit.timing.memory_system import levels
+from rooflinekit.timing.timings import Timing, load_of
 
 _ANY = "every roof"
 

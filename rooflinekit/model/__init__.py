@@ -1,1 +1,0 @@
-"""Kernel × Machine → Timing: the physics, and the only place for it."""

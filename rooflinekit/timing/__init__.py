@@ -1,0 +1,1 @@
+"""How long it takes: kernels × machine → timings. The physics, and the only place for it."""
