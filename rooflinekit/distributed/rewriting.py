@@ -42,7 +42,7 @@ def collective(
     key: str, what: str, size_bytes: int | None = None, *, phase: Phase, group: str = "data", blocking: bool = False,
     inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), module: str = "", **attrs: Any,
 ) -> PricedOp:  # fmt: skip
-    """A collective of the devices of a group; its size is as `model.collectives` counts it, by default all that it is
+    """A collective of the devices of a group; its size is as `timing.collectives` counts it, by default all that it is
     given or all that it makes, whichever is more.
 
     module: whose op it is: with it the collective is computed again, and put on a stage.

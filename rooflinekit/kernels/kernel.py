@@ -87,7 +87,7 @@ class Kernel:
     alternatives: tuple[Kernel, ...] = ()  # the same work by other algorithms
     direction: str = ""  # of a convolution: forward, data or weight; a transposed one runs as a gradient
     padded: Number = 1.0  # by how much a convolution's channels are filled up; below 1 where not all of them take time
-    unusual: bool = False  # a convolution in three dimensions, or with dilation: see model.families
+    unusual: bool = False  # a convolution in three dimensions, or with dilation: see timing.families
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows
     rows: Rows = NO_ROWS
     reread_bytes: int = 0  # of what it reads twice: first for statistics over the whole tensor

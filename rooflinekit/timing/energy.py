@@ -6,11 +6,11 @@ While a kernel runs at the share x of the full clock, its device draws
     clocks      sm_energy · SMs · clock · x · U²                         while SMs issue or fetch
     cache       cache_energy · U²                                        a byte through the last-level cache
     DRAM        dram_energy                                              a byte, by the kind of memory
-    arithmetic  energy of model.machine without idling's share · U²      a FLOP, by format and unit
+    arithmetic  energy of `machine` without idling's share · U²      a FLOP, by format and unit
 
-where switching falls with the process as in `model.machine`, and U = max(voltage_floor, 1 - voltage_slope · (1 - x)) is
-the voltage, of the highest: chips take what the clock needs. The energy of a FLOP in model.machine is all that a board
-at its limit draws; what that board draws idling is a share of it. DRAM has a clock and a voltage of its own. Which
+where switching falls with the process as in `machine`, and U = max(voltage_floor, 1 - voltage_slope · (1 - x)) is the
+voltage, of the highest: chips take what the clock needs. The energy of a FLOP in `machine` is all that a board at its
+limit draws; what that board draws idling is a share of it. DRAM has a clock and a voltage of its own. Which
 clock kernels get is told below. Host, fans and power supply are not in these numbers.
 """
 
@@ -150,7 +150,7 @@ class Load(Columns):
 
 
 def _products_j(work: KernelBatch, machine: Machine) -> Floats:
-    """Joules of each kernel's products, as model.machine has them: with what idling draws."""
+    """Joules of each kernel's products, as timing.machine has them: with what idling draws."""
     p, device, values = work.products, machine.device, machine.values
     products = np.zeros(len(p.flop))
     key, units = work.on_units()
@@ -189,7 +189,7 @@ def drawn_j(law: PowerLaw, load: Load, x: Floats, limit_w: float) -> dict[str, F
 # The clock that kernels get: under the board's own limit of watts, under a lower one, or under a clock that is set.
 #
 # A board lowers the clock until it draws no more than its limit, but not below `clock_floor`, for each kernel as if
-# kernels like it came on and on. What it does at its own limit is in the time model already (`model.machine`), so
+# kernels like it came on and on. What it does at its own limit is in the time model already (`timing.machine`), so
 # limits below count from there; kernels without products, of which that says nothing, keep the clock that their watts
 # leave them, and DRAM its own.
 

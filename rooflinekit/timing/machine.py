@@ -37,7 +37,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerConstants:
-    """Constants of `model.energy`, the same for all GPUs."""
+    """Constants of `timing.energy`, the same for all GPUs."""
 
     constants: Mapping[str, Constant]
     spread: float  # standard deviation of ln(measured / predicted) of a step's mean watts
@@ -100,7 +100,7 @@ class Machine:
     burst: bool = False  # whether it is over before the board's power or heat lower the clock
     calls: float = float("inf")  # of each kernel in a row: after a rest the board runs above its power limit at first
     warm_calls: float = 0.0  # of them before those whose mean is asked for
-    power_limit: float | None = None  # watts, below the board's own; see model.energy
+    power_limit: float | None = None  # watts, below the board's own; see timing.energy
     clock_limit: float | None = None  # Hz, below the boost
 
     @classmethod

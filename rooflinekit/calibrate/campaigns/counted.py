@@ -48,7 +48,7 @@ class Group:
 
     rows: NDArray[np.int64]  # their places in the table
     kernels: tuple[Kernel, ...]  # of each, one after another, with their alternatives
-    residuals: str  # the family that their residuals are of, as `model.families` has it
+    residuals: str  # the family that their residuals are of, as `timing.families` has it
 
 
 def counted(

@@ -89,7 +89,7 @@ class Observations(Campaign):
     """Measurements of one op on one GPU, timed in one way on one host."""
 
     op: str
-    residuals: str  # the family that its residuals are of: as model.families
+    residuals: str  # the family that its residuals are of: as timing.families
     groups: tuple[Group, ...]
     memo: dict[str, tuple[Device, Candidates]] = field(default_factory=dict, repr=False)
 

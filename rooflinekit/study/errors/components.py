@@ -74,7 +74,7 @@ SHARED = _by_chips(0.94, 0.0, 0.0)
 
 
 def of_kernels(family: str, chips: Chips) -> float:
-    """The correlation for kernels of a family in any format, one of `model.families`, within whole steps."""
+    """The correlation for kernels of a family in any format, one of `timing.families`, within whole steps."""
     return alone(family, chips) * IN_STEPS[chips]
 
 
@@ -97,13 +97,13 @@ OTHER_HOST = 0.0
 NETWORK = 0.08
 NETWORKS = _by_chips(0.81, 0.92, 0.0)
 
-#: The same of what a training step is off by besides (`model.families.OF_A_BACKWARD_PASS`): how its program was
+#: The same of what a training step is off by besides (`timing.families.OF_A_BACKWARD_PASS`): how its program was
 #: written, which kernels its optimizer has, which batch it says it has. That is the same on every chip. Stated: half.
 PROGRAMS = _by_chips(1.0, 0.5, 0.5)
 
 #: Correlation between different chips of what inductor's kernels, transposed convolutions and sums share
-#: (`model.families.UNMODELLED`): the forms of kernels that the model does not know are the same on every chip. The most
-#: likely value for compiled steps of one half of KernelBench's problems; the other half agrees
+#: (`timing.families.UNMODELLED`): the forms of kernels that the model does not know are the same on every chip. The
+#: most likely value for compiled steps of one half of KernelBench's problems; the other half agrees
 #: (benchmarks/networks/comparison.py --estimate).
 UNMODELLED_KERNELS = 0.9
 
