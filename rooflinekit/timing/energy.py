@@ -6,7 +6,7 @@ While a kernel runs at the share x of the full clock, its device draws
     clocks      sm_energy · SMs · clock · x · U²                         while SMs issue or fetch
     cache       cache_energy · U²                                        a byte through the last-level cache
     DRAM        dram_energy                                              a byte, by the kind of memory
-    arithmetic  energy of `machine` without idling's share · U²      a FLOP, by format and unit
+    arithmetic  energy of `machine` without idling's share · U²          a FLOP, by format and unit
 
 where switching falls with the process as in `machine`, and U = max(voltage_floor, 1 - voltage_slope · (1 - x)) is the
 voltage, of the highest: chips take what the clock needs. The energy of a FLOP in `machine` is all that a board at its
