@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from importlib import metadata
 from rooflinekit import __version__
 from rooflinekit.api.trace_store import FOLDER, cache_folder
 from rooflinekit.calibrate.fitting.files import fit_files
+from rooflinekit.step.made import fingerprint
 
 #: What is not needed by all, what is installed for it, and for what it is needed.
 _OPTIONAL = {
@@ -85,5 +85,5 @@ def _cache() -> Finding:
 
 def _constants() -> Finding:
     files = fit_files()
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    digest = fingerprint(b"".join(file.read_bytes() for file in files))
     return Finding(what="constants", found=f"{len(files)} files, whose SHA-256 begins with {digest}")

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rooflinekit.errors import LockError, nearest
+from rooflinekit.step.made import fingerprint, versions
 from rooflinekit.study.guard.check import Checked, Predict, check, locked_as, read_lock
 
 
@@ -28,6 +29,12 @@ def guard(path: Path, predict: Predict, *, only: Collection[str] = (), update: b
             locked = {p.machine.device.name: locked_as(block, p) for p in predictions}
             lock = lock.updated(block.name, predictions[0].graph, locked)
     return tuple(found)
+
+
+def made_by(lock: Path) -> str:
+    """The command and the versions that say the same again, and a hash of the file."""
+    file = f"the file's SHA-256 begins with {fingerprint(lock.read_bytes())}"
+    return f"rooflinekit guard --lock {lock} ({versions()}; {file})"
 
 
 def lines_of(lock: Path) -> dict[str, int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -27,9 +27,6 @@ from rooflinekit.errors import InputError, OutputError, printable
 from rooflinekit.files import check_free, check_writable
 from rooflinekit.present import text
 from rooflinekit.present.text.progress import bar
-
-if TYPE_CHECKING:
-    pass
 
 
 @describes_workload(needs_gpu=False, needs_input=False)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import rooflinekit as rk
 from rooflinekit.cli.command import Options, Tables
 from rooflinekit.cli.options import NONE_OR_MORE, ONE_OR_MORE, Model, Named, devices_of, needs, say_notes, table_of
+from rooflinekit.cli.parse import integers
 from rooflinekit.errors import CapacityError, FormatError, InputError, UnitError
 from rooflinekit.present import text
 from rooflinekit.units import parse_quantity
@@ -51,9 +52,9 @@ class Places(Options):
 
     def listed(self, decoder: rk.Decoder, engines: Sequence[rk.Engine]) -> list[Place]:
         """Every combination of the numbers of GPUs that are asked for."""
-        asked = list(product(*(numbers(f"--{name}", getattr(self, name)) for name in ("tp", "ep", "dp"))))
+        asked = list(product(*(integers(f"--{name}", getattr(self, name)) for name in ("tp", "ep", "dp"))))
         # of several, those that divide the experts evenly; what is asked for alone is refused with its reason
-        parts = [(tp, ep, dp) for tp, ep, dp in asked if tp * dp % ep == 0] or asked
+        parts = [(tp, ep, dp) for tp, ep, dp in asked if tp * dp % max(ep, 1) == 0] or asked
         where = [*((name, None) for name in self.gpu or ()), *((None, name) for name in self.cluster or ())]
         formats = (self.weights or decoder.weights).split(","), self.kv.split(",")
         return [
@@ -125,8 +126,8 @@ class Engines(Options):
 
     def listed(self) -> list[rk.Engine]:
         """One for each combination of `engine`, `policy` and `step_tokens`."""
-        sizes = None if self.graph_sizes is None else tuple(numbers("--graph-sizes", self.graph_sizes))
-        steps = [None] if self.step_tokens is None else numbers("--step-tokens", self.step_tokens)
+        sizes = None if self.graph_sizes is None else tuple(integers("--graph-sizes", self.graph_sizes))
+        steps = [None] if self.step_tokens is None else integers("--step-tokens", self.step_tokens)
         same = ("chunks", "reserve", "sequences", "memory_share", "sums", "heads", "sampling")
         given: dict[str, Any] = {
             **{name: getattr(self, name) for name in same}, "host": self.host_work, "graph_sizes": sizes,
@@ -289,7 +290,7 @@ def serve(
         rates.refuse_closed()
         return _closed(decoder, _priced(listed, rates), places)
     listed = [{**place, "disaggregation": engines_apart} for place in listed]
-    inputs = numbers("--input", places.input_tokens)
+    inputs = integers("--input", places.input_tokens)
     if len(inputs) > 1:
         raise InputError(f"--input {places.input_tokens!r}: with --rate, --requests FILE or --slo, expected one number")
     traffic, asked = rates.traffic((inputs[0], places.output))
@@ -309,7 +310,7 @@ def serve(
 
 
 def _devices(place: Place) -> Sequence[rk.Device]:
-    return devices_of([place["gpu"]], ()) if place["cluster"] is None else devices_of((), [place["cluster"]])
+    return devices_of(*([name] if name else () for name in (place["gpu"], place["cluster"])))
 
 
 def _priced(listed: Sequence[Place], rates: Rates) -> list[Place]:
@@ -318,7 +319,7 @@ def _priced(listed: Sequence[Place], rates: Rates) -> list[Place]:
 
 
 def _closed(decoder: rk.Decoder, listed: list[Place], asked: Places) -> Tables:
-    inputs, batches = numbers("--input", asked.input_tokens), numbers("--batch", asked.batch)
+    inputs, batches = integers("--input", asked.input_tokens), integers("--batch", asked.batch)
     places = [
         {**place, "batch": clients, "input": tokens, "output": asked.output}
         for place, tokens, clients in product(listed, inputs, batches)
@@ -379,17 +380,6 @@ def _each(places: list[Place], walk: Callable[[Place], Any]) -> tuple[list[Any],
 
 def _several(words: str | None) -> list[str] | list[None]:
     return [None] if words is None else words.split(",")
-
-
-def numbers(option: str, words: str) -> list[int]:
-    """'1,8,64' → [1, 8, 64]."""
-    try:
-        found = [int(part) for part in words.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise InputError(f"{option} {words!r}: expected a positive integer or a list such as 1,8,64")
-    return found
 
 
 def rates_of(option: str, words: str) -> list[float]:

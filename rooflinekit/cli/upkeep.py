@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 import time
 from collections import Counter
@@ -57,16 +56,16 @@ def guard(
 
 
 def _print_guarded(found: Sequence[Checked], lock: Path, form: str) -> None:
+    from rooflinekit.api.guard import lines_of, made_by
+
     if form == "junit":
         print(text.guard.junit(found), end="")
     elif form == "github":
-        from rooflinekit.api.guard import lines_of
-
         print(text.guard.github(found, lock, lines_of(lock)))
     elif form == "markdown":
-        print(f"{text.guard.markdown(found)}\n<sub>{_made_by(lock)}</sub>")
+        print(f"{text.guard.markdown(found)}\n<sub>{made_by(lock)}</sub>")
     else:
-        print(f"{text.guard.text(found)}\n\n{_made_by(lock)}")
+        print(f"{text.guard.text(found)}\n\n{made_by(lock)}")
 
 
 def _predicted(block: Block) -> Sequence[rk.Prediction]:
@@ -89,16 +88,6 @@ def _predicted(block: Block) -> Sequence[rk.Prediction]:
     except ValueError as error:  # of shlex, or of --help, which describes nothing
         raise LockError(f"[{block.name}] run: expected what `rooflinekit predict` is given; {error}") from None
     return predictions
-
-
-def _made_by(lock: Path) -> str:
-    """The command and the versions that say the same again, and a hash of the file."""
-    import hashlib  # here, as these take long to load
-    from importlib import metadata
-
-    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
-    versions = f"rooflinekit {rk.__version__}, torch {metadata.version('torch')}, Python {platform.python_version()}"
-    return f"rooflinekit guard --lock {lock} ({versions}; the file's SHA-256 begins with {digest})"
 
 
 def doctor() -> Answer:

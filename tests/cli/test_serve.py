@@ -56,7 +56,7 @@ def test_a_gpu_that_it_does_not_fit_is_a_row(run: Run) -> None:
     ("args", "message"),
     [
         ((), "--gpu is missing"),
-        (("--gpu", "l4", "--batch", "x"), "--batch 'x': expected a positive integer or a list such as 1,8,64\n"),
+        (("--gpu", "l4", "--batch", "x"), "--batch: expected numbers such as 1,2,4, 1:64 or 8:4096:8; got 'x'\n"),
         (("--gpu", "l4", "--policy", "x"), "engine policy 'x': expected mixed or prefill-first\n"),
         (("--gpu", "l4", "--tp", "2"), "tp 2: the GPUs sum their results over a link"),
     ],
@@ -175,7 +175,7 @@ def test_engines_apart_and_the_cheapest_of_several(run: Run) -> None:
         (("--cached", "0.5"), "--cached: needs requests at a rate"),
         (("--length-cv", "0.5"), "--length-cv: needs requests at a rate"),
         (("--prefill-engines", "1", "--link", "fast"), "--link 'fast': expected bytes a second"),
-        (("--graph-sizes", "8,x"), "--graph-sizes '8,x': expected a positive integer"),
+        (("--graph-sizes", "8,x"), "--graph-sizes: expected numbers such as 1,2,4"),
         (("--search", "--rate", "1/s"), "--search: needs --slo"),
         (("--search",), "--search: needs requests at a rate"),
         (("--load", "9/s"), "--load: needs requests at a rate"),
