@@ -17,7 +17,6 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
 from rooflinekit.hardware.yaml_file import spec_text
 from rooflinekit.ir.arguments import checked, expect
-from rooflinekit.ir.graph import autocast_format
 from rooflinekit.ir.inputs import Input, Mode, mode_of, open_names
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.step.execution import Backend, Execution, execution_of
@@ -106,16 +105,8 @@ def measure_model(
         inference_mode=inference_mode, **training, **kept, **by_name,
     )  # fmt: skip
     prediction = workflows.predict(graph, found, host=host, execution=how, burst=burst, constants=constants)
-    step = Step(
-        model=model,
-        args=inputs,
-        kwargs=by_name,
-        mode=mode,
-        autocast=autocast_format(autocast),
-        channels_last=channels_last,
-        inference_mode=inference_mode,
-        **training,
-    )
+    same = {name: getattr(graph, name) for name in ("mode", "autocast", "channels_last", "inference_mode")}
+    step = Step(model=model, args=inputs, kwargs=by_name, **same, **training)
     run = model_run.measure_step(
         step,
         place,

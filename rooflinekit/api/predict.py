@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, str], None]
 
+#: Fields of a graph that say how it was traced, and what was found.
+_OF_STEP = ("mode", "autocast", "channels_last", "like", "inference_mode")
+_OF_TRACE = (
+    "inputs", "weights", "outputs", "gradients", "held", "saved", "dims", "conditions", "apart", "assumptions", "fx"
+)  # fmt: skip
 _CONVERTIBLE = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
@@ -134,27 +139,13 @@ def trace(
     found = traced(step, dtype=_convertible(dtype), sizes=sizes, fixed=fixed, progress=progress)
     graph = Graph(
         name=name or found.name,
-        mode=mode,
-        inputs=found.inputs,
-        weights=found.weights,
-        outputs=found.outputs,
-        gradients=found.gradients,
         priced=price_all(found.ops, rules, "raise" if strict else "traffic"),
-        held=found.held,
-        saved=found.saved,
-        dims=found.dims,
         sizes=MappingProxyType({name: size for name, size in given.items() if name in numbers}),
-        conditions=found.conditions,
-        apart=found.apart,
-        assumptions=found.assumptions,
         examples=MappingProxyType({name: size for name, size in given.items() if name not in numbers}),
         tf32=tf32 if release is None else release.tf32(tf32),
-        autocast=step.autocast,
-        channels_last=channels_last,
-        like=release,
-        inference_mode=inference_mode,
         trains_with=_trains_with(step),
-        fx=found.fx,
+        **{field: getattr(step, field) for field in _OF_STEP},
+        **{field: getattr(found, field) for field in _OF_TRACE},
     )
     if strict:
         _check_founded(found.assumptions)

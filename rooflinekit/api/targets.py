@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api.predict import Progress, trace
-from rooflinekit.api.trace_basis import watched
-from rooflinekit.api.trace_states import digest
+from rooflinekit.api.trace_basis import digest, watched
 from rooflinekit.api.trace_store import TraceStore, cache_folder, surroundings
 from rooflinekit.ir.graph import Graph, Origin
 from rooflinekit.ir.inputs import Input

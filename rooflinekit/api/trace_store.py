@@ -20,8 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, checked, unchanged, watched
-from rooflinekit.api.trace_states import as_given, digest
+from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, as_given, checked, digest, unchanged, watched
 from rooflinekit.errors import OutputError
 from rooflinekit.files import read_bytes, write_bytes
 from rooflinekit.ir.graph import Graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -338,13 +338,8 @@ def _ranges(numbers: Sequence[int]) -> str:
     >>> _ranges([0, 1, 2, 5])
     '0–2, 5'
     """
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    runs = ([*run] for _, run in groupby(enumerate(sorted(numbers)), lambda one: one[1] - one[0]))
+    return ", ".join(f"{run[0][1]}–{run[-1][1]}" if run[1:] else str(run[0][1]) for run in runs)
 
 
 def _grow(ax: Axes, style: Style) -> None:
