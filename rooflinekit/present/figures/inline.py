@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -112,7 +112,7 @@ class _Reader:
     def root(self) -> Element:
         """The picture, its parts in groups: grid and ticks, marks, names, and the rest."""
         found = Element("svg", {"viewBox": self._root.get("viewBox", "")})
-        parts = list(_merged([part for part in self._parts(self._root.findall("g")[0]) if _seen(part)]))
+        parts = list(_merged(self._parts(self._root.findall("g")[0])))
         used = {value[5:-1] for part in parts for value in part.attrib.values() if value.startswith("url(#")}
         kept = [self._attributed(part) for defs in self._root.iter("defs") for part in defs if part.get("id") in used]
         if kept:
@@ -187,34 +187,12 @@ class _Reader:
             found.set("d", _path(node.get("d", "")))
         if node.tag == "text":
             found.text = node.text
-            _place_text(found)
         found.extend(self._attributed(child) for child in node)
         return found
 
 
 def _look(part: Element) -> list[tuple[str, str]]:
     return sorted((key, value) for key, value in part.attrib.items() if key != "d")
-
-
-def _seen(part: Element) -> bool:
-    """Whether anything of it is: not a path of a point, nor one without colour."""
-    d, coloured = part.get("d"), part.get("fill") != "none" or part.get("stroke") is not None
-    return d is None or (coloured and re.search("[LHVC]", d) is not None)
-
-
-def _place_text(text: Element) -> None:
-    """Leaves out a turn by nothing, the usual size, and an anchor at the start."""
-    size = text.attrib.pop("font-size", "").removesuffix("px")
-    if size and float(size) != _FONT:
-        text.set("font-size", size)
-    turned = re.match(rf"rotate\(({_NUMBER}) ", text.get("transform", ""))
-    if turned and not float(turned[1]):
-        del text.attrib["transform"]
-    elif turned:
-        x, y = text.get("x", "0"), text.get("y", "0")
-        text.set("transform", f"rotate({float(turned[1]):.4g} {x} {y})")
-    if text.get("text-anchor") == "start":
-        del text.attrib["text-anchor"]
 
 
 def _path(d: str, at: tuple[float, float] = (0.0, 0.0)) -> str:
@@ -237,7 +215,7 @@ def _path(d: str, at: tuple[float, float] = (0.0, 0.0)) -> str:
     return "".join(found)
 
 
-def _merged(parts: Sequence[Element]) -> Iterator[Element]:
+def _merged(parts: Iterable[Element]) -> Iterator[Element]:
     """Neighbours that differ in their path alone are one: bars of a lane, lines of a grid."""
 
     def kind(part: Element) -> object:

@@ -17,9 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Page
-from matplotlib.lines import Line2D
-from matplotlib.markers import TICKDOWN, TICKLEFT
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from rooflinekit.errors import InputError, check_word, nearest
@@ -170,8 +168,6 @@ class Sheet:
         """Draws the key; a new page's axes then make room for all that stands around them."""
         if handles:
             key_above(self.ax, handles, self.style)
-        if self.style.on_screen:
-            _join_minor_ticks(self.ax)
         if self.new:
             fit_page(self.ax, spare)
 
@@ -190,27 +186,6 @@ def sheet(
     with mpl.rc_context(_RC):
         page = Sheet(style if high is None else style.high(high, inches), ax, panels, below)
         yield page
-        if style.on_screen:
-            _join_minor_ticks(page.ax)
-
-
-def _join_minor_ticks(ax: Axes) -> None:
-    """Draws an axis' minor ticks as one line of marks: a web page moves no axes, and a tick takes long to make."""
-    settle(ax)
-    across, up, rc = ax.get_xaxis_transform(), ax.get_yaxis_transform(), mpl.rcParams
-    axes: tuple[tuple[Axis, Any, Any], ...] = (ax.xaxis, TICKDOWN, across), (ax.yaxis, TICKLEFT, up)
-    for axis, marker, transform in axes:
-        low, high = sorted(axis.get_view_interval())
-        ticks = [place for place in axis.get_minorticklocs() if low <= place <= high]
-        axis.set_minor_locator(NullLocator())
-        places = ticks, [0.0] * len(ticks)
-        line = Line2D(
-            *(places if axis is ax.xaxis else places[::-1]), linestyle="none", marker=marker, transform=transform,
-            color=rc["xtick.color"], markersize=rc["xtick.minor.size"], markeredgewidth=rc["xtick.minor.width"],
-            clip_on=False, zorder=axis.get_zorder(),
-        )  # fmt: skip
-        line.set_in_layout(False)
-        ax.add_artist(line)
 
 
 def _panels(style: Style, count: int, below: float) -> list[Axes]:
