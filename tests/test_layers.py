@@ -57,7 +57,7 @@ OUTSIDE = {
     "study/transfer": {"numpy", "scipy", "pandas"},
     "study/guard": {"pydantic"},
     "present/text": {"rich", "pandas"},
-    "present/figures": {"matplotlib", "numpy", "pandas", "pydantic"},
+    "present/figures": {"matplotlib", "numpy", "pandas"},
     "present/traces": set(),
     "present/page": {"jinja2"},
     "api": {"pandas", "pytest"},  # pytest in the plug-in of it

@@ -15,7 +15,6 @@ from rooflinekit.errors import InputError
 from rooflinekit.present.figures import plot
 from rooflinekit.present.figures.records.build import roofline_figure
 from rooflinekit.present.figures.records.caption import caption
-from rooflinekit.present.figures.records.figure import Figure
 from rooflinekit.present.figures.style import VERMILLION
 from rooflinekit.present.figures.timeline import IDLE
 from rooflinekit.study.compare.scaling import EXPOSED, HIDDEN
@@ -223,7 +222,6 @@ def test_strategies_are_marks_and_numbers_of_devices_are_paths() -> None:
     one = roofline_figure([step(gpus=n) for n in (2, 4, 8)])
     assert [stop.label for stop in one.trajectories[0].stops] == ["2 GPUs", "4 GPUs", "8 GPUs"]
     assert len(one.links) == 2  # one link, by datasheet and as fitted
-    assert Figure.from_dict(one.to_dict()) == one
     assert overlaps(plot.roofline(grown)) == []
     assert overlaps(plot.roofline(alone, width="page")) == []
 

@@ -1,1 +1,1 @@
-"""What a roofline figure shows, as records that survive JSON: no drawing library."""
+"""What a roofline figure shows, as records: no drawing library."""

@@ -1,4 +1,4 @@
-"""Predictions, measured steps and devices → the model of a roofline figure, which `plot` draws and JSON carries."""
+"""Predictions, measured steps and devices → the model of a roofline figure, which `plot` draws."""
 
 from __future__ import annotations
 
@@ -123,12 +123,11 @@ def _parts(given: Sequence[object]) -> tuple[Part, ...]:
 
 
 def _series(source: Prediction | Measured, prediction: Prediction, name: str) -> Series:
-    omitted = [timing for timing in prediction.timings if not _has_place(timing)]
     memory = prediction.memory
     return Series(
         name=name, model=prediction.graph_name, mode=prediction.mode, sizes=tuple(prediction.sizes.items()),
         device=prediction.machine.name, total_s=prediction.total_s, gpu_s=prediction.gpu_s,
-        kernels=len(prediction.timings), omitted=len(omitted), omitted_s=sum(timing.total_s for timing in omitted),
+        kernels=len(prediction.timings), omitted=sum(not _has_place(timing) for timing in prediction.timings),
         measured_s=0.0 if isinstance(source, Prediction) else source.measured_s, fits=memory.fits,
         needed_bytes=float(memory.reserved_bytes + memory.context_bytes), capacity_bytes=float(memory.capacity),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a roofline figure shows, as records that survive JSON: no drawing library, no network.
+"""What a roofline figure shows, as records: no drawing library, no network.
 
 All rates are byte/s and FLOP/s, all times seconds. FLOP are those of the algorithm that runs, a multiply-add counts 2;
 bytes are compulsory DRAM traffic.
@@ -6,24 +6,16 @@ bytes are compulsory DRAM traffic.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, ClassVar, Literal
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from typing import Literal
 
 from rooflinekit.errors import InputError
-from rooflinekit.hardware.yaml_file import one_line
 from rooflinekit.units import as_percent, format_quantity
-
-SCHEMA_VERSION = 1
 
 L2 = "L2"  # what its roof is called
 _COVERED = 0.9  # of the time of a series, by the points that are named
 _ABOVE = 1.02  # from here on a point is above its roof, and not at it
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)  # reading converts and ignores nothing, here and in all below
 
 RoofKind = Literal["memory", "compute", "link"]
 Provenance = Literal[
@@ -131,7 +123,6 @@ class Series:
     gpu_s: float  # time in which the GPU executes kernels
     kernels: int
     omitted: int  # kernels without traffic, which have no place on either axis
-    omitted_s: float
     measured_s: float = 0.0  # wall time of the same step as measured; 0 where it was not
     needed_bytes: float = 0.0  # of the device's memory; 0 where it is not known
     capacity_bytes: float = 0.0
@@ -157,8 +148,6 @@ class Figure:
     by byte/s. In each series the shares of points, rail and omitted kernels add up to one.
     """
 
-    __pydantic_config__: ClassVar = _STRICT
-
     devices: tuple[DeviceFacts, ...]
     series: tuple[Series, ...]
     roofs: tuple[Roof, ...]
@@ -169,28 +158,6 @@ class Figure:
     floors: tuple[Floor, ...] = ()
     by_level: bool = False  # whether points stand at the traffic of L2 and DRAM, not at the compulsory one
     normalized: bool = False  # whether it is drawn as shares of each roof
-
-    def __post_init__(self) -> None:
-        known = {(roof.device, roof.name) for roof in self.roofs}
-        for point in (*self.points, *self.rail):
-            if (point.device, point.roof) not in known:
-                raise InputError(f"point {point.label!r} names the roof {point.roof!r}, which is not in the figure")
-            if point.bytes <= 0 or point.time_s <= 0:
-                raise InputError(f"point {point.label!r}: expected positive bytes and time_s")
-            if min(point.measured_s, point.dram_bytes, point.l2_bytes) < 0:
-                raise InputError(f"point {point.label!r}: expected measured_s, dram_bytes, l2_bytes from 0 on")
-        wrong = {"points": [p for p in self.points if p.flop <= 0], "rail": [p for p in self.rail if p.flop]}
-        for where, points in wrong.items():
-            if points:
-                raise InputError(f"{where}: {points[0].label!r} has flop {points[0].flop:g}")
-        for stop in (stop for path in self.trajectories for stop in path.stops):
-            if min(stop.flop, stop.time_s, stop.bytes, *(sent for _, sent in stop.link_bytes)) <= 0:
-                raise InputError(f"stop {stop.label!r}: expected positive flop, bytes and time_s")
-            if lost := [name for name, _ in stop.link_bytes if (stop.device, name) not in known]:
-                raise InputError(f"stop {stop.label!r} names the link {lost[0]!r}, which is not in the figure")
-        for roof in self.roofs:
-            if roof.value <= 0:
-                raise InputError(f"roof {roof.name!r}: expected a positive value; got {roof.value:g}")
 
     @property
     def omitted(self) -> int:
@@ -258,27 +225,6 @@ class Figure:
         """Points above their datasheet roof by more than 2 %: errors until explained."""
         return tuple(point for point in (*self.points, *self.rail) if self.excess(point) > _ABOVE)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON; `from_dict` reads it back."""
-        return {"schema": SCHEMA_VERSION, **_adapter().dump_python(self, mode="json")}
-
-    @classmethod
-    def from_dict(cls, data: object) -> Figure:
-        """The figure that `to_dict` wrote. Raises InputError for another schema, a missing, unknown or wrong field."""
-        if not isinstance(data, dict):
-            raise InputError(f"figure: expected a mapping; got {type(data).__name__}")
-        schema = data.get("schema")
-        if type(schema) is not int or schema != SCHEMA_VERSION:
-            got = "no such key" if "schema" not in data else repr(schema)[:40]
-            raise InputError(f"figure: schema: expected {SCHEMA_VERSION}; got {got}")
-        try:
-            text = json.dumps({key: value for key, value in data.items() if key != "schema"})
-            return _adapter().validate_json(text, strict=True)
-        except ValidationError as error:
-            raise InputError(one_line(error, cls, "figure")) from None
-        except TypeError as error:  # of json.dumps
-            raise InputError(f"figure: expected what JSON can hold: {error}") from None
-
 
 def leading(points: Iterable[Point]) -> tuple[Point, ...]:
     """The points with the most time, until they cover 90 % of the time of their series."""
@@ -295,11 +241,6 @@ def leading(points: Iterable[Point]) -> tuple[Point, ...]:
 def by_time(points: Iterable[Point]) -> Sequence[Point]:
     """The points, longest first; those of equal time in their order."""
     return sorted(points, key=lambda point: -point.time_s)
-
-
-@cache
-def _adapter() -> TypeAdapter[Figure]:
-    return TypeAdapter(Figure)
 
 
 #: Kernels are never bound by overhead; communication is of steps on several devices.
