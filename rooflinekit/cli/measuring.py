@@ -24,7 +24,7 @@ from rooflinekit.cli.options import GPUS, ONE_OR_MORE, Drafts, Force, Rank, Targ
 from rooflinekit.cli.parse import seconds_of
 from rooflinekit.cli.workload import NO_INPUT, describes_workload
 from rooflinekit.errors import InputError, OutputError, printable
-from rooflinekit.files import check_free, check_writable
+from rooflinekit.files import check_ending, check_free, check_writable
 from rooflinekit.present import text
 from rooflinekit.present.text.progress import bar
 
@@ -131,8 +131,7 @@ def _measure_host(device: str | None, seconds: float, out: Path, force: bool) ->
 def _check_free(out: Path, force: bool) -> None:
     """Before anything is measured: raises OutputError for a file that is there, or cannot be written."""
     check_free(out, force=force)
-    if not os.path.isdir(out.parent):
-        raise OutputError(f"{out}: cannot be written: {out.parent} is no folder")
+    check_ending(out, out.suffix.lower())
     check_writable(out.parent)
 
 

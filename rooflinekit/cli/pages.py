@@ -348,15 +348,10 @@ def _steps(workload: Workload, target: str, wanted: Sequence[str]) -> dict[str, 
 
 
 def _changes(words: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
     for word in words:
-        if word in _MODES:
-            found["mode"] = word
-        elif word in _FORMATS:
-            found["autocast"] = word
-        else:
+        if word not in (*_MODES, *_FORMATS):
             raise InputError(f"--step {word!r}: expected {', '.join((*_MODES, *_FORMATS, *_SERVING))}")
-    return found
+    return {"mode" if word in _MODES else "autocast": word for word in words}
 
 
 def _name(options: dict[str, Any]) -> str:

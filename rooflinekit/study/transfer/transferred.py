@@ -147,7 +147,8 @@ class Transferred(Prediction):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes of the plain prediction, and what the correction rests on."""
-        shown = ", ".join(f"{name} {math.expm1(ln):+.0%}" for name, ln in self.largest_parts().items())
+        largest = sorted(self.posterior.by_part.items(), key=lambda item: -abs(item[1]))[:3]
+        shown = ", ".join(f"{name} {math.expm1(ln):+.0%}" for name, ln in largest if abs(ln) >= 0.01)
         off = math.log(self.evidence.seconds / self.source.total_s) if self.evidence.seconds else None
         told = "" if off is None else f", {math.expm1(off):+.0%} of its prediction"
         kernels = " and its ops" if self.evidence.ops or self.evidence.matched else ""
@@ -160,11 +161,6 @@ class Transferred(Prediction):
         own = "" if self.source.machine.device == self.machine.device else "; its constants are of that GPU alone"
         split = f"found to be off there: {', '.join(found) or 'nothing above 0.1 %'}{own}"
         return (first, split, *self.evidence.notes(self.source), *self.plain.notes)
-
-    def largest_parts(self) -> Mapping[str, float]:
-        """Of the correction, in ln: the three largest families, host or network itself, if above 1 %."""
-        order = sorted(self.posterior.by_part.items(), key=lambda item: -abs(item[1]))
-        return {name: ln for name, ln in order[:3] if abs(ln) >= 0.01}
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability, given the measurement.
@@ -299,7 +295,7 @@ class Correcting:
 
 def _anchors(values: tuple[int, ...], count: int) -> list[int]:
     """Places of values that are spaced evenly in the logarithm, rising; the least and the largest among them."""
-    places = sorted({value: i for i, value in reversed(list(enumerate(values)))}.values(), key=values.__getitem__)
-    logs = np.log([float(values[place]) for place in places])
+    distinct, places = np.unique(np.array(values, dtype=float), return_index=True)
+    logs = np.log(distinct)
     nearest = {int(np.abs(logs - one).argmin()) for one in np.linspace(logs[0], logs[-1], count)}
-    return [places[i] for i in sorted(nearest)]
+    return [int(places[i]) for i in sorted(nearest)]
