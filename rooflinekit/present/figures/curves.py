@@ -236,8 +236,8 @@ def energy_roofline(
     whole = sum(point.joules for point in figure.points)
     with sheet(ax, width, venue) as page:
         axes, style, marks = page.ax, page.style, []
-        for colour, roof in zip(SERIES_COLOURS, figure.roofs, strict=False):
-            axes.plot(roof.intensity, roof.flop_per_joule, color=colour, linewidth=1.0, label=f"best in {roof.math}")
+        for colour, (math_name, roof) in zip(SERIES_COLOURS, figure.roofs.items(), strict=False):
+            axes.plot(figure.intensity, roof, color=colour, linewidth=1.0, label=f"best in {math_name}")
         for i, point in enumerate(figure.points):
             spot = point.intensity, point.flop_per_joule
             area = (_MARK + _WHOLE * point.joules / whole) * style.whole_area / 1200
@@ -252,7 +252,7 @@ def energy_roofline(
             axis.set_major_formatter(lambda value, _: si(value))
         plain_frame(axes, style, grid="both")
         page.settle([*axes.get_lines()])
-        name_marks(axes, style, marks, [(roof.intensity[::10], roof.flop_per_joule[::10]) for roof in figure.roofs])
+        name_marks(axes, style, marks, [(figure.intensity[::10], roof[::10]) for roof in figure.roofs.values()])
     return axes
 
 
@@ -329,17 +329,16 @@ def attention(
     return page.panels
 
 
-def rates(capacity: Capacity, *, width: Width = "column", venue: Venue | None = None) -> list[Axes]:
+def rates(capacity: Capacity) -> list[Axes]:
     """Draws time to first token over time between tokens, both over requests a second: medians, 90 and 99 %.
 
-    The promised times are dashed lines, the highest rate that keeps them (the knee) a vertical one. Returns the two
-    Axes. Raises InputError for another width or venue.
+    The promised times are dashed lines, the highest rate that keeps them (the knee) a vertical one.
     """
     edge = capacity.rate * _SHOWN if capacity.rate else math.inf
     points = [point for point in capacity.points if point.rate <= edge] or list(capacity.points[:2])
     level = capacity.level
     told = (("ttft_s", "First token", level.ttft_s), ("tpot_s", "Per token", level.tpot_s))
-    with sheet(None, width, venue, panels=2) as page:
+    with sheet(None, "column", None, panels=2) as page:
         style = page.style
         for axes, (name, what, promised) in zip(page.panels, told, strict=True):
             values = [getattr(point, name) for point in points]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from rooflinekit.errors import InputError
 from rooflinekit.files import write_text
@@ -214,22 +213,14 @@ def difference_bars(start: float, changes: Sequence[float]) -> tuple[Bar, ...]:
     return tuple(_bars((start, *changes, -end), looks, 3))
 
 
-class Interval(NamedTuple):
-    """A value within its bounds, on a line that all rows of a table share."""
-
-    low: float
-    value: float
-    high: float
-
-
-def interval_bars(rows: Sequence[tuple[float, float, float]]) -> tuple[Interval, ...]:
+def interval_bars(rows: Sequence[tuple[float, float, float]]) -> tuple[tuple[float, ...], ...]:
     """(low, value, high) of each row on a line from 0 to the largest of all.
 
     >>> interval_bars([(1.0, 2.0, 4.0)])[0]
-    Interval(low=250.0, value=500.0, high=1000.0)
+    (250.0, 500.0, 1000.0)
     """
     most = max((high for _, _, high in rows), default=1.0) or 1.0
-    return tuple(Interval(*(round(LENGTH * each / most, 2) for each in row)) for row in rows)
+    return tuple(tuple(round(LENGTH * each / most, 2) for each in row) for row in rows)
 
 
 def kernels_of(p: Prediction) -> View:

@@ -278,5 +278,4 @@ def test_the_way_ends_at_the_other_total(start: float, changes: list[float]) -> 
 
 def test_intervals_share_one_line() -> None:
     slow, fast = interval_bars([(6.0, 8.0, 10.0), (1.0, 2.0, 3.0)])
-    assert (slow.low, slow.value, slow.high) == (600, 800, 1000)
-    assert (fast.low, fast.value, fast.high) == (100, 200, 300)
+    assert (slow, fast) == ((600, 800, 1000), (100, 200, 300))

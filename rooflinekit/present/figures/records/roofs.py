@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from statistics import median
@@ -234,21 +234,13 @@ class EnergyPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnergyRoof:
-    """The most FLOP that a joule buys in one format, over intensity."""
-
-    math: str
-    intensity: NDArray[np.float64]
-    flop_per_joule: NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyFigure:
     """Roofs of a device and the kernels of a step on it."""
 
     device: str
     points: tuple[EnergyPoint, ...]  # the most joules first
-    roofs: tuple[EnergyRoof, ...]
+    intensity: NDArray[np.float64]
+    roofs: Mapping[str, NDArray[np.float64]]  # the most FLOP that a joule buys at each intensity, by format
 
 
 def energy_figure(prediction: Prediction) -> EnergyFigure:
@@ -278,11 +270,13 @@ def energy_figure(prediction: Prediction) -> EnergyFigure:
     maths = sorted(multiplied or {Math.FP32}, key=lambda math: math.value)
     low, high = min(p.intensity for p in points) / 3, max(p.intensity for p in points) * 3
     span = np.geomspace(min(low, 0.1), max(high, 1e3), 200)
-    roofs = tuple(energy_roof(law, prediction.machine, math, span) for math in maths)
-    return EnergyFigure(device=prediction.machine.device.short_title, points=points, roofs=roofs)
+    roofs = {math.value: energy_roof(law, prediction.machine, math, span) for math in maths}
+    return EnergyFigure(
+        device=prediction.machine.device.short_title, points=points, intensity=span, roofs=roofs
+    )  # fmt: skip
 
 
-def energy_roof(law: PowerLaw, machine: Machine, math: Math, intensity: NDArray[np.float64]) -> EnergyRoof:
+def energy_roof(law: PowerLaw, machine: Machine, math: Math, intensity: NDArray[np.float64]) -> NDArray[np.float64]:
     """The most FLOP of a format that a joule buys: at the datasheet's rates, every byte once through cache and DRAM."""
     rate = machine.matrix_rate(math)
     seconds = np.maximum(1 / min(rate.peak, rate.limit), 1 / (intensity * machine.bandwidth))  # of a FLOP
@@ -292,5 +286,4 @@ def energy_roof(law: PowerLaw, machine: Machine, math: Math, intensity: NDArray[
         * flop_energy(machine.device, machine.values, math, tensor_core=rate.on_tensor_core)
         + (law.dram_j + law.cache_j) / intensity
     )
-    joules = np.minimum(joules, law.kept(law.board_w) * seconds)  # what the controller sees, and the law does not
-    return EnergyRoof(math=math.value, intensity=intensity, flop_per_joule=1 / joules)
+    return 1 / np.minimum(joules, law.kept(law.board_w) * seconds)  # what the controller sees, and the law does not
