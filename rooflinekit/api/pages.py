@@ -10,6 +10,7 @@ from rooflinekit.api.keywords import with_named
 from rooflinekit.api.measured import Correction, corrected
 from rooflinekit.api.predict import machines_of
 from rooflinekit.api.sweep import Workloads, opened_graphs
+from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, device_of, devices, host_of
@@ -17,8 +18,8 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.inputs import Mode, Release
 from rooflinekit.present.figures.records.figure import Roof
 from rooflinekit.present.figures.records.roofs import main_roofs
+from rooflinekit.present.page import report
 from rooflinekit.present.page.explore import Page, explore_page
-from rooflinekit.present.page.report import Findings, write_report
 from rooflinekit.present.page.templating import Origin, check_path
 from rooflinekit.step.entry import as_run, issues_for
 from rooflinekit.step.execution import Backend, Execution, execution_of
@@ -77,8 +78,9 @@ def save_report(
     drawn = prediction.energy if prediction.energy_j else None  # None: no power is stated, or nothing is drawn
     limits = None if drawn is None else power_limits(prediction, a_dozenth(drawn.board_w, 5.0))
     say("writing the page")
-    findings = Findings(comparison=comparison, rule=rule, advice=found, explanation=explanation, limits=limits)
-    return write_report(resting, target, findings, Origin(command=command, python=python))
+    findings = report.Findings(comparison=comparison, rule=rule, advice=found, explanation=explanation, limits=limits)
+    write_text(report.page(resting, findings, Origin(command=command, python=python)), target)
+    return target
 
 
 def _compared(

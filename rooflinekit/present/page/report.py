@@ -7,10 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 from rooflinekit.errors import InputError
-from rooflinekit.files import write_text
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.ir.keyed import sums
 from rooflinekit.ir.op import Op, Phase
@@ -22,7 +20,7 @@ from rooflinekit.present.figures.records.caption import caption, three_digits
 from rooflinekit.present.figures.records.figure import Figure, Point, by_time
 from rooflinekit.present.figures.records.roofs import energy_figure
 from rooflinekit.present.figures.timeline import HALF, LANES, memory, timeline
-from rooflinekit.present.page.templating import Origin, View, capital, check_path, page_of
+from rooflinekit.present.page.templating import Origin, View, capital, page_of
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
@@ -51,13 +49,6 @@ class Findings:
     advice: Advice | None = None
     explanation: Explanation | None = None
     limits: PowerLimits[Prediction] | None = None  # the step under limits of power
-
-
-def write_report(p: Prediction, path: str | Path, findings: Findings, origin: Origin) -> Path:
-    """Writes the page. Returns its path. Raises OutputError for another suffix or a place that cannot be written."""
-    target = check_path(path)
-    write_text(page(p, findings, origin), target)
-    return target
 
 
 def page(p: Prediction, findings: Findings, origin: Origin) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -19,7 +19,6 @@ from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.calibrate.local_hardware import trace as traces
 from rooflinekit.calibrate.local_hardware.trace import Progress, Trace
 from rooflinekit.errors import CampaignError
-from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 
 _FORMATS = {"float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
@@ -77,66 +76,57 @@ def draw_all(files: Sequence[Path], gpu: str | None, licence: str, progress: Pro
     gpu: name, alias or file of the device; by default as the traces' own name for it. Raises CampaignError for a
     trace without kernels or without recorded shapes, of several devices, or where no operator can be held.
     """
-    found = _Rows()
+    rows: dict[tuple[tuple[str, Any], ...], list[float]] = defaultdict(list)
+    refused: Counter[str] = Counter()
     devices: dict[str, None] = {}
+    seconds = refused_s = 0.0
     for place, file in enumerate(files):
         trace = traces.read_trace(file, traces.part(progress, place, len(files)))
         devices |= dict.fromkeys(trace.devices)
-        found.take(trace)
+        for name, inputs, kernels, taken_s in _calls(trace):
+            seconds += taken_s
+            try:
+                rows[_row(name, inputs, kernels)].append(taken_s)
+            except _RefusedError as reason:
+                refused.update([f"{name}: {reason}"] * bool(name))
+                refused_s += taken_s
     if gpu is None and len(devices) != 1:
         named = ", ".join(devices) or "none"
         raise CampaignError(f"{files[0]}: the traces name {named} as their device; name one as --gpu")
-    device = load_device(gpu if gpu is not None else next(iter(devices)))
-    return found.drawn(device, " ".join(file.name for file in files), licence)
+    device, source = load_device(gpu if gpu is not None else next(iter(devices))), " ".join(file.name for file in files)
+    if not rows:
+        most = ", ".join(reason for reason, _ in refused.most_common(3))
+        raise CampaignError(f"{source}: no operator of it can be a row of a campaign ({most})")
+    table = pd.DataFrame([{**dict(key), "seconds": float(np.median(s)), "count": len(s)} for key, s in rows.items()])
+    campaign = Campaign(
+        gpu=device.name, source=f"traces {source}", licence=licence, timing="profiler",
+        rows=table.sort_values(["op", "seconds"], ignore_index=True),
+    )  # fmt: skip
+    return Drawn(campaign=campaign, refused=dict(refused.most_common()), refused_s=refused_s, seconds=seconds)
 
 
-class _Rows:
-    def __init__(self) -> None:
-        self.rows: dict[tuple[tuple[str, Any], ...], list[float]] = defaultdict(list)
-        self.refused: Counter[str] = Counter()
-        self.refused_s = self.seconds = 0.0
-
-    def take(self, trace: Trace) -> None:
-        if not len(trace.kernels):
-            raise CampaignError(f"{trace.file}: holds no kernels; record it with ProfilerActivity.CUDA")
-        if not trace.inputs:
-            raise CampaignError(
-                f"{trace.file}: holds no shapes; record it with torch.profiler.profile(record_shapes=True)"
-            )
-        calls, kernels = traces.in_order(trace.calls), traces.launched_kernels(trace)
-        kernels = kernels.assign(seconds=traces.seconds_of(kernels), call=traces.callers(kernels, calls))
-        self.seconds += float(kernels["seconds"].sum())
-        self.refused_s += float(kernels["seconds"][kernels["call"] < 0].sum())
-        described = calls[["name", "inputs"]].to_numpy()
-        for _, own in kernels[kernels["call"] >= 0].groupby("call"):
-            (called, inputs), seconds = described[own["call"].iloc[0]], float(own["seconds"].sum())
-            name = trace.names[called]
-            names = " ".join(trace.names[k] for k in own["name"])
-            try:
-                if inputs < 0:
-                    raise _RefusedError("sizes are not recorded")
-                self.rows[_row(name, Inputs.read(trace.inputs[inputs]), names)].append(seconds)
-            except _RefusedError as reason:
-                self.refused[f"{name}: {reason}"] += 1
-                self.refused_s += seconds
-
-    def drawn(self, device: Device, source: str, licence: str) -> Drawn:
-        if not self.rows:
-            most = ", ".join(reason for reason, _ in self.refused.most_common(3))
-            raise CampaignError(f"{source}: no operator of it can be a row of a campaign ({most})")
-        table = pd.DataFrame(
-            [{**dict(key), "seconds": float(np.median(s)), "count": len(s)} for key, s in self.rows.items()]
-        )
-        campaign = Campaign(
-            gpu=device.name, source=f"traces {source}", licence=licence, timing="profiler",
-            rows=table.sort_values(["op", "seconds"], ignore_index=True),
-        )  # fmt: skip
-        return Drawn(
-            campaign=campaign, refused=dict(self.refused.most_common()), refused_s=self.refused_s, seconds=self.seconds
-        )
+def _calls(trace: Trace) -> Iterator[tuple[str, str, str, float]]:
+    """Each call's name and inputs as recorded, the names of its kernels and their seconds; without a name and inputs
+    those of kernels that no call has launched.
+    """
+    if not len(trace.kernels):
+        raise CampaignError(f"{trace.file}: holds no kernels; record it with ProfilerActivity.CUDA")
+    if not trace.inputs:
+        raise CampaignError(f"{trace.file}: holds no shapes; record it with torch.profiler.profile(record_shapes=True)")
+    calls, kernels = traces.in_order(trace.calls), traces.launched_kernels(trace)
+    kernels = kernels.assign(seconds=traces.seconds_of(kernels), call=traces.callers(kernels, calls))
+    yield "", "", "", float(kernels["seconds"][kernels["call"] < 0].sum())
+    described = calls[["name", "inputs"]].to_numpy()
+    for _, own in kernels[kernels["call"] >= 0].groupby("call"):
+        called, inputs = described[own["call"].iloc[0]]
+        names = " ".join(trace.names[k] for k in own["name"])
+        yield trace.names[called], trace.inputs[inputs] if inputs >= 0 else "", names, float(own["seconds"].sum())
 
 
-def _row(name: str, inputs: Inputs, kernels: str) -> tuple[tuple[str, Any], ...]:
+def _row(name: str, recorded: str, kernels: str) -> tuple[tuple[str, Any], ...]:
+    if not recorded:
+        raise _RefusedError("sizes are not recorded")
+    inputs = Inputs.read(recorded)
     make = _ROWS.get(name.removeprefix("aten::").removesuffix("_"))
     if make is None:
         raise _RefusedError("campaigns hold no such operator")
