@@ -18,6 +18,7 @@ from rooflinekit.present.figures.records.figure import Point, Roof, leading
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.timing.machine import Machine
 from rooflinekit.timing.timings import time_kernels
+from rooflinekit.units import format_quantity
 
 A100, P100, V100 = "nvidia-a100-sxm4-80gb", "nvidia-p100-pcie-16gb", "nvidia-v100-sxm2-16gb"
 UNMEASURED = "nvidia-h200-nvl-141gb"
@@ -342,7 +343,8 @@ def test_records_are_frozen() -> None:
 
 def test_caption_states_what_a_reader_needs() -> None:
     figure = roofline_figure(linear(UNMEASURED, dtype="float16"))
-    series = dataclasses.replace(figure.series[0], total_s=9.14e-5, gpu_s=8.12e-5)  # times are not this test's
+    p = figure.series[0].prediction
+    busy, whole = (format_quantity(seconds, "s") for seconds in (p.gpu_s, p.total_s))  # times are not this test's
     memory, _, matrix, _ = (roof.value for roof in figure.roofs)
     shared = {"HBM3e": (0.80, 0.80 * memory), "fp16 matrix": (0.70, 0.70 * matrix)}
     roofs = tuple(
@@ -351,8 +353,8 @@ def test_caption_states_what_a_reader_needs() -> None:
         else dataclasses.replace(roof, share=shared[roof.name][0], value=shared[roof.name][1])
         for roof in figure.roofs
     )
-    assert caption(dataclasses.replace(figure, series=(series,), roofs=roofs)) == (
-        "Linear, inference, batch = 2048, on NVIDIA H200 NVL 141 GB: 1 kernel, GPU busy 81.2 µs of 91.4 µs. "
+    assert caption(dataclasses.replace(figure, roofs=roofs)) == (
+        f"Linear, inference, batch = 2048, on NVIDIA H200 NVL 141 GB: 1 kernel, GPU busy {busy} of {whole}. "
         "Predicted, not measured. "
         "NVIDIA H200 NVL 141 GB, datasheet (solid), dense peaks at 1.78 GHz (matrix units 1.54 GHz): HBM3e 4.8 TB/s, "
         "fp16 matrix with fp32 accumulation 835 TFLOP/s (ridge 174 FLOP/byte). "

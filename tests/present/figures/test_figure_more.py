@@ -279,7 +279,7 @@ def test_what_starts_cost() -> None:
 
 def test_a_step_that_the_memory_cannot_hold_says_so() -> None:
     figure = roofline_figure(rk.predict(torch.nn.ReLU(), rk.Input(2**35), gpu=A100))
-    assert not figure.series[0].fits  # 128 GiB in, as much out
+    assert not figure.series[0].prediction.memory.fits  # 128 GiB in, as much out
     assert "does not fit, at any intensity" in caption(figure)
     assert "does not fit" not in caption(roofline_figure(twins()))
 

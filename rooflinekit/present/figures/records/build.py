@@ -89,15 +89,19 @@ def _with_marks(
          ", ".join(f"{name}={value}" for name, value in p.sizes.items()))
         for p in predictions
     ])  # fmt: skip
+    series: list[Series] = []
     points: list[Point] = []
-    for source, prediction, name in zip(sources, predictions, names, strict=True):
-        marks = _Marks(prediction, name, None if isinstance(source, Prediction) else source)
+    for source, p, name in zip(sources, predictions, names, strict=True):
+        measured = None if isinstance(source, Prediction) else source
+        marks, measured_s = _Marks(p, name, measured), 0.0 if measured is None else measured.measured_s
+        omitted = sum(not _has_place(timing) for timing in p.timings)
+        series.append(Series(name=name, device=p.machine.name, prediction=p, omitted=omitted, measured_s=measured_s))
         points += by_time(map(marks.point, grouped(marks)))
     notes = [timing.note for prediction in predictions for timing in prediction.timings if timing.note]
     notes += [note for source in sources if (note := unmatched_note(source))]
     return replace(
         roofs,
-        series=tuple(_series(*each) for each in zip(sources, predictions, names, strict=True)),
+        series=tuple(series),
         points=tuple(point for point in points if point.flop),
         rail=tuple(point for point in points if not point.flop),
         notes=tuple(dict.fromkeys(notes)),
@@ -120,17 +124,6 @@ def _parts(given: Sequence[object]) -> tuple[Part, ...]:
     if not given:
         raise InputError("roofline: expected at least one prediction, machine or device; got none")
     return tuple(part for part in given if isinstance(part, Part))
-
-
-def _series(source: Prediction | Measured, prediction: Prediction, name: str) -> Series:
-    memory = prediction.memory
-    return Series(
-        name=name, model=prediction.graph_name, mode=prediction.mode, sizes=tuple(prediction.sizes.items()),
-        device=prediction.machine.name, total_s=prediction.total_s, gpu_s=prediction.gpu_s,
-        kernels=len(prediction.timings), omitted=sum(not _has_place(timing) for timing in prediction.timings),
-        measured_s=0.0 if isinstance(source, Prediction) else source.measured_s, fits=memory.fits,
-        needed_bytes=float(memory.reserved_bytes + memory.context_bytes), capacity_bytes=float(memory.capacity),
-    )  # fmt: skip
 
 
 def _has_place(timing: Timing) -> bool:

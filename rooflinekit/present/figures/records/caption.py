@@ -93,7 +93,7 @@ def floor_sentence(figure: Figure, floor: Floor) -> str:
     least = floor.start_s * figure.memory_roof(floor.device).value
     name = f"{floor.series}: " if len(figure.series) > 1 else ""
     return (
-        f"{name}{floor.kernels} of {series.kernels} kernels wait longer for their start "
+        f"{name}{floor.kernels} of {len(series.prediction.timings)} kernels wait longer for their start "
         f"({format_quantity(floor.start_s, 's')} or more) than they work; at the memory roof this concerns what moves "
         f"less than {format_quantity(least, 'byte')}, and half of the kernels move less than "
         f"{format_quantity(floor.median_bytes, 'byte')}."
@@ -143,21 +143,23 @@ def caption(figure: Figure) -> str:
     if figure.points or figure.rail:
         sentences += _marks(figure)
     sentences += [floor_sentence(figure, floor) for floor in figure.floors if floor.kernels]
-    for series in (series for series in figure.series if not series.fits):
-        need, have = (format_quantity(size, "byte") for size in (series.needed_bytes, series.capacity_bytes))
+    for series in (series for series in figure.series if not series.prediction.memory.fits):
+        m = series.prediction.memory
+        need, have = (format_quantity(size, "byte") for size in (m.reserved_bytes + m.context_bytes, m.capacity))
         sentences.append(f"{series.name}: needs {need} of {have}: does not fit, at any intensity.")
     sentences += [f"{note[0].upper()}{note[1:]}." for note in figure.notes]
     return " ".join(sentences)
 
 
 def _series(series: Series, device: str) -> str:
-    sizes, measured = ", ".join(f"{name} = {value}" for name, value in series.sizes), ""
+    p, measured = series.prediction, ""
+    sizes = ", ".join(f"{name} = {value}" for name, value in p.sizes.items())
     if series.measured_s:
-        error = percent(series.total_s / series.measured_s)
+        error = percent(p.total_s / series.measured_s)
         measured = f" Measured: {format_quantity(series.measured_s, 's')}; predicted / measured − 1 is {error}."
     return (
-        f"{series.model}, {series.mode}{f', {sizes}' if sizes else ''}, on {device}: {_count(series.kernels)}, "
-        f"GPU busy {format_quantity(series.gpu_s, 's')} of {format_quantity(series.total_s, 's')}.{measured}"
+        f"{p.graph_name}, {p.mode}{f', {sizes}' if sizes else ''}, on {device}: {_count(len(p.timings))}, "
+        f"GPU busy {format_quantity(p.gpu_s, 's')} of {format_quantity(p.total_s, 's')}.{measured}"
     )
 
 

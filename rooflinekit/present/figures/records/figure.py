@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rooflinekit.errors import InputError
+from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import as_percent, format_quantity
 
 L2 = "L2"  # what its roof is called
@@ -115,18 +116,10 @@ class Series:
     """One predicted step."""
 
     name: str  # what tells it from the other series
-    model: str
-    mode: str
-    sizes: tuple[tuple[str, int], ...]
-    device: str
-    total_s: float  # wall time
-    gpu_s: float  # time in which the GPU executes kernels
-    kernels: int
+    device: str  # under whose roofs it stands
+    prediction: Prediction
     omitted: int  # kernels without traffic, which have no place on either axis
     measured_s: float = 0.0  # wall time of the same step as measured; 0 where it was not
-    needed_bytes: float = 0.0  # of the device's memory; 0 where it is not known
-    capacity_bytes: float = 0.0
-    fits: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +165,7 @@ class Figure:
     @property
     def kernels(self) -> int:
         """How many kernels the series have, omitted ones included."""
-        return sum(series.kernels for series in self.series)
+        return sum(len(series.prediction.timings) for series in self.series)
 
     def memory_roof(self, device: str, provenance: Provenance = "datasheet") -> Roof:
         """The memory roof of a device. Raises InputError where the figure has none of this provenance."""
