@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.api.calibrate import Refitted
 from rooflinekit.calibrate.bench.session import Calibrated, outliers_of, warnings_of
 from rooflinekit.calibrate.campaigns.files import Summary
-from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
+from rooflinekit.calibrate.fitting.refit import OwnFit
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.published.stated import Constant
 from rooflinekit.study.profile.drawn import Drawn
@@ -53,13 +54,14 @@ def own_fit(fit: OwnFit) -> dict[str, Any]:
     }
 
 
-def refitted(found: Refit, folder: Path, *, difference: str | None, removed: Iterable[str]) -> dict[str, Any]:
-    """All fits. difference: what differs from the fits that are there, where only that was asked; "" for nothing."""
+def refitted(done: Refitted, *, written: bool) -> dict[str, Any]:
+    """All fits, which were written, or only compared with those that are there."""
+    found = done.found
     return {
-        "folder": str(folder),
-        "written": difference is None,
-        "difference": difference or None,
-        "removed": list(removed),
+        "folder": str(done.folder),
+        "written": written,
+        "difference": done.difference or None,
+        "removed": list(done.removed),
         "measurements": sum(len(observations) for observations in found.observations),
         "priors": _calibration(found.priors),
         "architectures": {name: _calibration(one) for name, one in found.architectures.items()},

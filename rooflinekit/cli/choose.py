@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -309,22 +309,17 @@ def search(
     if not (workload.gpus or where.cluster):
         workload = workload.on_offered()
     devices = devices_of(workload.gpus, where.cluster or (), allow_draft=workload.allow_draft)
-    known, currency = _hourly(prices, devices)
+    known, currency = dict[str, float](), None  # what an hour of each device costs
+    if prices.asked:
+        pricing = prices.pricing()
+        say_notes(pricing, devices)
+        known = {device.name: hour for device in devices if (hour := pricing.hour_of(device)) is not None}
+        currency = pricing.currency
     step = measured.step(workload)
     plan = where.plan(workload, target)
     found = search_plan(plan, goal, asked, known, correction_in(plan, step), currency)
     heading = workload.heading(plan.cases[0].graph)
     return Tables("search", found.to_dict, lambda: text.choices.print_found(found, heading))
-
-
-def _hourly(prices: Prices, devices: Sequence[rk.Device]) -> tuple[dict[str, float], str | None]:
-    """What an hour of each device costs, where it is known, and the currency; None where no price is given."""
-    if not prices.asked:
-        return {}, None
-    pricing = prices.pricing()
-    say_notes(pricing, devices)
-    hours = {device.name: pricing.hour_of(device) for device in devices}
-    return {name: hour for name, hour in hours.items() if hour is not None}, pricing.currency
 
 
 @describes_workload(needs_gpu=False)

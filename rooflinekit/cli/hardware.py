@@ -44,7 +44,9 @@ def devices(
 
     filters = {"vendor": vendor, "architecture": architecture, "memory_min": memory_min, "kind": kind}
     if name is not None:
-        _refuse_beside_name(name, filters, sort != "name" or reverse)
+        given = [f"--{word.replace('_', '-')}" for word, value in filters.items() if value is not None]
+        for word in (*given, *(["--sort or --reverse"] if sort != "name" or reverse else ())):
+            raise InputError(f"{word} belongs to the table of all devices; it was given beside the one device {name!r}")
         device = rk.load_device(name, allow_draft=allow_draft)
         if attention is not None:
             rk.plot.save(rk.plot.attention(device)[0], attention, command=typed())
@@ -64,13 +66,6 @@ def devices(
         lambda: {"devices": [row_document(row) for row in rows]},
         lambda: text.device_table.print_devices(rows),
     )
-
-
-def _refuse_beside_name(name: str, filters: dict[str, str | None], ordered: bool) -> None:
-    given = [word for word, value in filters.items() if value is not None]
-    if given or ordered:
-        word = f"--{given[0].replace('_', '-')}" if given else "--sort or --reverse"
-        raise InputError(f"{word} belongs to the table of all devices; it was given beside the one device {name!r}")
 
 
 def hosts(

@@ -434,18 +434,14 @@ def fit(
     with progress_line("reading campaigns") as doing:
         say = None if doing is None else lambda step: doing(f"fitting: {step}")
         done = refit_folder(campaigns, out, check=check, progress=say)
-    found, folder, removed = done.found, done.folder, done.removed
-    if check:
-        return Answer(
-            "fit",
-            lambda: documents.refitted(found, folder, difference=done.difference, removed=()),
-            lambda: print(done.difference or f"{folder}: as the campaigns give them"),
-            failed=bool(done.difference),
-        )
-    gone = [f"removed, as no campaign is of them: {', '.join(removed)}"] if removed else []
+    lines = [] if check else [f"fits written to {done.folder}"]
+    if done.removed:
+        lines.append(f"removed, as no campaign is of them: {', '.join(done.removed)}")
+    compared = done.difference or f"{done.folder}: as the campaigns give them"
     return Answer(
         "fit",
-        lambda: documents.refitted(found, folder, difference=None, removed=removed),
-        lambda: text.calibration.print_refit(found),
-        lines=[f"fits written to {folder}", *gone],
+        lambda: documents.refitted(done, written=not check),
+        lambda: print(compared) if check else text.calibration.print_refit(done.found),
+        failed=bool(done.difference),
+        lines=lines,
     )

@@ -218,12 +218,6 @@ class Rates(Named):
         """Whether requests come at a rate, or as a log says."""
         return self.rate is not None or self.slo is not None or not self.requests.isdigit()
 
-    def refuse_closed(self) -> None:
-        """Raises InputError for what clients do not have that ask one request after the other."""
-        for option in self.given:
-            if not option.startswith("--price"):
-                raise InputError(f"{option}: needs requests at a rate: give --rate, --requests FILE or --slo")
-
     def hours(self, listed: Sequence[Place]) -> dict[str, float] | None:
         """Dollars for an hour of each GPU of these places; None where no price is given."""
         devices = [device for place in listed for device in _devices(place)]
@@ -284,10 +278,10 @@ def serve(
         for place in places.listed(decoder, engines.listed()) for watts in _several(power_limit or None)
     ]  # fmt: skip
     engines_apart = apart.disaggregation()
-    if not rates.asked:
-        if engines_apart is not None:
-            raise InputError("--prefill-engines: needs requests at a rate: give --rate, --requests FILE or --slo")
-        rates.refuse_closed()
+    if not rates.asked:  # clients ask one request after the other
+        own = [*(["--prefill-engines"] if engines_apart else ()), *rates.given]
+        for option in (option for option in own if not option.startswith("--price")):
+            raise InputError(f"{option}: needs requests at a rate: give --rate, --requests FILE or --slo")
         return _closed(decoder, _priced(listed, rates), places)
     listed = [{**place, "disaggregation": engines_apart} for place in listed]
     inputs = integers("--input", places.input_tokens)

@@ -119,14 +119,9 @@ class Plan:
     memory: Memory = True
 
     @property
-    def points(self) -> int:
-        """The number of combinations of sizes."""
-        return self.grid.points
-
-    @property
     def rows(self) -> int:
         """The number of predictions."""
-        return self.points * len(self.cases)
+        return self.grid.points * len(self.cases)
 
     @property
     def each(self) -> bool:
@@ -137,13 +132,13 @@ class Plan:
         """The work, in the order of the cases and sizes; many cases together where sizes are few."""
         number = first = 0
         block = _EACH if self.each else BLOCK
-        together = 1 if self.each else max(1, _ROWS // max(1, min(block, self.points)))
+        together = 1 if self.each else max(1, _ROWS // max(1, min(block, self.grid.points)))
         for _, alike in groupby(self.cases, key=lambda case: id(case.graph)):
             of_graph = [*alike]
             for cases in (of_graph[i : i + together] for i in range(0, len(of_graph), together)):
                 payload = packed(cases[0].graph, [case.setting for case in cases])
-                for start in range(0, self.points, block):
-                    index = np.arange(start, min(start + block, self.points))
+                for start in range(0, self.grid.points, block):
+                    index = np.arange(start, min(start + block, self.grid.points))
                     yield Piece(
                         number=number, first=first, cases=len(cases), start=start, payload=payload,
                         sizes=self.grid.at(index), memory=self.memory,

@@ -402,7 +402,8 @@ def _frame(plan: Plan, piece: Piece, tables: list[Table]) -> pd.DataFrame:
     if not plan.each and "peak_bytes" in columns and columns["peak_bytes"].dtype.kind == "f":
         columns["peak_bytes"] = pd.array(columns["peak_bytes"], dtype="Int64")  # whole bytes, some missing
     problems = [table.get("problem", np.full(points, "")) for table in tables]
-    numbers = np.arange(piece.first, piece.first + piece.cases)[:, None] * plan.points + piece.start + np.arange(points)
+    first = np.arange(piece.first, piece.first + piece.cases)[:, None] * plan.grid.points + piece.start
+    numbers = first + np.arange(points)
     return pd.DataFrame({**columns, "problem": np.concatenate(problems).astype(object)}, index=numbers.ravel())
 
 

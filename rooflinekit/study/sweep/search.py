@@ -175,7 +175,7 @@ class _Look:
     correct: Correct | None
 
     def every(self) -> _Columns:
-        places = np.arange(self.plan.points)
+        places = np.arange(self.plan.grid.points)
         starts = range(0, len(places), BLOCK)
         return _below([self.predicted(self.plan.grid.at(places[start : start + BLOCK])) for start in starts])
 
