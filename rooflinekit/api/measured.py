@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -73,20 +73,6 @@ class MeasuredStep:
         here = self.machine or machine_of(self.device, burst=burst)
         return correcting(self.evidence, variant_of(predict_graph(graph, here, host, execution), self.at))
 
-    def sizes_of(self, lists: Mapping[str, Any]) -> dict[str, int]:
-        """The sizes that were measured, of lists of those that are looked at. Raises InputError where one is open."""
-        found: dict[str, int] = {}
-        for name, given in lists.items():
-            values = list(given) if isinstance(given, Sequence | range) else [given]
-            if name not in self.at and len(values) > 1:
-                raise InputError(
-                    f"measured_at: {len(values)} values of {name} are compared; say which was measured: "
-                    f"measured_at={{{name!r}: "
-                    f"{values[0]}}} (--measured-at {name}={values[0]} on the command line)"
-                )
-            found[name] = self.at.get(name, values[0])
-        return found
-
 
 def correction_in(plan: Plan, step: MeasuredStep | None) -> Correcting | None:
     """What the step makes of a sweep's times; None without one.
@@ -105,9 +91,15 @@ def correction_in(plan: Plan, step: MeasuredStep | None) -> Correcting | None:
         raise InputError("measured: a search on clusters cannot use it; call `transfer` with cluster=… for each")
     if len({id(case.graph) for case in plan.cases}) > 1:
         raise InputError("measured: the step is of one network; search only among sizes and GPUs of that network")
-    sizes = step.sizes_of(plan.grid.lists)
-    settings = {name: value for name, value in step.at.items() if name not in sizes}
-    same = replace(step, at=settings)
+    sizes: dict[str, int] = {}
+    for name, (first_value, *others) in plan.grid.lists.items():
+        if name not in step.at and others:
+            raise InputError(
+                f"measured_at: {1 + len(others)} values of {name} are compared; say which was measured: measured_at="
+                f"{{{name!r}: {first_value}}} (--measured-at {name}={first_value} on the command line)"
+            )
+        sizes[name] = step.at.get(name, first_value)
+    same = replace(step, at={name: value for name, value in step.at.items() if name not in sizes})
     return Correcting(
         same.correction(first.graph.at(**sizes), setting.host, setting.execution, burst=setting.machine.burst),
         plan.grid,

@@ -97,7 +97,8 @@ def made(command: Command) -> Callable[..., None]:
     records: dict[str, Any] = {
         name: kind for name, kind in given.items() if isinstance(kind, type) and issubclass(kind, Options)
     }
-    kinds = [kind for kind in _parts(signature.return_annotation) if issubclass(kind, Answer)]
+    answers = get_args(signature.return_annotation) or (signature.return_annotation,)
+    kinds = [kind for kind in answers if isinstance(kind, type) and issubclass(kind, Answer)]
     shared = [_Json] * bool(kinds) + [_Forms] * (Tables in kinds)
 
     parameters: dict[str, inspect.Parameter] = {}
@@ -125,11 +126,6 @@ def made(command: Command) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: one.annotation for name, one in parameters.items()}
     return run
-
-
-def _parts(annotation: Any) -> tuple[Any, ...]:
-    """The types of a union, or the type itself."""
-    return get_args(annotation) or ((annotation,) if isinstance(annotation, type) else ())
 
 
 @functools.cache
