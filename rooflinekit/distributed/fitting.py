@@ -45,7 +45,6 @@ class Trial:
     """One combination of strategy and savers, predicted."""
 
     prediction: ParallelPrediction
-    autocast: DType | None
     graph: Graph  # the step on one device, before savers and strategy
     largest: Mapping[str, int] = field(default_factory=dict)  # values at which this still fits, by the names of sizes
 
@@ -55,7 +54,7 @@ class Trial:
         p = self.prediction
         strategy = f"{type(p.strategy).__name__}{f' {p.strategy.stage}' if isinstance(p.strategy, FSDP) else ''}"
         words = [strategy] if p.gpus > 1 else []
-        words += [f"autocast {self.autocast}"] if self.autocast else []
+        words += [f"autocast {self.graph.autocast}"] if self.graph.autocast else []
         words += [str(p.savers)] if p.savers != Savers() else []
         return ", ".join(words) or "as it is"
 
@@ -76,14 +75,14 @@ class Trial:
 
         Raises InputError where a checkpoint spans several modules.
         """
-        return pasted(self.prediction, self.autocast)
+        return pasted(self.prediction)
 
     @property
     def changes(self) -> int:
         """How many things differ from plain training in the graph's own formats."""
         p = self.prediction
         saved = sum(bool(getattr(p.savers, one.name) != one.default) for one in fields(Savers))
-        return saved + bool(self.autocast) + isinstance(p.strategy, FSDP)
+        return saved + bool(self.graph.autocast) + isinstance(p.strategy, FSDP)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -239,9 +238,7 @@ def try_all(
     for autocast, strategy in product(_formats(graph, setting), strategies):
         own = graph if autocast == graph.autocast else resized(traced_with(graph, autocast=autocast), **graph.sizes)
         for optimizer in _optimizers(graph):
-            found = [
-                list(_parts(own, setting, strategy, {**optimizer, "checkpoint": c}, autocast)) for c in (False, True)
-            ]
+            found = [list(_parts(own, setting, strategy, {**optimizer, "checkpoint": c})) for c in (False, True)]
             add(chain(*found))
             if setting.execution.backend == "eager":
                 open_ends += _open_ends(*found, wanted=not optimizer)
@@ -279,7 +276,7 @@ def _just_fitting(trial: Trial, setting: Setting) -> Iterator[Trial]:
     p = trial.prediction
     predict = cache(lambda savers: plan(trial.graph, setting, p.strategy, savers=savers))
     for found in choices(p.savers, p, predict):
-        yield Trial(prediction=found, autocast=trial.autocast, graph=trial.graph)
+        yield Trial(prediction=found, graph=trial.graph)
 
 
 def _open_ends(plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -> list[tuple[Trial, bool]]:
@@ -294,15 +291,13 @@ def _open_ends(plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -
     return [(fewest, True)] * wanted + [(left[-1], False)] * (not wanted or fewest is not left[-1])
 
 
-def _parts(
-    graph: Graph, setting: Setting, strategy: Strategy, chosen: dict[str, Any], autocast: DType | None
-) -> Iterator[Trial]:
-    least = float("inf")
+def _parts(graph: Graph, setting: Setting, strategy: Strategy, chosen: dict[str, Any]) -> Iterator[Trial]:
+    least = math.inf
     for parts in _PARTS:
         if batch_of(graph) % (parts * setting.gpus):
             return
         prediction = plan(graph, setting, strategy, savers=Savers(accumulate=parts, **chosen))
-        yield (found := Trial(prediction=prediction, autocast=autocast, graph=graph))
+        yield (found := Trial(prediction=prediction, graph=graph))
         if prediction.fits or found.stands_too_large or prediction.peak_bytes > 0.95 * least:  # smaller save no more
             return
         least = prediction.peak_bytes
@@ -423,14 +418,15 @@ def train_step(model, loss_of, optimizer, batch: Sequence[torch.Tensor]) -> None
 """
 
 
-def pasted(p: ParallelPrediction, autocast: DType | None) -> str:
+def pasted(p: ParallelPrediction) -> str:
     """The savers and the sharding of a prediction, as a module with functions that are called once before training.
 
     Raises InputError where a checkpoint would span several modules, which no single call can wrap.
     """
-    found = [*_wrapping(_once(p.slowest.prediction.graph), p), *_step(p.savers, autocast)]
+    graph = p.slowest.prediction.graph
+    found = [*_wrapping(_once(graph), p), *_step(p.savers, graph.autocast)]
     imports = dict.fromkeys(sorted(line for wanted, _ in found for line in wanted))
-    return "\n".join([_head(p, autocast), *imports, "", *(text for _, text in found)])
+    return "\n".join([_head(p), *imports, "", *(text for _, text in found)])
 
 
 def _wrapping(graph: Graph, p: ParallelPrediction) -> Iterator[_Part]:
@@ -462,7 +458,8 @@ def _step(savers: Savers, autocast: DType | None) -> Iterator[_Part]:
         yield ["from collections.abc import Sequence", "import torch"], text
 
 
-def _head(p: ParallelPrediction, autocast: DType | None) -> str:
+def _head(p: ParallelPrediction) -> str:
+    autocast = p.slowest.prediction.graph.autocast
     words = ", ".join([f"autocast {autocast}"] * bool(autocast) + [str(p.savers)] * (p.savers != Savers())) or "none"
     by_hand = [
         (p.savers.eight_bit, "The optimizer keeps its state in 8 bits: bitsandbytes.optim.AdamW8bit, for one."),

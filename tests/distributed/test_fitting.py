@@ -99,7 +99,7 @@ def test_what_fits_as_it_is_needs_nothing(blocks: rk.Graph) -> None:
 
 def test_a_graph_without_its_model_keeps_its_format(blocks: rk.Graph) -> None:
     found = rk.fit_into(replace(blocks.at(batch=64), origin=Origin()), gpu="nvidia-rtx-3070")
-    assert {trial.autocast for trial in found.trials} == {None}
+    assert {trial.graph.autocast for trial in found.trials} == {None}
 
 
 def test_where_to_is_said_once(blocks: rk.Graph) -> None:

@@ -13,7 +13,6 @@ from rooflinekit.api.parallel import _alone
 from rooflinekit.distributed.fitting import pasted
 from rooflinekit.distributed.planning import plan
 from rooflinekit.errors import InputError
-from rooflinekit.ir.op import DType
 
 CPU = "generic-cloud-cpu-avx2"
 SHAPE = (256, 64)
@@ -32,8 +31,8 @@ def squares(y: torch.Tensor) -> torch.Tensor:
     return y.square().mean()
 
 
-def predicted(model: nn.Module, gpu: str = CPU, **savers: Any) -> Any:
-    graph = rk.trace(model, rk.Input("batch", 64), mode="training", loss=squares)
+def predicted(model: nn.Module, gpu: str = CPU, autocast: str | None = None, **savers: Any) -> Any:
+    graph = rk.trace(model, rk.Input("batch", 64), mode="training", loss=squares, autocast=autocast)
     return plan(graph.at(batch=SHAPE[0]), _alone(gpu, None, "eager"), rk.DDP(), savers=rk.Savers(**savers))
 
 
@@ -57,7 +56,7 @@ def test_checkpoints_need_what_is_predicted(savers: dict[str, Any]) -> None:
     model = nn.Sequential(*(Block() for _ in range(4)))
     p = predicted(model, **savers)
     changed = copy.deepcopy(model)
-    run(pasted(p, None))["checkpoint_blocks"](changed)
+    run(pasted(p))["checkpoint_blocks"](changed)
     x = torch.rand(SHAPE)
     real = real_peak(changed, [x], squares)
     assert p.shares[0].memory.peak_bytes == real
@@ -67,7 +66,7 @@ def test_checkpoints_need_what_is_predicted(savers: dict[str, Any]) -> None:
 
 def test_parts_of_the_batch_and_autocast() -> None:
     model = Block()
-    text = pasted(predicted(model, accumulate=4), None)
+    text = pasted(predicted(model, accumulate=4))
     before = [weight.detach().clone() for weight in model.parameters()]
     whole = copy.deepcopy(model)
     x = torch.rand(SHAPE)
@@ -77,10 +76,10 @@ def test_parts_of_the_batch_and_autocast() -> None:
     )
     for old, new, same in zip(before, model.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(old - new, same.grad)
-    assert 'torch.autocast("cuda", torch.bfloat16)' in pasted(predicted(model), DType.BFLOAT16)
+    assert 'torch.autocast("cuda", torch.bfloat16)' in pasted(predicted(model, autocast="bf16"))
 
 
 def test_what_no_call_can_wrap_is_refused() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
     with pytest.raises(InputError, match="the block 0 and 1 is several modules"):
-        pasted(predicted(model, checkpoint=True), None)
+        pasted(predicted(model, checkpoint=True))
