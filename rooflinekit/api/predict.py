@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, str], None]
 
-#: Fields of a graph that say how it was traced, and what was found.
-_OF_STEP = ("mode", "autocast", "channels_last", "like", "inference_mode")
-_OF_TRACE = (
-    "inputs", "weights", "outputs", "gradients", "held", "saved", "dims", "conditions", "apart", "assumptions", "fx"
-)  # fmt: skip
 _CONVERTIBLE = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
@@ -137,15 +132,15 @@ def trace(
     given = dict(sizes or {})
     numbers = given.keys() if fixed is True else set(fixed or ())
     found = traced(step, dtype=_convertible(dtype), sizes=sizes, fixed=fixed, progress=progress)
-    graph = Graph(
+    graph = replace(
+        found,
         name=name or found.name,
         priced=price_all(found.ops, rules, "raise" if strict else "traffic"),
         sizes=MappingProxyType({name: size for name, size in given.items() if name in numbers}),
+        forced=(),
         examples=MappingProxyType({name: size for name, size in given.items() if name not in numbers}),
         tf32=tf32 if release is None else release.tf32(tf32),
         trains_with=_trains_with(step),
-        **{field: getattr(step, field) for field in _OF_STEP},
-        **{field: getattr(found, field) for field in _OF_TRACE},
     )
     if strict:
         _check_founded(found.assumptions)

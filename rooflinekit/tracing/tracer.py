@@ -11,18 +11,18 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import sympy
 import torch
-from torch import fx, nn
+from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import InputError, RooflinekitError, TraceError
 from rooflinekit.ir.coverage import Assumption
+from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input, Mode, Release
-from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
-from rooflinekit.ir.sizes import Condition, ForcedSize, check_dims, may_hold, numbers_of
+from rooflinekit.ir.op import Basis, DType, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.sizes import ForcedSize, check_dims, may_hold, numbers_of
 from rooflinekit.tracing.assumed import keep
 from rooflinekit.tracing.gpu_view import gpu_view
 from rooflinekit.tracing.isolation import (
@@ -57,26 +57,6 @@ from rooflinekit.tracing.symbols import (
 from rooflinekit.tracing.tensors import ONE_FORMAT, leaves_of, parts_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """The result of a trace, before it is priced."""
-
-    name: str
-    inputs: tuple[TensorSpec, ...]
-    weights: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    gradients: tuple[TensorSpec, ...]
-    ops: tuple[Op, ...]
-    held: Mapping[str, str]
-    saved: Mapping[str, str]
-    dims: tuple[str, ...]
-    conditions: tuple[Condition, ...]
-    apart: tuple[sympy.Basic, ...]
-    forced: tuple[ForcedSize, ...]
-    assumptions: tuple[Assumption, ...]
-    fx: fx.Graph
-
-
 def trace(
     step: Step,
     *,
@@ -84,8 +64,8 @@ def trace(
     sizes: Mapping[str, int] | None = None,
     fixed: bool | Collection[str] | None = None,
     progress: Progress | None = None,
-) -> Trace:
-    """Records every operator of one step on fake tensors: no weights, no data, no GPU.
+) -> Graph:
+    """Records every operator of one step on fake tensors: no weights, no data, no GPU. Nothing is priced yet.
 
     `dtype` converts the floating-point weights and inputs, like `model.to(dtype)`. `sizes` are the example values
     of named sizes; with `fixed` those named in it, or those that `fixed` names, are traced as numbers. A size that
@@ -104,7 +84,7 @@ def trace(
         return _trace(step, given, math.inf if fixed is False else MOST_QUESTIONS, dtype, progress)
 
 
-def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | None, progress: Progress | None) -> Trace:
+def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | None, progress: Progress | None) -> Graph:
     """The trace at examples that the model accepts, those given among them, with as many sizes open as it can be.
 
     most: different questions about open sizes before they are given up.
@@ -115,7 +95,7 @@ def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | Non
     taken = {size for weight in parameters_of(roots).values() for size in weight.shape}
     examples = next(example_sizes(names, given, taken, ladder=[FIRST]))
 
-    def at(numbers: Sequence[str], examples: Mapping[str, int] = examples, *, all_open: bool = False) -> Trace:
+    def at(numbers: Sequence[str], examples: Mapping[str, int] = examples, *, all_open: bool = False) -> Graph:
         """The trace with some of the sizes as numbers; with gradients, where the model's forward pass asks for some.
 
         all_open: it is given up where the model's code forces another size.
@@ -147,15 +127,15 @@ def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | Non
     return found if _holds_at_one_of(found, further) else _with_other_sizes(at, further) or found
 
 
-def _holds_at_one_of(trace: Trace, further: Sequence[Mapping[str, int]]) -> bool:
+def _holds_at_one_of(graph: Graph, further: Sequence[Mapping[str, int]]) -> bool:
     """Whether it is not one of small sizes alone."""
-    holds = [condition.holds for condition in trace.conditions]
+    holds = [condition.holds for condition in graph.conditions]
     return not further or any(all(may_hold(one, numbers) for one in holds) for numbers in map(numbers_of, further))
 
 
 def _with_other_sizes(
-    at: Callable[..., Trace], further: Sequence[Mapping[str, int]], error: TraceError | None = None
-) -> Trace | None:
+    at: Callable[..., Graph], further: Sequence[Mapping[str, int]], error: TraceError | None = None
+) -> Graph | None:
     """The trace at the first of further examples that the model accepts; None where it is not for the sizes.
 
     After an error one that forces some sizes will do. Where the model's code forces them at sizes that it accepts, it
@@ -174,8 +154,8 @@ def _with_other_sizes(
 
 
 def _with_fewer_open(
-    at: Callable[..., Trace], names: Sequence[str], ladder: Sequence[Mapping[str, int]], error: TraceError
-) -> Trace:
+    at: Callable[..., Graph], names: Sequence[str], ladder: Sequence[Mapping[str, int]], error: TraceError
+) -> Graph:
     """The trace with as many open sizes as it takes; raises where it fails at all numbers of the ladder too."""
     found, examples = _at_numbers(at, names, ladder)
     numbers = tuple(names)
@@ -190,8 +170,8 @@ def _with_fewer_open(
 
 
 def _at_numbers(
-    at: Callable[..., Trace], names: Sequence[str], ladder: Sequence[Mapping[str, int]]
-) -> tuple[Trace, Mapping[str, int]]:
+    at: Callable[..., Graph], names: Sequence[str], ladder: Sequence[Mapping[str, int]]
+) -> tuple[Graph, Mapping[str, int]]:
     """The trace at the first examples that the model accepts as numbers, and these; raises what the first met."""
     first: TraceError | None = None
     for examples in ladder:
@@ -208,7 +188,7 @@ def _at_numbers(
 
 def _traced(
     step: Step, roots: dict[str, nn.Module], symbols: Symbols, dtype: DType | None, progress: Progress | None
-) -> Trace:
+) -> Graph:
     with undisturbed(), heeded_between_calls(), undone(step.model, roots), preserved(roots):
         paths = named_modules(roots)
         converted = None if dtype is None else getattr(torch, dtype.value)
@@ -259,18 +239,18 @@ def _collected(
     weights: Sequence[TensorSpec],
     inputs: Sequence[TensorSpec],
     output: Any,
-) -> Trace:
+) -> Graph:
     leaves = [part for tensor in leaves_of(output) for part in parts_of(tensor)]
     leaves += recorder.kept(leaves)
     recorder.close(leaves)
-    model = step.model
-    return Trace(
-        name=name_of(model, "model"),
+    return Graph(
+        name=name_of(step.model, "model"),
+        mode=step.mode,
         inputs=tuple(inputs),
         weights=tuple(weights),
         outputs=tuple(map(recorder.spec, leaves)),
         gradients=recorder.gradients,
-        ops=tuple(recorder.ops),
+        priced=tuple(PricedOp(op=op, costs=(), basis=Basis.FREE) for op in recorder.ops),
         held=MappingProxyType(recorder.lives.held),
         saved=MappingProxyType(recorder.lives.saved),
         dims=symbols.names,
@@ -278,6 +258,10 @@ def _collected(
         apart=symbols.apart(),
         forced=symbols.forced(),
         assumptions=recorder.assumed.found,
+        autocast=step.autocast,
+        channels_last=step.channels_last,
+        like=step.like,
+        inference_mode=step.inference_mode,
         fx=recorder.fx,
     )
 
