@@ -278,7 +278,10 @@ class TrainingStep(Draws):
         total = self.total_s
         sent = sum(self.terms.get(name, 0.0) for name in SENT) / total
         host = self.terms.get("overhead", 0.0) / total
-        load = _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
+        d, load = self.decoder, 0.0
+        if self.layout.expert > 1:
+            of_experts = 6.0 * d.layers * (3 if d.gated else 2) * d.hidden * d.ffn * d.experts_per_token
+            load = of_experts / _flop_per_token(d, 0) * LOAD
         shares = {
             "kernels": (1 - sent - host) * self.deviation, "links": sent * self.link_deviation,
             "host": host * self.host_deviation, "experts": (1 - sent - host) * load,
@@ -350,11 +353,6 @@ class TrainingStep(Draws):
 
 #: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean.
 LOAD = math.log(PROGRAMS["fullest experts"].value)
-
-
-def _expert_share(d: Decoder) -> float:
-    own = 6.0 * d.layers * (3 if d.gated else 2) * d.hidden * d.ffn * d.experts_per_token
-    return own / _flop_per_token(d, 0) if d.experts else 0.0
 
 
 def _flop_per_token(d: Decoder, seq: int) -> float:

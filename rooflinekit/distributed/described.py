@@ -16,7 +16,7 @@ from rooflinekit.distributed.groups import Groups, Setting
 from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
 from rooflinekit.distributed.products import Part
-from rooflinekit.distributed.queues import HostCopy, HostWait, Item, Pace, Work, run_devices, sent_item
+from rooflinekit.distributed.queues import Barrier, HostCopy, Item, Pace, Work, run_devices, sent_item
 from rooflinekit.distributed.records import RECOMPUTES, Layout, Recipe
 from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.ir.op import Phase
@@ -77,7 +77,7 @@ class Planner:
         if not away:
             return items
         copy = HostCopy(key=name, seconds=self.offload.copy_s, inward=phase is Phase.BACKWARD)
-        return [copy, *items, HostWait(key=name)]
+        return [copy, *items, Barrier(keys=(name,))]
 
     def timed(self, name: str, phase: Phase, *, away: bool = False) -> Scheduled:
         """One part of the step on the queues of a GPU by itself, with what it waits for."""

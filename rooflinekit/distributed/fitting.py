@@ -272,13 +272,6 @@ def _largest(trial: Trial, setting: Setting, name: str) -> int:
     return step * found
 
 
-def _just_fitting(trial: Trial, setting: Setting) -> Iterator[Trial]:
-    p = trial.prediction
-    predict = cache(lambda savers: plan(trial.graph, setting, p.strategy, savers=savers))
-    for found in choices(p.savers, p, predict):
-        yield Trial(prediction=found, graph=trial.graph)
-
-
 def _open_ends(plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -> list[tuple[Trial, bool]]:
     """Of those that do not fit with all activations: the one in most parts, and if `wanted` that in as few as
     checkpoints of all fit in; and whether it is tried in any case.
@@ -319,28 +312,31 @@ def _formats(graph: Graph, setting: Setting) -> Sequence[DType | None]:
     return (None,) if half is None else (None, half)
 
 
-def choices(
-    base: Savers, plain: ParallelPrediction, predict: Callable[[Savers], ParallelPrediction]
-) -> Iterator[ParallelPrediction]:
-    """The step with just so many activations saved that it fits, in four ways; those that do.
+def _just_fitting(trial: Trial, setting: Setting) -> Iterator[Trial]:
+    """A step that does not fit with just so many activations saved that it does, in four ways; those that do.
 
     By op: all blocks are checkpoints, and save what takes longest to compute again for its bytes. By block: the first
     ones are checkpoints, or the first ones' activations wait in the host's memory. Last, checkpoints whose inputs wait
-    there. `plain` is the prediction of `base`, which does not fit.
+    there.
     """
+    plain, base = trial.prediction, trial.prediction.savers
     units = _worth(plain)
     blocks = [path[0] for path in segments_of(plain.slowest.prediction.graph)]
     full = replace(base, checkpoint=True)
+
+    @cache
+    def tried(savers: Savers) -> Trial:
+        return replace(trial, prediction=plan(trial.graph, setting, plain.strategy, savers=savers))
 
     fewer = [tuple(blocks[:count]) for count in range(len(blocks) - 1, 0, -1)]
     saving = [replace(full, save=tuple(units[: count + 1])) for count in range(len(units))]
     again = [replace(base, checkpoint=first) for first in fewer]
     away = [replace(base, offload_activations=first) for first in fewer]
     for strategies in (saving, again, away):
-        if count := bisect_left(strategies, True, key=lambda savers: not predict(savers).fits):
-            yield predict(strategies[count - 1])
-    if not predict(full).fits:
-        yield predict(replace(full, offload_activations=True))
+        if count := bisect_left(strategies, True, key=lambda savers: not tried(savers).prediction.fits):
+            yield tried(strategies[count - 1])
+    if not tried(full).prediction.fits:
+        yield tried(replace(full, offload_activations=True))
 
 
 def _worth(plain: ParallelPrediction) -> list[str]:

@@ -324,13 +324,6 @@ class Training(Products):
 
         return y
 
-    def _masks_in_kernel(self, scores: TensorSpec) -> bool:
-        """Whether Megatron's own kernel scales, masks and normalizes: up to 16,384 keys, and heads · sequences that
-        four divides (megatron/core/fusions/fused_softmax.py, is_kernel_available).
-        """
-        n, seq, total = map(int, scores.shape)
-        return self.recipe.fused and n % 4 == 0 and 16 < total <= 16384 and seq % 4 == 0
-
     def _wide(self, x: TensorSpec, kinds: Sequence[tuple[str, Mapping[str, Any]]], *beside: TensorSpec) -> TensorSpec:
         """Through kernels in fp32 one after the other, and back; `beside`: what the softmax reads further."""
         wide = self.tape.run("aten._to_copy", (x,), self.tape.like(x, DType.FLOAT32), dtype=DType.FLOAT32)
@@ -340,10 +333,15 @@ class Training(Products):
         return self.tape.run("aten._to_copy", (wide,), self.tape.like(x), dtype=self.recipe.dtype)
 
     def _softmax(self, *given: TensorSpec) -> TensorSpec:
-        """The softmax of scores; backward, its gradient from a gradient and the result."""
+        """The softmax of scores; backward, its gradient from a gradient and the result.
+
+        Megatron's own kernel scales, masks and normalizes up to 16,384 keys, and heads · sequences that four divides
+        (megatron/core/fusions/fused_softmax.py, is_kernel_available).
+        """
         tape, back = self.tape, len(given) > 1
+        n, seq, total = map(int, given[0].shape)
         kind, masked = ("_softmax_backward_data", 0.0) if back else ("_softmax", -10000.0)
-        if self._masks_in_kernel(given[0]):
+        if self.recipe.fused and n % 4 == 0 and 16 < total <= 16384 and seq % 4 == 0:
             return tape.run("training.causal_softmax", given, tape.like(given[0]), reads=len(given))
         if self.recipe.fused:
             kinds: list[tuple[str, dict[str, Any]]] = [

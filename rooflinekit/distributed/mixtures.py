@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import product
 
 from rooflinekit.distributed.records import DDP
 from rooflinekit.distributed.replicas import replicated
 from rooflinekit.distributed.rewriting import (
     Insertions,
-    belonging_to,
     bytes_of,
     copied,
     copies_of,
@@ -128,7 +128,7 @@ def _batched(
     found = Mixture(count=experts, weights=set(), members=dict.fromkeys(products))
     found.made = made_by(graph.priced[i] for i in products)
     used = used | _grow(graph, found, Phase.FORWARD, lambda op: op.read & biases)
-    own = used | belonging_to(graph, used)
+    own = set(owners_of(graph, used))
     found.weights = own | {memory for memory, parameter in origin.items() if parameter in used}
     for i, p in enumerate(graph.priced):
         made, read = p.op.made, p.op.read
@@ -237,31 +237,23 @@ def _takes_parts(graph: Graph, found: Mixture) -> bool:
 def as_one(graph: Graph) -> Graph:
     """The graph with listed experts one after another: after all that they need, before all that needs them."""
     names = [{graph.priced[i].op.name for i in found.members} for found in listed(graph)]
-    for members in names:
-        for phase in (Phase.FORWARD, Phase.BACKWARD):
-            graph = replace(graph, priced=_as_one(graph, members, phase))
-    return graph
-
-
-def _as_one(graph: Graph, members: set[str], phase: Phase) -> tuple[PricedOp, ...]:
-    places = [i for i, p in enumerate(graph.priced) if p.op.phase is phase and p.op.name in members]
-    if not places:
-        return graph.priced
-    first, end = places[0], places[-1] + 1
-    own = set(places)
-    early: list[PricedOp] = []
-    late: list[PricedOp] = []
-    after = made_by(graph.priced[i] for i in places if graph.priced[i].costs)
-    for i, p in enumerate(graph.priced[first:end], first):
-        if i in own:
+    for members, phase in product(names, (Phase.FORWARD, Phase.BACKWARD)):
+        places = [i for i, p in enumerate(graph.priced) if p.op.phase is phase and p.op.name in members]
+        if not places:
             continue
-        if p.op.read & after:
-            late.append(p)
-            after |= p.op.made
-        else:
-            early.append(p)
-    experts = [graph.priced[i] for i in places]
-    return (*graph.priced[:first], *early, *experts, *late, *graph.priced[end:])
+        first, end, own = places[0], places[-1] + 1, set(places)
+        experts = [graph.priced[i] for i in places]
+        early: list[PricedOp] = []
+        late: list[PricedOp] = []
+        after = made_by(p for p in experts if p.costs)
+        for p in (graph.priced[i] for i in range(first, end) if i not in own):
+            if p.op.read & after:
+                late.append(p)
+                after |= p.op.made
+            else:
+                early.append(p)
+        graph = replace(graph, priced=(*graph.priced[:first], *early, *experts, *late, *graph.priced[end:]))
+    return graph
 
 
 # Expert parallelism: the devices of a group of copies share out the experts of their mixtures.

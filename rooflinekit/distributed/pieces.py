@@ -216,21 +216,17 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         kernels[name] += [one for one in ran if isinstance(one, Timing)]
     drawn = {name: drawn_by(own, machine) for name, own in kernels.items()}
     terms = {name: keyed.added(timing.terms() for timing in own) for name, own in kernels.items()}
+    again = [p for p in graph.priced if AGAIN in p.op.name and _part_of(p.op.module) == "layer"]
     kept = graph if recipe.loss == "plain" else graph_of(part, recipe, optimizer=False)
     working, left = _working(kept, machine.device, execution)
     return Pieces(
         items=items, groups={facts["group"] for facts in sent_in(graph)},
         weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
-        terms=terms, tied=part.decoder.tied, again_flop=_again_flop(graph),
+        terms=terms, tied=part.decoder.tied,
+        again_flop=sum(integer(cost.matrix_flop) for p in again for cost in p.costs) // _LAYERS,
         drawn_j=None if None in drawn.values() else {name: joules for name, joules in drawn.items() if joules},
         deviation=float(estimate_of_timings(kernels["layer"], machine, OF_THE_DAY).deviation),
     )  # fmt: skip
-
-
-def _again_flop(graph: Graph) -> int:
-    """FLOP of a layer's products that its backward pass computes again."""
-    again = [p for p in graph.priced if AGAIN in p.op.name and _part_of(p.op.module) == "layer"]
-    return sum(integer(cost.matrix_flop) for p in again for cost in p.costs) // _LAYERS
 
 
 def _items(ran: Sequence[Timing | Op], cpu_s: float) -> Sequence[Work | Op]:

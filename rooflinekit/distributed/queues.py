@@ -18,6 +18,7 @@ from rooflinekit.ir.op import Op, Phase
 from rooflinekit.published.stated import PROGRAMS
 from rooflinekit.step.entry import by_issue, entry_of, is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.timeline import Span
 from rooflinekit.timing.collectives import CollectiveTiming, time_copy
 from rooflinekit.timing.memory_system import slowdown_of
 from rooflinekit.timing.timings import Timing
@@ -26,17 +27,8 @@ Interval = tuple[float, float]  # seconds from the start of the step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSpan:
-    """A kernel on a device, in seconds from the start of the step."""
-
-    timing: Timing
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A collective on the links, likewise."""
+    """A collective on the links, in seconds from the start of the step."""
 
     key: str
     group: str
@@ -49,7 +41,7 @@ class Message:
 class DeviceRun:
     """What became of one device's step. Seconds; the parts and the kernels' own times add up to `end_s`."""
 
-    spans: tuple[KernelSpan, ...]
+    spans: tuple[Span, ...]
     cpu: tuple[tuple[str, float, float], ...]  # what, from, to
     idle_s: float  # waits for the CPU
     exposed_s: float  # waits while the links are busy
@@ -132,7 +124,7 @@ class DeviceQueues:
         self.pace, self.place = pace, 0
         self.cpu = self.gpu = self.barrier = 0.0
         self.idle = self.exposed = self.straggling = self.contention = self.offload = 0.0
-        self.spans: list[KernelSpan] = []
+        self.spans: list[Span] = []
         self.work: list[tuple[str, float, float]] = []
         self.messages: list[tuple[Message, tuple[float, float]]] = []  # that are not over yet, see `_progress`
         self.waits: list[Interval] = []
@@ -200,12 +192,14 @@ class DeviceQueues:
             self.work.append((what, self.cpu, end))
             self.cpu = end
 
-    def _step(self, item: Work | Barrier | HostCopy | HostWait) -> None:
+    def _step(self, item: Work | Barrier | HostCopy) -> None:
         if isinstance(item, Barrier):
-            self.barrier = max([self.barrier, *(self.ends[key] for key in item.keys)])
+            self._wait_for(item.keys)
             return
-        if isinstance(item, HostCopy | HostWait):
-            self._at_host(item)
+        if isinstance(item, HostCopy):  # it starts after all that the device has been given before it
+            self._spend(item.key, item.cpu_s)
+            start = max(self.gpu, self.barrier, self._earliest(), self.engines[item.inward])
+            self.engines[item.inward] = self.copies[item.key] = start + item.seconds
             return
         if item.waits:
             self._stand_still(self.gpu)
@@ -223,29 +217,29 @@ class DeviceQueues:
                 self.pace.stretch * item.gaps_s[i] if item.gaps_s is not None else max(0.0, self._earliest() - self.gpu)
             )
             self.idle += gap
+            before = self.gpu
             self._stand_still(self.gpu + gap)
             start = self.gpu
             self._compute(timing.total_s, float(is_arithmetic(timing)))
-            self.spans.append(KernelSpan(timing=timing, start_s=start, end_s=self.gpu))
+            self.spans.append(
+                Span(timing=timing, issued_s=self.cpu, start_s=start, end_s=self.gpu, waited_s=start - before)
+            )
         if item.block_s:
             self._stand_still(self.gpu)
             self._compute(item.block_s, item.arithmetic)
         if item.syncs and item.kernels:
             self.cpu = max(self.cpu, self.gpu) + self.pace.stretch * self.pace.sync_s
 
-    def _at_host(self, item: HostCopy | HostWait) -> None:
-        """A copy starts after all that the device has been given before it; who waits for it stands idle."""
-        if isinstance(item, HostCopy):
-            self._spend(item.key, item.cpu_s)
-            start = max(self.gpu, self.barrier, self._earliest(), self.engines[item.inward])
-            self.engines[item.inward] = self.copies[item.key] = start + item.seconds
-            return
-        wait = self.copies[item.key] - max(self.gpu, self.barrier)
-        if wait > 0:
-            self._stand_still(self.gpu)
-            self.gpu += wait
-            self.idle += wait
-            self.offload += wait
+    def _wait_for(self, keys: Iterable[str]) -> None:
+        """For collectives the next kernel waits; for a copy the device stands idle at once."""
+        for key in keys:
+            if key in self.ends:
+                self.hold(self.ends[key])
+            elif (wait := self.copies[key] - max(self.gpu, self.barrier)) > 0:
+                self._stand_still(self.gpu)
+                self.gpu += wait
+                self.idle += wait
+                self.offload += wait
 
     def _stand_still(self, ready_s: float) -> None:
         """Stops at the barrier, from when the device could have gone on; `gpu` is then when it does."""
@@ -351,7 +345,7 @@ class Transmission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
-    """The device computes nothing before these are over."""
+    """The device computes nothing before these collectives, or copies to or from the host, are over."""
 
     keys: tuple[str, ...]
 
@@ -366,14 +360,7 @@ class HostCopy:
     cpu_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostWait:
-    """The device computes nothing before such a copy is over."""
-
-    key: str
-
-
-Item = Work | Transmission | Barrier | HostCopy | HostWait
+Item = Work | Transmission | Barrier | HostCopy
 
 
 _PYTHON_ISSUES, _PYTHON_ISSUES_WITH_MODULE, _HANDOVER_S = (
@@ -391,7 +378,12 @@ def program_of(p: Prediction, groups: Groups, threads: int = 1, stretch: float =
     are one CUDA graph, steps in a loop and those of a CPU keep the gaps between their kernels.
     """
     plain = is_issued_anew(p)
-    items: list[Item] = [Work(what="step and inputs", cpu_s=_before_the_first_op(p, threads))] if plain else []
+    items: list[Item] = []
+    if plain:  # before the first op the step's start, and inputs that the CPU copies and waits for
+        copies = p.timeline.copies
+        waits = copies[-1].end_s + p.host.sync - p.host.step if copies else 0.0
+        cpu_s = p.host.step + waits + copied_s(p, threads - 1) + entry_s(p)
+        items.append(Work(what="step and inputs", cpu_s=cpu_s))
     return items + [item for _, item in items_of(p, groups, threads)], replace(pace_of(p), stretch=stretch)
 
 
@@ -426,13 +418,6 @@ def waits_of(p: Prediction, run: DeviceRun, copied_s: float) -> dict[str, float]
 def copied_s(p: Prediction, threads: int = 1) -> float:
     """How long the step's inputs are on their way, those of all threads together."""
     return threads * sum(one.transfer.seconds for one in p.timeline.copies)
-
-
-def _before_the_first_op(p: Prediction, threads: int) -> float:
-    """The CPU's time before the first op: the step's start, and inputs that it copies and waits for."""
-    copies = p.timeline.copies
-    waits = copies[-1].end_s + p.host.sync - p.host.step if copies else 0.0
-    return p.host.step + waits + copied_s(p, threads - 1) + entry_s(p)
 
 
 def entry_s(p: Prediction) -> float:
@@ -473,11 +458,9 @@ def items_of(p: Prediction, groups: Groups, threads: int = 1) -> Iterator[tuple[
             yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, between_s=p.host.launch, syncs=syncs)
 
 
-def sent_item(op: Op, groups: Groups, cpu_s: float = 0.0) -> Transmission | Barrier | HostCopy | HostWait:
+def sent_item(op: Op, groups: Groups, cpu_s: float = 0.0) -> Transmission | Barrier | HostCopy:
     """A collective op with its time, or a copy to the host, or a wait for one of them."""
     facts = op.attrs
-    if "until" in facts:
-        return HostWait(key=facts["until"])
     if op.kind == HOST_COPY:
         calls = max(len(op.inputs), len(op.outputs))  # a copy for each tensor
         return HostCopy(key=facts["key"], seconds=facts["seconds"], inward=facts["inward"], cpu_s=calls * cpu_s)

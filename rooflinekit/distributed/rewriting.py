@@ -63,10 +63,14 @@ def sent_by(
     )  # fmt: skip
 
 
-def wait(keys: Iterable[str], phase: Phase, group: str = "data", module: str = "") -> PricedOp:
-    """Computing goes on when these collectives of a group are over."""
+def wait(
+    keys: Iterable[str], phase: Phase, group: str = "data", module: str = "", inputs: Sequence[TensorSpec] = ()
+) -> PricedOp:
+    """Computing goes on when these collectives of a group, or copies to the host, are over; what a copy has read is
+    free then.
+    """
     listed = tuple(keys)
-    return _ours(WAIT, f"wait for {listed[-1]}", phase, {"keys": listed, "group": group}, module=module)
+    return _ours(WAIT, f"wait for {listed[-1]}", phase, {"keys": listed, "group": group}, inputs, module=module)
 
 
 def work(name: str, seconds: float, phase: Phase, kind: str = WORK, **attrs: Any) -> PricedOp:
@@ -80,14 +84,9 @@ def host_copy(
 ) -> PricedOp:  # fmt: skip
     """Tensors on their way to the host's memory, or back, by a copy engine beside what the device computes.
 
-    It starts when all before it has been computed. A wait for it is `host_wait`.
+    It starts when all before it has been computed.
     """
     return _ours(HOST_COPY, key, phase, {"key": key, "seconds": seconds, "inward": inward}, inputs, outputs)
-
-
-def host_wait(key: str, phase: Phase, inputs: Sequence[TensorSpec] = ()) -> PricedOp:
-    """Computing goes on when this copy is over; what it has read is free then."""
-    return _ours(HOST_COPY, f"wait for {key}", phase, {"until": key}, inputs)
 
 
 def joined(name: str, specs: Sequence[TensorSpec], target: TensorSpec, phase: Phase) -> PricedOp:
@@ -364,11 +363,6 @@ def known_modules(graph: Graph, paths: Iterable[str]) -> list[str]:
     return listed
 
 
-def belonging_to(graph: Graph, weights: set[str]) -> set[str]:
-    """Memory of these parameters' gradients, and of what the optimizer has for them."""
-    return set(owners_of(graph, weights)) - weights
-
-
 def owners_of(graph: Graph, weights: set[str]) -> dict[str, str]:
     """Memory of these parameters, their gradients and what the optimizer has for them, with the parameter's memory.
 
@@ -376,7 +370,11 @@ def owners_of(graph: Graph, weights: set[str]) -> dict[str, str]:
     optimizer's ops take.
     """
     found = {memory: memory for memory in weights}
-    found |= {g.memory: weight.memory for weight, g in _with_gradients(graph) if weight.memory in weights}
+    gradients = list(graph.gradients)
+    for spec in graph.weights:
+        if gradients and spec.role is Role.WEIGHT and tuple(spec.shape) == tuple(gradients[0].shape):
+            gradient = gradients.pop(0)
+            found |= {gradient.memory: spec.memory} if spec.memory in weights else {}
     _copies_into(graph, found)
     known = -1
     while known < len(found):
@@ -403,13 +401,6 @@ def copies_of(graph: Graph, memories: set[str], through: Callable[[PricedOp], bo
             if tuple(source.shape) == tuple(made.shape):
                 found.setdefault(made.memory, found[source.memory])
     return found
-
-
-def _with_gradients(graph: Graph) -> Iterator[tuple[TensorSpec, TensorSpec]]:
-    gradients = list(graph.gradients)
-    for spec in graph.weights:
-        if gradients and spec.role is Role.WEIGHT and tuple(spec.shape) == tuple(gradients[0].shape):
-            yield spec, gradients.pop(0)
 
 
 def _copies_into(graph: Graph, found: dict[str, str]) -> None:

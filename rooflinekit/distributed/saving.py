@@ -16,13 +16,13 @@ from rooflinekit.distributed.rewriting import (
     bytes_of,
     gradients_of,
     host_copy,
-    host_wait,
     kept_for_backward,
     known_modules,
     moved,
     on_tensors,
     segments_of,
     used_by,
+    wait,
     within,
     work,
 )
@@ -279,10 +279,10 @@ def activations_on_host(graph: Graph, chosen: bool | tuple[str, ...], device: De
         out, back = f"{stay.name} to the host", f"{stay.name} from the host"
         there = tuple(replace(spec, name=names[spec.memory], storage=names[spec.memory]) for spec in stay.kept)
         put.after[stay.end].append(host_copy(out, seconds, Phase.FORWARD, inward=False, inputs=stay.kept))
-        put.after[stay.gone].insert(0, host_wait(out, Phase.FORWARD, stay.kept))
+        put.after[stay.gone].insert(0, wait([out], Phase.FORWARD, "host", inputs=stay.kept))
         ahead = stays[k + 1].use if k + 1 < len(stays) else begin
         put.before[min(ahead, stay.use)].append(host_copy(back, seconds, Phase.BACKWARD, inward=True, outputs=there))
-        put.before[stay.use].append(host_wait(back, Phase.BACKWARD))
+        put.before[stay.use].append(wait([back], Phase.BACKWARD, "host"))
     priced = [moved(p, names) if p.op.phase is Phase.BACKWARD else p for p in graph.priced]
     kept = MappingProxyType({names.get(memory, memory): op for memory, op in graph.saved.items()})
     return put.into(replace(graph, saved=kept), priced)
@@ -299,7 +299,7 @@ def check_savers(savers: Savers, execution: Execution) -> None:
 
 def host_bytes(graph: Graph) -> tuple[str, ...]:
     """What lies in the host's memory of one microbatch, as a note; none where nothing does."""
-    copies = [p.op for p in graph.priced if p.op.kind == HOST_COPY and not p.op.attrs.get("inward", True)]
+    copies = [p.op for p in graph.priced if p.op.kind == HOST_COPY and not p.op.attrs["inward"]]
     size = bytes_of(spec for op in copies if PART not in op.name for spec in op.inputs)
     shown = format_bytes(size)
     return (f"activations on the CPU: {shown} of its page-locked memory for each GPU and microbatch",) if size else ()

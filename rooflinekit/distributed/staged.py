@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import chain, groupby
 from types import MappingProxyType
 
@@ -308,21 +309,18 @@ def _steps(steps: Sequence[PricedOp], share: Fraction, split: Set[str], own: Set
     split: memory of all weights and gradients; own: what the stage's ops use. States and scalars are not known by
     stage: of them each op has as large a share, or all ops together that of the stage's weights.
     """
+
+    def part(spec: TensorSpec, share: Fraction) -> TensorSpec | None:
+        if spec.memory in split:
+            return spec if spec.memory in own else None
+        return replace(spec, shape=(times(spec.numel, share),), stride=None) if spec.shape else spec
+
     for p in steps:
         known = [spec for spec in (*p.op.inputs, *p.op.outputs) if spec.memory in split]
         kept = [spec for spec in known if spec.memory in own]
         own_share = Fraction(bytes_of(kept), bytes_of(known)) if known else share
         if own_share:
-            yield _on_share(p, own_share, split, own)
-
-
-def _on_share(p: PricedOp, share: Fraction, split: Set[str], own: Set[str]) -> PricedOp:
-    def part(spec: TensorSpec) -> TensorSpec | None:
-        if spec.memory in split:
-            return spec if spec.memory in own else None
-        return replace(spec, shape=(times(spec.numel, share),), stride=None) if spec.shape else spec
-
-    return on_tensors(p, part, scaled(p.costs, share))
+            yield on_tensors(p, partial(part, share=own_share), scaled(p.costs, own_share))
 
 
 def crossing_bytes(stages: Sequence[Graph]) -> list[int]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from rooflinekit.distributed.rewriting import (
     Insertions,
-    belonging_to,
     block_of,
     bytes_of,
     collective,
@@ -26,6 +25,7 @@ from rooflinekit.distributed.rewriting import (
     is_ours,
     is_tokenwise,
     on_tensors,
+    owners_of,
     renamed,
     scaled,
     sent_by,
@@ -124,7 +124,7 @@ class _Cut:
             elif op.phase is Phase.BACKWARD and (op.module in self.inner - self.columns - self.rows or op.read & rows):
                 found |= made
         standing = memories((*self.graph.inputs, *self.graph.weights)) | set(self.casts)
-        return (found - standing) | parameters | belonging_to(self.graph, self.whole)
+        return (found - standing) | parameters | owners_of(self.graph, self.whole).keys()
 
     def result(self, *, reduces: bool) -> Graph:
         graph, parts, whole = self.graph, self.parts, self.whole

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from rooflinekit.distributed.prediction import ParallelPrediction, Share
-from rooflinekit.distributed.queues import KernelSpan, Message
+from rooflinekit.distributed.queues import Message
 from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
@@ -93,7 +93,7 @@ def draw_bars(ax: Axes, lane: float, runs: Sequence[Run], colour: str, hatch: st
         )  # fmt: skip
 
 
-def draw_kernels(ax: Axes, lane: float, spans: Iterable[Span | KernelSpan], least_gap_s: float) -> None:
+def draw_kernels(ax: Axes, lane: float, spans: Iterable[Span], least_gap_s: float) -> None:
     """Kernels by what bounds them."""
     kernels = merged(((span.start_s, span.end_s, span.timing.bound) for span in spans), least_gap_s)
     for bound, colour in BOUND_COLOURS.items():
@@ -223,7 +223,7 @@ def _module_runs(p: Prediction) -> list[Run]:
     return best
 
 
-def _phase_runs(spans: Iterable[Span | KernelSpan]) -> list[Run]:
+def _phase_runs(spans: Iterable[Span]) -> list[Run]:
     """Kernels in a row of one phase; neighbours are of different ones."""
     return merged(((span.start_s, span.end_s, span.timing.kernel.phase.value) for span in spans), float("inf"))
 
