@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rooflinekit.decoder.decoder import Decoder
@@ -13,12 +12,10 @@ from rooflinekit.kernels.eager import issues_of
 from rooflinekit.kernels.libraries import formats_channels_last
 from rooflinekit.serving.replay import play_apart, replay
 from rooflinekit.serving.settings import Disaggregation, Engine
-from rooflinekit.serving.step_times import Chunk, StepSums, StepTimes, part_of
+from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import Played, Request, Stream, Traffic
-from rooflinekit.step.energy import kernels_j_of
 from rooflinekit.step.memory import beside_segments, memory_of, room_of
 from rooflinekit.timing.energy import PowerLaw
-from rooflinekit.timing.timings import Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +52,7 @@ class Installed:
         return engine.step_s(gpu_s, host_s, engine.launch_s(bool(read), going_on, self.times.decoder.layers))
 
     def _with_draft(
-        self, model: StepSums, draft: StepSums | None, chunks: Sequence[Chunk], sequences: int, context: float
+        self, model: StepTimes, draft: StepTimes | None, chunks: Sequence[Chunk], sequences: int, context: float
     ) -> float:
         """What a step of the fullest group takes, with those of the model that proposes tokens."""
         chunks, sequences = fullest(chunks, model.dp), -(-sequences // model.dp)
@@ -75,7 +72,9 @@ class Installed:
         """
         step_j = None
         if joules and PowerLaw.of(self.times.machine) is not None:  # of the same steps, without the CPU
-            step_j = partial(self._with_draft, StepJoules.of(self.times), self.draft and StepJoules.of(self.draft))
+            step_j = partial(
+                self._with_draft, replace(self.times, joules=True), self.draft and replace(self.draft, joules=True)
+            )
         return replay(
             requests, partial(self.step_s, factors=factors), self.engine, self.cache_tokens,
             groups=self.times.dp, firsts_s=firsts_s, step_j=step_j,
@@ -113,26 +112,6 @@ def fullest(chunks: Sequence[Chunk], groups: int) -> Sequence[Chunk]:
     for chunk in chunks:
         min(parts, key=read).append(chunk)
     return max(parts, key=read)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepJoules(StepSums):
-    """Joules of one GPU's kernels, beside idling."""
-
-    @classmethod
-    def of(cls, times: StepTimes) -> StepJoules:
-        """The joules of the same steps; graphs and timings are shared with `times`."""
-        return cls(**{one.name: getattr(times, one.name) for one in fields(times)} | {"_known": {}})
-
-    def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
-        """Joules of each layer by its name, and of the rest under ""."""
-        law = PowerLaw.of(self.machine)
-        assert law is not None  # see `Installed.play`
-        parts = kernels_j_of(timings, self.launched, law)
-        found: dict[str, float] = defaultdict(float)
-        for i, timing in enumerate(timings):
-            found[part_of(timing)] += sum(float(joules[i]) for joules in parts.values())
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from rooflinekit.decoder.formats import KV_FORMATS, WEIGHT_FORMATS, Options
 from rooflinekit.decoder.inference import EXCHANGE, step_graph
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.formats import on_tensor_core
+from rooflinekit.ir import keyed
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family, Math
 from rooflinekit.kernels.attention_backends import FLASH, TENSORRT
@@ -21,6 +21,8 @@ from rooflinekit.kernels.eager import issues_of
 from rooflinekit.kernels.libraries import formats_channels_last
 from rooflinekit.published.stated import ENGINES
 from rooflinekit.serving.settings import Heads, captured
+from rooflinekit.step.energy import kernels_j_of
+from rooflinekit.timing.energy import PowerLaw
 from rooflinekit.timing.machine import Machine
 from rooflinekit.timing.timings import Timing, time_kernels
 
@@ -46,8 +48,9 @@ class Chunk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepSums(Options):
-    """What the steps of one decoder take on one machine (or on `tp` of them), summed over their kernels by `by_part`.
+class StepTimes(Options):
+    """Seconds of the steps of one decoder on one machine (or on `tp` of them), or joules of one GPU's kernels in them,
+    beside idling.
 
     A step is timed with at most two layers of each kind, and what the second takes stands for all further ones: they
     find in the cache what it finds. Decoding batches are filled up to the sizes that engines capture CUDA graphs for
@@ -63,9 +66,10 @@ class StepSums(Options):
     own_sums: bool = False  # by the engine's kernels, where these are faster than `collective_s`
     graphs: bool = True  # steps are CUDA graphs
     heads: Heads = "together"  # how those that share keys read them while decoding, as of `Engine`
+    joules: bool = False
     _graphs: dict[tuple[str, bool], Graph] = field(default_factory=dict)
     _timings: dict[tuple[object, ...], tuple[Timing, ...]] = field(default_factory=dict)  # by step and sizes
-    _known: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)  # by step, kind and sizes
+    _known: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)  # by what `parts` is asked
     _sums: dict[tuple[float, int], float] = field(default_factory=dict)  # seconds of all-reduces, by bytes and GPUs
 
     def __post_init__(self) -> None:
@@ -78,7 +82,13 @@ class StepSums(Options):
 
     def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
         """The sum of each layer by its name, and of the rest under ""."""
-        raise NotImplementedError
+        each = map(self.step_part_s, timings)
+        if self.joules:
+            law = PowerLaw.of(self.machine)
+            assert law is not None  # see `Installed.play`
+            drawn = kernels_j_of(timings, self.launched, law).values()
+            each = map(sum, zip(*(part.tolist() for part in drawn), strict=True))
+        return keyed.sums(zip(map(part_of, timings), each, strict=True))
 
     def decode(self, sequences: int, context: float, part: int = 0) -> float:
         """One token for each sequence of, on average, `context` tokens; part 1: the attention alone of this step."""
@@ -141,8 +151,8 @@ class StepSums(Options):
         return self._graphs[key]
 
     def parts(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
-        """Seconds of a whole step at these sizes, and of its kernels of one kind; what was timed is kept."""
-        key = step, kind, *sizes.items()
+        """A whole step at these sizes, and its kernels of one kind; what was timed is kept."""
+        key = self.joules, step, kind, *sizes.items()
         if key not in self._known:
             timings = self.timings(step, **sizes)
             of_kind = tuple(timing for timing in timings if timing.kernel.kind == kind)
@@ -171,21 +181,9 @@ class StepSums(Options):
         gap = self.machine.values["kernel_gap_graph" if self.graphs else "kernel_gap"]
         return self.machine.with_values({**self.machine.values, "kernel_gap": gap})
 
-
-@dataclass(frozen=True, kw_only=True)
-class StepTimes(StepSums):
-    """Seconds of the steps."""
-
     def prefill_s(self, prompts: int, seq: int) -> float:
         """Seconds to read `prompts` prompts of `seq` tokens together."""
         return self.parts("prefill", ATTENTION, batch=prompts, seq=seq)[0]
-
-    def by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
-        """Seconds of each layer by its name, and of the rest under ""."""
-        found: dict[str, float] = defaultdict(float)
-        for timing in timings:
-            found[part_of(timing)] += self.step_part_s(timing)
-        return found
 
     def step_part_s(self, timing: Timing) -> float:
         """A kernel's time; of an all-reduce that of the collective."""
@@ -313,7 +311,7 @@ def with_layers(decoder: Decoder, seconds: Mapping[str, float]) -> float:
     for thin, whole in zip(_kinds(thinned(decoder)), _kinds(decoder), strict=True):
         last += thin
         if whole > thin:
-            total += (whole - thin) * seconds[f"layers.{last}"]
+            total += (whole - thin) * seconds.get(f"layers.{last}", 0.0)
     return total
 
 
