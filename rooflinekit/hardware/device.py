@@ -301,63 +301,46 @@ class Device(Record):
 
 def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:
     """Name, value and ridge (FLOP/byte; "" where there is none) of every number."""
-    yield from _peaks(device)
-    yield from _units(device)
-    yield from _links(device)
-
-
-def _peaks(device: Device) -> Iterator[tuple[str, str, str]]:
     for math in FORMATS:
-        for accumulate, peak in device.accumulations(math).items():
-            yield _peak(device, f"{math} matrix, accumulates in {accumulate}", peak)
-        if math in device.vector_peak:
-            yield _peak(device, f"{math} vector", device.vector_peak[math])
+        peaks = {f"matrix, accumulates in {format}": peak for format, peak in device.accumulations(math).items()}
+        peaks |= {"vector": device.vector_peak[math]} if math in device.vector_peak else {}
+        for unit, peak in peaks.items():
+            ridge = format_quantity(peak / device.dram.bandwidth, "flop/byte")
+            yield f"{math} {unit}", format_quantity(peak, "flop/s"), ridge
         if device.support(math) in ("unpublished", "emulated", "absent"):
             yield math, device.support(math), ""
+    yield from ((label, value, "") for label, value in _facts(device) if value is not None)
 
 
-def _peak(device: Device, label: str, peak: float) -> tuple[str, str, str]:
-    return label, format_quantity(peak, "flop/s"), format_quantity(peak / device.dram.bandwidth, "flop/byte")
+def _facts(device: Device) -> Iterator[tuple[str, str | None]]:
+    """Name and value of every number but the peaks; None for what is not stated."""
 
+    def told(value: float | None, unit: str) -> str | None:
+        return None if value is None else format_bytes(value) if unit == "byte" else format_quantity(value, unit)
 
-def _units(device: Device) -> Iterator[tuple[str, str, str]]:
-    dram = device.dram
-    yield f"memory {dram.type or ''}", format_quantity(dram.bandwidth, "byte/s"), ""
-    yield "  capacity", format_bytes(dram.capacity), ""
-    yield "L2", format_bytes(device.l2_capacity), ""
+    dram, clock, link, pcie = device.dram, device.clock, device.interconnect, device.pcie
     unit = "SM" if device.kind == "gpu" else "core"
-    capacities = {
-        "last-level cache": device.last_level_cache,
-        f"L1 per {unit}": device.l1_capacity_per_sm,
-        f"shared memory per {unit}": device.shared_memory_per_sm,
-        "  of one block": device.shared_memory_per_block,
-    }
-    yield from ((label, format_bytes(value), "") for label, value in capacities.items() if value is not None)
-    yield f"{unit}s", f"{device.sm_count} × {device.lanes_per_sm} lanes", ""
-    own = device.clock
-    clocks = {"base": own.base, "boost": own.boost, "matrix": own.tensor, "vector": own.vector}
-    for label, clock in clocks.items():
-        if clock is not None:
-            yield f"  {label} clock", format_quantity(clock, "Hz"), ""
-
-
-def _links(device: Device) -> Iterator[tuple[str, str, str]]:
-    if device.pcie is not None:
-        pcie = format_quantity(device.pcie.bandwidth_per_direction, "byte/s")
-        yield f"PCIe {device.pcie.generation} x{device.pcie.lanes}, one direction", pcie, ""
-    link = device.interconnect
+    yield f"memory {dram.type or ''}", told(dram.bandwidth, "byte/s")
+    yield "  capacity", told(dram.capacity, "byte")
+    yield "L2", told(device.l2_capacity, "byte")
+    yield "last-level cache", told(device.last_level_cache, "byte")
+    yield f"L1 per {unit}", told(device.l1_capacity_per_sm, "byte")
+    yield f"shared memory per {unit}", told(device.shared_memory_per_sm, "byte")
+    yield "  of one block", told(device.shared_memory_per_block, "byte")
+    yield f"{unit}s", f"{device.sm_count} × {device.lanes_per_sm} lanes"
+    yield "  base clock", told(clock.base, "Hz")
+    yield "  boost clock", told(clock.boost, "Hz")
+    yield "  matrix clock", told(clock.tensor, "Hz")
+    yield "  vector clock", told(clock.vector, "Hz")
+    if pcie is not None:
+        yield f"PCIe {pcie.generation} x{pcie.lanes}, one direction", told(pcie.bandwidth_per_direction, "byte/s")
     if link is not None:
-        speed = link.bandwidth_per_direction
-        yield f"{link.kind}, one direction", said(speed, "byte/s"), ""
+        yield f"{link.kind}, one direction", said(link.bandwidth_per_direction, "byte/s")
     shared = f", shared by {device.devices_per_board} devices" if device.devices_per_board > 1 else ""
-    if device.board_power is not None:
-        yield f"board power{shared}", format_quantity(device.board_power, "W"), ""
-    if device.launch_price_usd is not None:
-        yield f"launch price{shared}", f"${device.launch_price_usd}", ""
-    if device.launch_date is not None:
-        yield "launched", device.launch_date.isoformat(), ""
-    if device.process_node is not None:
-        yield "process", device.process_node, ""
+    yield f"board power{shared}", told(device.board_power, "W")
+    yield f"launch price{shared}", None if device.launch_price_usd is None else f"${device.launch_price_usd}"
+    yield "launched", None if device.launch_date is None else device.launch_date.isoformat()
+    yield "process", device.process_node
 
 
 def derive(old: Device, new: Device, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,9 +37,6 @@ from rooflinekit.hardware.yaml_file import one_line, read_mapping
 
 DEFAULT_HOST = "unnamed"
 
-# What a file of an older schema has to change, by that schema's number. Schema 1 is the first.
-_CHANGES_SINCE: dict[int, str] = {}
-
 Spec: TypeAlias = Device | Host | Cluster
 S = TypeVar("S", bound=Spec)
 
@@ -256,7 +253,7 @@ def _record(mapping: dict[str, object], kind: type[S], label: str) -> S:
         got = "the key is missing" if schema is None else f"got {schema!r:.40}"
         raise SpecError(f"{label}: schema: expected 'schema: {SCHEMA_VERSION}'; {got}")
     if schema != SCHEMA_VERSION:
-        since = _CHANGES_SINCE.get(schema, "this program is older than the file" if schema > 1 else "no such schema")
+        since = "this program is older than the file" if schema > SCHEMA_VERSION else "no such schema"
         raise SpecError(f"{label}: schema: expected {SCHEMA_VERSION}; got {schema}: {since}")
     try:
         return cast("S", kind.model_validate(mapping, context=FROM_FILE))
