@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from rooflinekit.ir.inputs import Release
 from rooflinekit.tracing import autocast, sequences
 from rooflinekit.tracing.attention import attention, plain_bias, written_out, xformers_attention
-from rooflinekit.tracing.known import note_answer, note_one_hot
+from rooflinekit.tracing.known import Share, note_answer, tell
 from rooflinekit.tracing.surroundings import in_this_thread, standing_in
 from rooflinekit.tracing.symbols import channels_last_of
 from rooflinekit.tracing.tensors import FAKE_DEVICE, RESAMPLING
@@ -192,7 +192,7 @@ def _one_hot(indices: torch.Tensor, num_classes: int = -1) -> Any:
         return NotImplemented
     found = torch.zeros(*indices.shape, num_classes, dtype=torch.int64, device=indices.device)
     found.scatter_(-1, indices.unsqueeze(-1), 1)
-    note_one_hot(found, num_classes)
+    tell(found, share=Share(1, num_classes, found.dim() - 1))
     return found
 
 

@@ -84,11 +84,6 @@ def modules_below(roots: dict[str, nn.Module]) -> list[tuple[str, nn.Module]]:
     return list(found.values())
 
 
-def named_modules(roots: dict[str, nn.Module]) -> dict[int, str]:
-    """The path of each module below the roots, by identity."""
-    return {id(module): path for path, module in modules_below(roots)}
-
-
 def parameters_of(roots: dict[str, nn.Module]) -> dict[str, nn.Parameter]:
     """Every parameter below the roots once, tied ones by their first name."""
     found: dict[int, tuple[str, nn.Parameter]] = {}
@@ -464,10 +459,7 @@ def _set_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None, wanted: b
 
 def _base_of(value: Any) -> Any:
     """Which of the built-in containers a value is; None for none."""
-    for base in _MUTABLE:
-        if isinstance(value, base):
-            return base
-    return None
+    return next((base for base in _MUTABLE if isinstance(value, base)), None)
 
 
 def _contents(value: Any, base: Any) -> Iterable[Any]:

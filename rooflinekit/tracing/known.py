@@ -66,7 +66,7 @@ def known_of(tensor: Any) -> Known:
     return known
 
 
-def _tell(tensor: Any, **facts: Any) -> None:
+def tell(tensor: Any, **facts: Any) -> None:
     """Notes further facts; None tells nothing."""
     told = {name: fact for name, fact in facts.items() if fact is not None}
     if told:
@@ -90,26 +90,16 @@ def note_answer(function: Callable[..., Any], args: Sequence[Any], output: Any) 
     """Notes on the result of a test of finiteness, and on what is derived from it, how it comes out."""
     known = known_of(args[0]) if args else _NOTHING
     if function in _TESTS:
-        _tell(output, every=_TESTS[function])
+        tell(output, every=_TESTS[function])
     elif function is torch.Tensor.__getitem__ and isinstance(output, torch.Tensor):
-        _tell(output, every=known.every, on_cpu=known.on_cpu or None)
+        tell(output, every=known.every, on_cpu=known.on_cpu or None)
     elif function in _ALIKE | _OPPOSITE and isinstance(known.every, int | float):
-        _tell(output, every=bool(known.every) is (function in _ALIKE))
-
-
-def note_elements(tensor: torch.Tensor, value: Any, *, on_cpu: bool = False) -> None:
-    """Notes what every element of the tensor is, and whether it is on the CPU, where nobody waits for it."""
-    _tell(tensor, every=value, on_cpu=on_cpu)
+        tell(output, every=bool(known.every) is (function in _ALIKE))
 
 
 def on_cpu(function: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Whether it asks for a number that is known, and never was on the GPU."""
     return function in NUMBERS and known_of(args[0]).on_cpu
-
-
-def note_one_hot(tensor: torch.Tensor, places: int) -> None:
-    """Notes that one element along the last dimension is 1, and the others are 0."""
-    _tell(tensor, share=Share(1, places, tensor.dim() - 1))
 
 
 def known_number(tensor: torch.Tensor | None) -> Any:
@@ -141,7 +131,7 @@ def note(function: Any, args: Sequence[Any], output: Any) -> None:
     if follow is not None:
         follow(args, output)
         if function in _WHOLE:
-            _tell(output, end=known_of(args[0]).end)
+            tell(output, end=known_of(args[0]).end)
 
 
 def _after(*functions: Any) -> Callable[[_Follow], _Follow]:
@@ -155,7 +145,7 @@ def _after(*functions: Any) -> Callable[[_Follow], _Follow]:
 def _among(source: torch.Tensor, dim: int | None, indices: torch.Tensor) -> None:
     """Indices along a dimension of the source; of all its elements where that is None."""
     number = source.shape[dim] if source.dim() and dim is not None else None
-    _tell(indices, choice=number if isinstance(number, int) else None)
+    tell(indices, choice=number if isinstance(number, int) else None)
 
 
 # --- masks of choices ---------------------------------------------------------------------------------------------
@@ -166,13 +156,13 @@ def _equal(args: Sequence[Any], output: Any) -> None:
     known, other = known_of(args[0]), args[1]
     number = known.choice
     if known.trues is not None and expression(known.trues) == expression(other):
-        _tell(output, asks="all")
+        tell(output, asks="all")
     if number is not None and type(other) is int and 0 <= other < number:
-        _tell(output, share=Share(1, number, None, other))
+        tell(output, share=Share(1, number, None, other))
     elif number is not None and isinstance(other, torch.Tensor):
         sizes = (other.numel(), *other.shape[-1:])
         if other.dim() and all(expression(size) == number for size in sizes):  # beside 0, 1, 2 …
-            _tell(output, share=Share(1, number, output.dim() - 1))
+            tell(output, share=Share(1, number, output.dim() - 1))
     elif type(other) is int and other == 1:
         _same(args, output)
 
@@ -181,7 +171,7 @@ def _equal(args: Sequence[Any], output: Any) -> None:
 def _against_zero(args: Sequence[Any], output: Any) -> None:
     if type(args[1]) in (int, float) and args[1] == 0:
         _same(args, output)
-        _tell(output, asks="any" if known_of(args[0]).trues is not None else None)
+        tell(output, asks="any" if known_of(args[0]).trues is not None else None)
 
 
 @_after(*(way for one in (_aten.scatter, _aten.scatter_) for way in (one.value, one.src)))
@@ -192,7 +182,7 @@ def _scattered(args: Sequence[Any], output: Any) -> None:
     if number is None or not target.dim() or expression(target.shape[dim]) != number:
         return
     if isinstance(index.shape[dim], int):
-        _tell(output, share=Share(min(index.shape[dim], number), number, dim % target.dim()))
+        tell(output, share=Share(min(index.shape[dim], number), number, dim % target.dim()))
 
 
 # --- what keeps it ----------------------------------------------------------------------------------------------
@@ -201,7 +191,7 @@ def _scattered(args: Sequence[Any], output: Any) -> None:
 @_after(_aten._to_copy.default, _aten.clone.default, _aten.detach.default, _aten.alias.default)
 def _same(args: Sequence[Any], output: Any) -> None:
     known = known_of(args[0])
-    _tell(output, choice=known.choice, share=known.share, elements=known.elements)
+    tell(output, choice=known.choice, share=known.share, elements=known.elements)
 
 
 @_after(*(_aten.permute.default, _aten.transpose.int, _aten.t.default, _aten.expand.default, _aten.unsqueeze.default))
@@ -213,20 +203,20 @@ def _viewed(args: Sequence[Any], output: Any) -> None:
         place = expression(source.shape[share.dim]), expression(source.stride(share.dim))
         dims = [(expression(size), expression(far)) for size, far in zip(output.shape, output.stride(), strict=True)]
         share = replace(share, dim=dims.index(place) if place in dims else None)
-    _tell(output, choice=known.choice, share=share)
+    tell(output, choice=known.choice, share=share)
 
 
 @_after(_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
 def _counting(args: Sequence[Any], output: Any) -> None:
     if args[2:] in ((), (1,)) and not output.is_floating_point():
-        _tell(output, end=args[min(len(args), 2) - 1])
+        tell(output, end=args[min(len(args), 2) - 1])
 
 
 @_after(_aten.add.Tensor)
 def _moved(args: Sequence[Any], output: Any) -> None:
     end, by = known_of(args[0]).end, args[1]
     if end is not None and isinstance(by, int | torch.SymInt):
-        _tell(output, end=end + by)
+        tell(output, end=end + by)
 
 
 @_after(_aten.view.default, _aten._unsafe_view.default, _aten.squeeze.dim, _aten.squeeze.default)
@@ -234,7 +224,7 @@ def _reshaped(args: Sequence[Any], output: Any) -> None:
     _viewed(args, output)
     elements = known_of(args[0]).elements
     if elements is not None and output.dim() == 1:
-        _tell(output, elements=tuple(pytree.tree_leaves(elements)))
+        tell(output, elements=tuple(pytree.tree_leaves(elements)))
 
 
 @_after(_aten.select.int)
@@ -244,9 +234,9 @@ def _selected(args: Sequence[Any], output: Any) -> None:
     known = known_of(source)
     if known.elements is not None and dim == 0 and type(index) is int:
         one = known.elements[index]
-        _tell(output, **{"elements" if isinstance(one, tuple) else "every": one})
+        tell(output, **{"elements" if isinstance(one, tuple) else "every": one})
     if known.share is not None and dim == known.share.dim:
-        _tell(output, share=replace(known.share, dim=None, slot=index if type(index) is int else None))
+        tell(output, share=replace(known.share, dim=None, slot=index if type(index) is int else None))
     else:
         _viewed(args, output)
 
@@ -256,7 +246,7 @@ def _unbound(args: Sequence[Any], output: Any) -> None:
     source, dim = args[0], args[1] if len(args) > 1 else 0
     elements = known_of(source).elements
     if elements is not None and dim % source.dim() == 1:  # rows of one element
-        _tell(output[0], elements=tuple(pytree.tree_leaves(elements)))
+        tell(output[0], elements=tuple(pytree.tree_leaves(elements)))
         return
     for index, one in enumerate(output):
         _selected((source, dim, index), one)
@@ -269,7 +259,7 @@ def _sliced(args: Sequence[Any], output: Any) -> None:
     dim, bounds = args[1] if len(args) > 1 else 0, [*args[2:], None, None, None][:3]
     elements = known_of(args[0]).elements
     if elements is not None and dim % args[0].dim() == 0 and all(type(one) in (int, type(None)) for one in bounds):
-        _tell(output, elements=elements[slice(*bounds)])
+        tell(output, elements=elements[slice(*bounds)])
 
 
 @_after(_aten.index.Tensor)
@@ -278,7 +268,7 @@ def _picked(args: Sequence[Any], output: Any) -> None:
     source, indices = args[:2]
     share, number = known_of(source).share, known_number(indices[0]) if len(indices) == 1 else None
     if share is not None and share.dim == 0 and type(number) is int:
-        _tell(output, share=replace(share, dim=None, slot=number))
+        tell(output, share=replace(share, dim=None, slot=number))
 
 
 @_after(_aten.nonzero.default)
@@ -288,7 +278,7 @@ def _hits(args: Sequence[Any], output: Any) -> None:
     share = known_of(mask).share
     if share is not None and mask.dim() == 1 and share.dim == 0 and isinstance(rows, int) and rows > 0:
         places = int(mask.shape[0])  # those slots that get one, where there are too few for all
-        _tell(output, elements=tuple((-(-(row + 1) * places // rows) - 1,) for row in range(rows)))
+        tell(output, elements=tuple((-(-(row + 1) * places // rows) - 1,) for row in range(rows)))
 
 
 # --- numbers of true elements -----------------------------------------------------------------------------------
@@ -299,32 +289,28 @@ def _summed(args: Sequence[Any], output: Any) -> None:
     """A sum, maximum or `any` over some dimensions."""
     share, source = known_of(args[0]).share, args[0]
     if source.dtype is torch.bool and output.dim() == 0:
-        _tell(output, trues=source.numel())
+        tell(output, trues=source.numel())
     if share is None:
         return
     given = args[1] if len(args) > 1 else None
     given = [given] if isinstance(given, int) else list(given or range(source.dim()))
     dims = {dim % source.dim() for dim in given}
     if len(dims) == source.dim():
-        _known_scalar(share.count(source.numel()), output)
+        count = share.count(source.numel())
+        some = count > 0 if isinstance(count, int) else True
+        tell(output, every=None if output.dim() else some if output.dtype is torch.bool else count)
         return
     if share.dim is not None and share.dim not in dims and source.dim() - len(dims) == 1 and output.dim() == 1:
         total = source.numel() * share.part // share.whole
         if output.dtype is not torch.bool:
-            _tell(output, elements=_evenly(total, share.whole))
+            tell(output, elements=_evenly(total, share.whole))
     part: Any = share.part
     for dim in dims:
         part = part * (share.whole if dim == share.dim else source.shape[dim])
     part = min(part, share.whole) if isinstance(part, int) else share.whole
     left = [dim for dim in range(source.dim()) if dim not in dims]
     kept = left.index(share.dim) if share.dim in left and output.dim() == len(left) else None
-    _tell(output, share=replace(share, part=part, dim=kept))
-
-
-def _known_scalar(count: Any, output: torch.Tensor) -> None:
-    if output.dim() == 0:
-        some = count > 0 if isinstance(count, int) else True
-        _tell(output, every=some if output.dtype is torch.bool else count)
+    tell(output, share=replace(share, part=part, dim=kept))
 
 
 def _evenly(total: Any, places: int) -> tuple[Any, ...]:
@@ -336,11 +322,11 @@ def _counted(args: Sequence[Any], output: Any) -> None:
     """How often each place was chosen."""
     number = known_of(args[0]).choice
     if number is not None and isinstance(output.shape[0], int) and output.shape[0] == number:
-        _tell(output, elements=_evenly(args[0].numel(), number))
+        tell(output, elements=_evenly(args[0].numel(), number))
 
 
 @_after(_aten.cumsum.default)
 def _running(args: Sequence[Any], output: Any) -> None:
     elements = known_of(args[0]).elements
     if elements is not None and not isinstance(elements[0], tuple):
-        _tell(output, elements=tuple(accumulate(elements)))
+        tell(output, elements=tuple(accumulate(elements)))

@@ -38,7 +38,6 @@ from rooflinekit.tracing.tensors import (
     known_contiguous,
     note_result,
     placed,
-    quiet_attributes,
     schema_of,
     shared_memory,
     specs_in,
@@ -168,11 +167,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def name_tensor(self, tensor: torch.Tensor, name: str, role: Role) -> TensorSpec:
         """Makes a tensor known as an input, a weight or a buffer."""
         self._sparse = self._sparse or is_sparse(tensor)
-        if role is Role.INPUT:
-            node = self.fx.placeholder(name)
-        else:
-            with quiet_attributes():
-                node = self.fx.get_attr(name)
+        node = self.fx.placeholder(name) if role is Role.INPUT else self.fx.get_attr(name)
         return self._remember(tensor, name, role, node)
 
     def kept(self, known: Sequence[torch.Tensor]) -> list[torch.Tensor]:

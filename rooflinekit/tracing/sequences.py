@@ -15,22 +15,23 @@ import torch
 from torch.nn import functional
 
 from rooflinekit.tracing.autocast import lowered, region_format, switched_off
-from rooflinekit.tracing.known import known_of, note_elements
+from rooflinekit.tracing.known import known_of, tell
 from rooflinekit.tracing.tensors import NODE
 
 #: Modes of `aten._cudnn_rnn`.
 _RELU, _TANH, _LSTM, _GRU = range(4)
 
 
-def _run(
-    mode: int, x: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor | None, weights: Sequence[torch.Tensor],
-    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-    batch_sizes: Sequence[Any] = (),
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Output and last states. `hidden` is [layers·directions, batch, size]: the projection's size if there is one.
-
-    batch_sizes: of packed sequences, whose x holds the steps of all: how many there are, and steps of the longest.
+def _layer(mode: int, x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
+    """`torch.lstm` and its like, for dense input or the data of a packed sequence, which holds the steps of all: then
+    sizes, states, weights. States are [layers·directions, batch, size], the projection's size if there is one.
     """
+    packed = isinstance(args[mode != _LSTM], torch.Tensor)  # states are one tensor, an LSTM's a pair of them
+    sizes, states, weights, has_biases, num_layers, *options = args if packed else (None, *args)
+    hidden, cell = states if mode == _LSTM else (states, None)
+    dropout, train, bidirectional, batch_first = (*options, False)[:4]
+    # of the batch sizes the first and how many there are stand for all
+    batch_sizes = [hidden.shape[1], sizes.shape[0]] if packed else ()
     size = hidden.shape[2] if cell is None else cell.shape[2]
     projection = hidden.shape[2] if hidden.shape[2] != size else 0
     each = 2 + 2 * has_biases + bool(projection)
@@ -41,16 +42,6 @@ def _run(
         bidirectional, batch_sizes, None,
     )  # fmt: skip
     return (output, hidden_out) if cell is None else (output, hidden_out, cell_out)
-
-
-def _layer(mode: int, x: torch.Tensor, *args: Any) -> Any:
-    """`torch.lstm` and its like, for dense input or the data of a packed sequence: then sizes, states, weights."""
-    packed = isinstance(args[mode != _LSTM], torch.Tensor)  # states are one tensor, an LSTM's a pair of them
-    sizes, states, weights, *options = args if packed else (None, *args)
-    hidden, cell = states if mode == _LSTM else (states, None)
-    if packed:  # of the batch sizes the first and how many there are stand for all
-        options += [False, [hidden.shape[1], sizes.shape[0]]]
-    return _run(mode, x, hidden, cell, weights, *options)
 
 
 lstm, gru, rnn_tanh, rnn_relu = (functools.partial(_layer, mode) for mode in (_LSTM, _GRU, _TANH, _RELU))
@@ -106,7 +97,7 @@ def pack(
     sizes = torch.empty(x.shape[0], dtype=torch.int64)
     # Sorting by length sends the order to the GPU and asks for it back, and each waits: where batch sizes are read is
     # where that is counted. Those of sorted sequences nobody waits for.
-    note_elements(sizes, x.shape[1], on_cpu=not _sorted_here(lengths))
+    tell(sizes, every=x.shape[1], on_cpu=not _sorted_here(lengths))
     most = x.shape[0] * x.shape[1]
     filled = elements("packed", most)
     data = x.clone(memory_format=torch.contiguous_format).view(-1, *x.shape[2:])
@@ -184,7 +175,7 @@ def istft(
     end = start + length if length is not None else whole - (n_fft // 2 if center else 0)
     sound, weight = sound[:, start:end], weight[:, start:end]
     vanishes = weight.abs().min().lt(1e-11)
-    note_elements(vanishes, False)
+    tell(vanishes, every=False)
     torch.equal(vanishes, vanishes.new_ones(()))
     sound = sound / weight
     return sound if spectrum.dim() == 3 else sound[0]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -99,14 +97,6 @@ def _at_least_one(size: Any) -> Any:
 def expression(size: Any) -> Any:
     """A size as sympy sees it: comparing two of these asks the model's sizes nothing."""
     return size.node.expr if isinstance(size, torch.SymInt) else size
-
-
-@contextmanager
-def quiet_attributes() -> Iterator[None]:
-    """fx warns that a graph without an owning module refers to an attribute; here that is meant."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Attempted to insert a get_attr Node")
-        yield
 
 
 # Sizes of results, where torch's own way to them forces every open size to its example, is slow, or does not exist.

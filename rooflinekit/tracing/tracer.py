@@ -18,7 +18,6 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import InputError, RooflinekitError, TraceError
-from rooflinekit.ir.coverage import Assumption
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input, Mode, Release
 from rooflinekit.ir.op import Basis, DType, Phase, PricedOp, Role, TensorSpec
@@ -30,7 +29,6 @@ from rooflinekit.tracing.isolation import (
     modules_below,
     modules_of,
     name_of,
-    named_modules,
     parameters_of,
     preserved,
     put_fakes_in,
@@ -190,7 +188,7 @@ def _traced(
     step: Step, roots: dict[str, nn.Module], symbols: Symbols, dtype: DType | None, progress: Progress | None
 ) -> Graph:
     with undisturbed(), heeded_between_calls(), undone(step.model, roots), preserved(roots):
-        paths = named_modules(roots)
+        paths = {id(module): path for path, module in modules_below(roots)}
         converted = None if dtype is None else getattr(torch, dtype.value)
         weights = put_fakes_in(roots, converted, symbols.fake, channels_last=step.channels_last)
         recorder = Recorder(symbols, paths, step.assume, progress)
@@ -507,20 +505,15 @@ def _advice(recorder: Recorder, error: BaseException, said: str) -> str:
     if advice := next((advice for words, advice in _ADVICE.items() if words in said), ""):
         return advice
     if not isinstance(error, TypeError):
-        return _of_assumptions(recorder.assumed.taken)
+        if not recorder.assumed.taken:
+            return ""
+        last = recorder.assumed.taken[-1]  # of which the model's own complaint may come
+        return f"; numbers of data decide, and it was taken: {last}. assume={{{last.name!r}: …}} takes another"
     if "missing 1 required positional argument: 'target'" in said:
         return "; name what the loss compares with: targets=(Input('batch', dtype='int64'),), or --target batch:int64"
     if found := _MISSING.search(said):
         return f"; give it by its shape or as a tensor: Input(8, 3, 32, 32), {found[1]}=Input(…), or --input 8,3,32,32"
     return "; the shape of a tensor is written Input(8, 3, 32, 32), not (8, 3, 32, 32)" if _SHAPES.search(said) else ""
-
-
-def _of_assumptions(taken: Sequence[Assumption]) -> str:
-    """What the trace has taken numbers of data to be, of which the model's own complaint may come."""
-    if not taken:
-        return ""
-    last = taken[-1]
-    return f"; numbers of data decide, and it was taken: {last}. assume={{{last.name!r}: …}} takes another"
 
 
 def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -> TraceError:
