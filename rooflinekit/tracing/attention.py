@@ -45,7 +45,7 @@ def attention(
     aten: Any = torch.ops.aten
     with autocast.switched_off():
         if fusible and flash and backends.flash_sdp_enabled():
-            with SwitchedOn.within(training):
+            with Callers.within(trains=training):
                 return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
         if not fusible or not (backends.mem_efficient_sdp_enabled() or (half and backends.cudnn_sdp_enabled())):
             if not backends.math_sdp_enabled():
@@ -103,60 +103,66 @@ _PREFERS_CK = "TORCH_ROCM_FA_PREFER_CK"
 _NARROW = 64  # numbers of a head up to which every kernel has a gradient
 
 
-class _Calls:
-    """What is known of the operators that are called now; a gradient is as its forward pass, and comes later."""
+class Callers:
+    """How a program calls attention: which fused kernels may run, and which package calls an operator of PyTorch's.
 
-    _now: Any = None
+    A gradient is as its forward pass, and comes later.
+    """
+
+    _now: Mapping[str, Any] = {}  # of what is called now: its `package`, or whether it `trains`
 
     def __init__(self) -> None:
-        self._known: dict[str, Any] = {}  # by the name of what a forward pass has made
+        self._known: dict[str, dict[str, Any]] = {}  # by the name of what a forward pass has made
 
     @classmethod
     @contextmanager
-    def within(cls, now: Any) -> Iterator[None]:
+    def within(cls, **now: Any) -> Iterator[None]:
         """It is this of what is called within."""
         cls._now = now
         try:
             yield
         finally:
-            cls._now = None
-
-
-class SwitchedOn(_Calls):
-    """Which fused kernels may run where a program calls attention: in `sdpa_kernel(...)`, by the environment, or where
-    it wants deterministic algorithms.
-
-    Within: whether what is called has a gradient.
-    """
+            cls._now = {}
 
     def attrs(self, kind: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-        """`backends` of an op: those that are on, nothing where all are; `order`: theirs, where the program sets it;
-        `prefers`: "ck" where that is asked for; `trained`: that heads so wide have a gradient, which not every GPU has
-        the shared memory for.
-        """
+        """`package` of an op of packed sequences, and what `_switched_on` says of another; nothing of other ops."""
+        if "scaled_dot_product" not in kind and kind not in PACKING:
+            return {}
         if kind.endswith("_backward"):
             return next((self._known[one.name] for one in inputs if one.name in self._known), {})
-        backends: Any = torch.backends.cuda
-        warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        # cuDNN's has sums in any order (sdp_utils.cpp, check_cudnn_deterministic, as remembered)
-        ordered = torch.are_deterministic_algorithms_enabled() and not warns
-        switches = {
-            "flash": backends.flash_sdp_enabled(),
-            "cudnn": backends.cudnn_sdp_enabled() and os.environ.get(_LATER_CUDNN) != "1" and not ordered,
-            "efficient": backends.mem_efficient_sdp_enabled(),
-            "math": backends.math_sdp_enabled(),
-        }
-        found: dict[str, Any] = {}
-        if not all(switches.values()):
-            found["backends"] = tuple(name for name, on in switches.items() if on)
-        if order := _order_asked():
-            found["order"] = order
-        if os.environ.get(_PREFERS_CK) == "1" or backends.preferred_rocm_fa_library().name == "Ck":
-            found["prefers"] = "ck"
-        if self._now and inputs[0].shape[-1] > _NARROW:
-            found["trained"] = True
+        if kind in PACKING:
+            found = {"package": self._now["package"]} if "package" in self._now else {}
+        else:
+            found = _switched_on(trains=bool(self._now.get("trains")) and inputs[0].shape[-1] > _NARROW)
         self._known |= dict.fromkeys((one.name for one in outputs), found)
         return found
+
+
+def _switched_on(*, trains: bool) -> dict[str, Any]:
+    """Which kernels may run here: in `sdpa_kernel(...)`, by the environment, or with deterministic algorithms.
+
+    `backends`: those that are on, nothing where all are; `order`: theirs, where the program sets it; `prefers`: "ck"
+    where that is asked for; `trained`: that heads so wide have a gradient, which not every GPU has the shared memory
+    for.
+    """
+    backends: Any = torch.backends.cuda
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    # cuDNN's has sums in any order (sdp_utils.cpp, check_cudnn_deterministic, as remembered)
+    ordered = torch.are_deterministic_algorithms_enabled() and not warns
+    switches = {
+        "flash": backends.flash_sdp_enabled(),
+        "cudnn": backends.cudnn_sdp_enabled() and os.environ.get(_LATER_CUDNN) != "1" and not ordered,
+        "efficient": backends.mem_efficient_sdp_enabled(),
+        "math": backends.math_sdp_enabled(),
+    }
+    found: dict[str, Any] = {}
+    if not all(switches.values()):
+        found["backends"] = tuple(name for name, on in switches.items() if on)
+    if order := _order_asked():
+        found["order"] = order
+    if os.environ.get(_PREFERS_CK) == "1" or backends.preferred_rocm_fa_library().name == "Ck":
+        found["prefers"] = "ck"
+    return found | ({"trained": True} if trains else {})
 
 
 _NAMES = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}  # by torch.nn.attention.SDPBackend
@@ -247,20 +253,6 @@ def packed_keys(given: Mapping[str, Any], assumed: Assumed) -> dict[str, Any]:
     return {"packed_keys": getattr(beginnings, _KEYS)}
 
 
-class Callers(_Calls):
-    """Which package an operator of PyTorch's is called by. Within: its name."""
-
-    def attrs(self, kind: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-        """`package` of an op; nothing where the program calls it."""
-        if kind not in PACKING:
-            return {}
-        name = next((self._known[one.name] for one in inputs if one.name in self._known), self._now)
-        if name is None:
-            return {}
-        self._known |= dict.fromkeys((one.name for one in outputs), name)
-        return {"package": name}
-
-
 def xformers_attention(inp: Any, op: Any = None) -> torch.Tensor:
     """What xformers.ops.memory_efficient_attention calls on a GPU, of tensors [b, s, (groups,) h, d] or [b, s, d].
 
@@ -276,7 +268,7 @@ def xformers_attention(inp: Any, op: Any = None) -> torch.Tensor:
     begins, longest = _beginnings(bias)
     asked = str(getattr(op[0] if isinstance(op, tuple) else op, "NAME", ""))
     even = query.shape[-1] == value.shape[-1] and query.shape[-1] <= _WIDTH
-    with Callers.within("xformers"):
+    with Callers.within(package="xformers"):
         if added is None and even and query.dtype in (torch.float16, torch.bfloat16) and "cutlass" not in asked:
             if begins[0] is not None:
                 query, key, value = (one.flatten(0, 1) for one in (query, key, value))

@@ -74,48 +74,35 @@ def _eligible(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64
 
 
-class _Casts:
-    """Conversions, those of weights remembered until the outermost region ends."""
+#: Conversions of weights, by identity, until the outermost region ends: the weight too, so that its identity stays.
+_KNOWN: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def clear(self) -> None:
-        self._known.clear()
-
-    def one(self, tensor: torch.Tensor, to: torch.dtype, cached: bool = True) -> torch.Tensor:
-        if not _eligible(tensor) or tensor.dtype is to:
-            return tensor
-        weight = tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32 and not tensor._is_view()
-        if not (cached and weight and to is torch.get_autocast_dtype(_HERE) and torch.is_autocast_cache_enabled()):
-            return tensor.to(to)
-        if id(tensor) not in self._known:
-            self._known[id(tensor)] = tensor, tensor.to(to)  # the tensor too: its id stays its own
-        return self._known[id(tensor)][1]
-
-    def all(self, values: Any, to: torch.dtype, cached: bool = True) -> Any:
-        """Tensors among arguments and in lists of them."""
-        if isinstance(values, torch.Tensor):
-            return self.one(values, to, cached)
-        if isinstance(values, list | tuple):
-            return [self.all(value, to, cached) for value in values]
-        if isinstance(values, dict):
-            return {name: self.all(value, to, cached) for name, value in values.items()}
+def _converted(values: Any, to: torch.dtype, cached: bool = True) -> Any:
+    """Tensors among arguments, and in lists of them, in another format."""
+    if isinstance(values, list | tuple):
+        return [_converted(value, to, cached) for value in values]
+    if isinstance(values, dict):
+        return {name: _converted(value, to, cached) for name, value in values.items()}
+    if not _eligible(values) or values.dtype is to:
         return values
-
-
-_CASTS = _Casts()
+    weight = values.requires_grad and values.is_leaf and values.dtype is torch.float32 and not values._is_view()
+    if not (cached and weight and to is torch.get_autocast_dtype(_HERE) and torch.is_autocast_cache_enabled()):
+        return values.to(to)
+    if id(values) not in _KNOWN:
+        _KNOWN[id(values)] = values, values.to(to)
+    return _KNOWN[id(values)][1]
 
 
 def lowered(*values: Any) -> Any:
     """The values, tensors in the format of the region; as they are outside of every region."""
     to = region_format()
-    return values if to is None else _CASTS.all(values, to)
+    return values if to is None else _converted(values, to)
 
 
 def widened(*values: Any) -> Any:
     """The values, tensors in float32 within a region; as they are outside of every region."""
-    return values if region_format() is None else _CASTS.all(values, torch.float32)
+    return values if region_format() is None else _converted(values, torch.float32)
 
 
 # --- what stands instead of the operators' kernels -------------------------------------------------------
@@ -141,7 +128,7 @@ def _cast(
 ) -> Any:
     """Called with all in one format, by default the region's."""
     to = to or torch.get_autocast_dtype(_HERE)
-    return operator(*_CASTS.all(args, to, cached), **_CASTS.all(kwargs, to, cached))
+    return operator(*_converted(args, to, cached), **_converted(kwargs, to, cached))
 
 
 def _full_result(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -241,7 +228,7 @@ def cuda_autocast() -> Iterator[None]:
         return result
 
     def cleared() -> None:
-        _CASTS.clear()
+        _KNOWN.clear()
         clear()
 
     methods = {"__init__": described, "__enter__": entered, "__exit__": left}
@@ -252,7 +239,7 @@ def cuda_autocast() -> Iterator[None]:
             yield
         finally:
             _set(outer[0])
-            _CASTS.clear()
+            _KNOWN.clear()
             for one in library:
                 one._destroy()  # type: ignore[no-untyped-call]
 

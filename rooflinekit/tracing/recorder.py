@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rooflinekit.ir.coverage import Ground
 from rooflinekit.ir.op import Op, Phase, Role, TensorSpec, memories
 from rooflinekit.tracing.assumed import Assumed, masked_pairs
-from rooflinekit.tracing.attention import PACKING, Callers, SwitchedOn, packed_keys
+from rooflinekit.tracing.attention import PACKING, Callers, packed_keys
 from rooflinekit.tracing.known import note, on_cpu
 from rooflinekit.tracing.memory import OpMemory
 from rooflinekit.tracing.surroundings import heed, in_this_thread, standing_in
@@ -154,7 +154,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lives = Lives(self.ops, lambda: None if self._closed else self.phase)
         self.calls = ModuleCalls(paths, progress, self.lives.returned)
         self.assumed = Assumed(assume, symbols, lambda: self.calls.module(self.phase))
-        self._switched_on, self._callers = SwitchedOn(), Callers()
+        self._callers = Callers()
         self._symbols = symbols
         self._memory = OpMemory(symbols.fake)
         self._recording = True
@@ -307,8 +307,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _append(self, node: fx.Node, kind: str, inputs: Specs, outputs: Specs, attrs: dict[str, Any]) -> None:
         module = self.calls.module(self.phase)
         node.meta.update(module=module, phase=self.phase.value)
-        if "scaled_dot_product" in kind:
-            attrs = {**attrs, **self._switched_on.attrs(kind, inputs, outputs)}
         attrs = {**attrs, **self._callers.attrs(kind, inputs, outputs)}
         self.ops.append(
             Op(
