@@ -356,8 +356,6 @@ LOAD = math.log(PROGRAMS["fullest experts"].value)
 
 
 def _flop_per_token(d: Decoder, seq: int) -> float:
-    matrices = 3 if d.gated else 2
-    attention = d.hidden * d.head_dim * (2 * d.heads + 2 * d.kv_heads)
-    network = matrices * d.hidden * (d.ffn * max(1, d.experts_per_token) + d.shared_ffn) + d.hidden * d.experts
-    numbers = d.layers * (attention + network) + d.vocab * d.hidden
+    passed_by = (3 if d.gated else 2) * d.hidden * d.ffn * (d.experts - d.experts_per_token)  # experts of others
+    numbers = d.layers * (d.layer_parameters - passed_by) + d.vocab * d.hidden
     return 6.0 * numbers + 12.0 * d.layers * d.heads * d.head_dim * seq / 2

@@ -436,4 +436,4 @@ def candidates(decoder: Decoder, place: Setting, batch: int, seq: int) -> Iterat
 
 
 def _powers(most: int) -> list[int]:
-    return [2**k for k in range(most.bit_length()) if 2**k <= most]
+    return [2**k for k in range(most.bit_length())]

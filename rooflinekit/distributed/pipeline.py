@@ -7,6 +7,7 @@ the model on each device, as Megatron-LM does.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -123,21 +124,15 @@ def balanced(weights: Sequence[Sequence[float]]) -> list[int]:
     if count < parts:
         raise InputError(f"a pipeline of {parts} stages: the model has {count} blocks to put there")
     sums = [[0.0, *accumulate(row)] for row in weights]
-    # best[j]: the heaviest part of the first j weights, and its last cut
-    best: list[tuple[float, int]] = [(sums[0][j], 0) for j in range(count + 1)]
-    cuts = [[0] * (count + 1)]
-    for part in range(1, parts):
-        own = sums[part]
-        following: list[tuple[float, int]] = [(float("inf"), 0)] * (count + 1)
+    # best[j]: the heaviest part of the first j weights, and the first of each part
+    best: list[tuple[float, list[int]]] = [(whole, [0]) for whole in sums[0]]
+    for part, own in enumerate(sums[1:], 1):
+        before = best
+        best = [(math.inf, [])] * (count + 1)
         for j in range(part + 1, count + 1):
-            following[j] = min((max(best[i][0], own[j] - own[i]), i) for i in range(part, j))
-        best = following
-        cuts.append([cut for _, cut in best])
-    found, end = [], count
-    for part in reversed(range(parts)):
-        end = cuts[part][end] if part else 0
-        found.append(end)
-    return found[::-1]
+            heaviest, cut = min((max(before[i][0], own[j] - own[i]), i) for i in range(part, j))
+            best[j] = heaviest, [*before[cut][1], cut]
+    return best[count][1]
 
 
 # When a pipeline of equal stages is done, and what layers wait for that gather their weights.

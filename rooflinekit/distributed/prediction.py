@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from rooflinekit.distributed.queues import DeviceRun, Message
 from rooflinekit.distributed.records import Savers, Strategy
+from rooflinekit.distributed.rewriting import PART
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.ir import keyed, notebook
@@ -58,8 +59,24 @@ class Share:
 
     @property
     def course(self) -> tuple[Moment, ...]:
-        """The memory of the device over the step; see `course_of`."""
-        return course_of((self.prediction, *self.further), self.run, self.kept)
+        """The device's memory at moments in their order, on the clock of all devices; the largest sum is its peak.
+
+        A stage has one for each task: the fullest that its chunk comes to in this phase, with what the other chunks
+        have standing, the inputs of all pieces, and what the pieces then under way keep. Its last is the optimizer's.
+        """
+        kept = self.kept
+        if kept is None:
+            return memory_course(self.prediction, [span.start_s for span in self.run.spans])
+        fullest = fullest_of(memory_course((self.prediction, *self.further)[kept.fullest]))
+        end_s = max((end for _, _, end in self.run.slots), default=0.0)
+        found = []
+        for start_s, phase, count in (*kept.under_way, (end_s, Phase.OPTIMIZER, 1)):
+            if one := fullest.get(phase):
+                more = {**kept.beside, "activations": (count - 1) * kept.piece_bytes}
+                held = {name: size + more.get(name, 0) for name, size in one.bytes_of.items()}
+                # fragments are not followed
+                found.append(replace(one, start_s=start_s, bytes_of=MappingProxyType(held), fragment_bytes=0))
+        return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
         """Terms and memory, ready for JSON."""
@@ -182,16 +199,12 @@ class ParallelPrediction(Draws):
         found = [0.0, 0.0]
         for share in self.shares:
             for p in (share.prediction, *share.further):
-                parts = share.batch / max(1, p.sizes.get("batch", share.batch) * self._parts(p))
+                # forward is run for each part of an accumulated batch
+                runs = 1 + len({op.name.rpartition(PART)[2] for op in p.graph.ops if PART in op.name})
+                parts = share.batch / max(1, p.sizes.get("batch", share.batch) * runs)
                 for i, value in enumerate((p.mfu, p.hfu)):
                     found[i] += len(share.numbers) * parts * value * p.total_s
         return found[0] / (self.gpus * self.total_s), found[1] / (self.gpus * self.total_s)
-
-    @staticmethod
-    def _parts(p: Prediction) -> int:
-        """How many times forward is run: the parts of an accumulated batch."""
-        marks = {op.name.rpartition(" of part ")[2] for op in p.graph.ops if " of part " in op.name}
-        return 1 + len(marks)
 
     @property
     def exposed_s(self) -> float:
@@ -458,26 +471,6 @@ class Kept:
     def most(self) -> int:
         """The largest number of pieces that are under way at once."""
         return max(count for _, _, count in self.under_way)
-
-
-def course_of(chunks: Sequence[Prediction], run: DeviceRun, kept: Kept | None) -> tuple[Moment, ...]:
-    """Moments in their order, on the clock of all devices; the largest sum is the peak of the device's memory.
-
-    A stage has one for each task: the fullest that its chunk comes to in this phase, with what the other chunks have
-    standing, the inputs of all pieces, and what the pieces then under way keep. Its last one is the optimizer's.
-    """
-    if kept is None:
-        return memory_course(chunks[0], [span.start_s for span in run.spans])
-    fullest = fullest_of(memory_course(chunks[kept.fullest]))
-
-    def moment(start_s: float, phase: Phase, count: int) -> Moment:
-        one, more = fullest[phase], {**kept.beside, "activations": (count - 1) * kept.piece_bytes}
-        held = {name: size + more.get(name, 0) for name, size in one.bytes_of.items()}
-        return replace(one, start_s=start_s, bytes_of=MappingProxyType(held), fragment_bytes=0)  # not followed
-
-    found = [moment(*task) for task in kept.under_way if task[1] in fullest]
-    end_s = max((end for _, _, end in run.slots), default=0.0)
-    return (*found, *([moment(end_s, Phase.OPTIMIZER, 1)] if Phase.OPTIMIZER in fullest else []))
 
 
 def fullest_of(course: Sequence[Moment]) -> dict[Phase, Moment]:
