@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,9 @@ def beside(bench: Bench, cases: Sequence[Case]) -> list[str]:
         planner = bench.planner(case)
         theirs = planner.step()
         try:
+            there = replace(planner.place, numbers=tuple(range(case.gpus)))
             found = search_layouts(
-                case.decoder, case.recipe, planner.place.at(case.gpus), batch=case.batch, seq=case.seq,
-                keep=_KEEP,
+                case.decoder, case.recipe, there, batch=case.batch, seq=case.seq, keep=_KEEP
             )  # fmt: skip
         except RooflinekitError:
             continue

@@ -148,7 +148,7 @@ class Planner:
         """What a GPU of stage k has: numbers of weights, of experts, of the ends among the weights; and layers."""
         w, last = self.pieces.weights, k == self.layout.pipeline - 1
         layers = sum(self.layers_of()[k :: self.layout.pipeline])
-        ends = w["embedding"] * (k == 0 or (last and self.pieces.tied)) + w["head"] * last
+        ends = w["embedding"] * (k == 0 or (last and self.decoder.tied)) + w["head"] * last
         return layers * w["layer"] + ends, layers * w["experts"], ends, layers
 
     @property

@@ -61,10 +61,6 @@ class Setting:
         """The step alone on a device, beside so many bytes of NCCL's buffers."""
         return predict_graph(graph, machine, self.host, self.execution, nccl_bytes)
 
-    def at(self, gpus: int) -> Setting:
-        """The first so many of the cluster's devices."""
-        return replace(self, numbers=tuple(range(gpus)))
-
     def groups(self, mesh: Mesh | Layout) -> Groups:
         """The groups of the first device: a tensor group are neighbours, then come contexts, copies, stages.
 

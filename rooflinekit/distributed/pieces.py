@@ -175,7 +175,6 @@ class Pieces:
     deviation: float  # of the logarithm of a layer's time, beside what programs are off by (`step.bounds.SOURCES`)
     drawn_j: Mapping[str, Mapping[str, float]] | None  # of the parts' kernels by the board's parts, beside idling
     again_flop: int  # of a layer's products that backward computes again
-    tied: bool = False
 
 
 def pieces_at(setting: Setting, part: Part, recipe: Recipe) -> Pieces:
@@ -222,8 +221,7 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     return Pieces(
         items=items, groups={facts["group"] for facts in sent_in(graph)},
         weights=_weights(graph), saved_bytes=_saved(kept), working_bytes=working, left_bytes=left,
-        terms=terms, tied=part.decoder.tied,
-        again_flop=sum(integer(cost.matrix_flop) for p in again for cost in p.costs) // _LAYERS,
+        terms=terms, again_flop=sum(integer(cost.matrix_flop) for p in again for cost in p.costs) // _LAYERS,
         drawn_j=None if None in drawn.values() else {name: joules for name, joules in drawn.items() if joules},
         deviation=float(estimate_of_timings(kernels["layer"], machine, OF_THE_DAY).deviation),
     )  # fmt: skip

@@ -71,13 +71,16 @@ class FSDP:
         check_counts("FSDP", self, "bucket_bytes")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Groups:
     """Devices in groups of groups; as many copies of them as devices are left."""
 
-    __slots__ = ()
-    tensor: int
-    context: int
-    pipeline: int
+    tensor: int = 1
+    sequence: bool = False
+    context: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    imbalance: float = 1.0
     #: Whether as many groups as a node holds share its network; else a group is taken to have it for itself.
     crowded: ClassVar[bool] = False
 
@@ -111,13 +114,7 @@ class Mesh(_Groups):
     `data`: how the copies agree.
     """
 
-    tensor: int = 1
-    sequence: bool = False
-    context: int = 1
     context_way: str = "ring"
-    expert: int = 1
-    imbalance: float = 1.0
-    pipeline: int = 1
     microbatches: int | None = None
     schedule: str = "1f1b"
     chunks: int = 2
@@ -273,14 +270,8 @@ class Layout(_Groups):
 
     crowded: ClassVar[bool] = True
 
-    tensor: int = 1
-    sequence: bool = False
-    context: int = 1
-    pipeline: int = 1
     chunks: int = 1
-    expert: int = 1
     expert_tensor: int = 1
-    imbalance: float = 1.0
     micro_batch: int = 1
     sharding: str = "zero-1"
     overlap: bool = True

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar, cast
 
-from pydantic import ValidationError
-
 from rooflinekit.errors import (
     AmbiguousDeviceError,
     DeviceNotFoundError,
@@ -33,7 +31,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import SCHEMA_VERSION, Device
 from rooflinekit.hardware.fields import FROM_FILE
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.yaml_file import one_line, read_mapping
+from rooflinekit.hardware.yaml_file import read_mapping, record_of
 
 DEFAULT_HOST = "unnamed"
 
@@ -255,10 +253,7 @@ def _record(mapping: dict[str, object], kind: type[S], label: str) -> S:
     if schema != SCHEMA_VERSION:
         since = "this program is older than the file" if schema > SCHEMA_VERSION else "no such schema"
         raise SpecError(f"{label}: schema: expected {SCHEMA_VERSION}; got {schema}: {since}")
-    try:
-        return cast("S", kind.model_validate(mapping, context=FROM_FILE))
-    except ValidationError as error:
-        raise SpecError(one_line(error, kind, label)) from error
+    return record_of(kind, mapping, label, FROM_FILE)
 
 
 def is_path(name: str | Path) -> bool:

@@ -63,8 +63,13 @@ def read_mapping(source: Path | Traversable, label: str) -> dict[str, Any]:
 
 def read_record(kind: type[Model], source: Path | Traversable, label: str) -> Model:
     """The file as a record of pydantic's. Raises SpecError as `read_mapping` does, and with what does not fit."""
+    return record_of(kind, read_mapping(source, label), label)
+
+
+def record_of(kind: type[Model], mapping: Mapping[str, Any], label: str, context: Any = None) -> Model:
+    """The mapping as a record of pydantic's. Raises SpecError with what does not fit."""
     try:
-        return kind.model_validate(read_mapping(source, label))
+        return kind.model_validate(mapping, context=context)
     except ValidationError as error:
         raise SpecError(one_line(error, kind, label)) from error
 

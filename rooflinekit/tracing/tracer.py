@@ -110,7 +110,8 @@ def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | Non
         step = replace(step, gradients=True)
         return at(numbers, examples, all_open=all_open)
 
-    further = [] if set(names) <= given.keys() else list(example_sizes(names, given, taken, first_names(step)))
+    firsts = [size for one in _inputs_of(step) for size in one.shape[:1] if isinstance(size, str)]
+    further = [] if set(names) <= given.keys() else list(example_sizes(names, given, taken, firsts))
     try:
         found = at(())
     except TraceError as error:
@@ -122,13 +123,10 @@ def _trace(step: Step, given: Mapping[str, int], most: float, dtype: DType | Non
         return _traced(step, roots, Symbols((), examples, always_open=True), dtype, progress)
     if found.assumptions and further:  # a share of a small first dimension may be one element, unlike that of a large
         further = list(example_sizes(names, given, taken))
-    return found if _holds_at_one_of(found, further) else _with_other_sizes(at, further) or found
-
-
-def _holds_at_one_of(graph: Graph, further: Sequence[Mapping[str, int]]) -> bool:
-    """Whether it is not one of small sizes alone."""
-    holds = [condition.holds for condition in graph.conditions]
-    return not further or any(all(may_hold(one, numbers) for one in holds) for numbers in map(numbers_of, further))
+    holds = [condition.holds for condition in found.conditions]
+    if not further or any(all(may_hold(one, numbers) for one in holds) for numbers in map(numbers_of, further)):
+        return found
+    return _with_other_sizes(at, further) or found  # that one may be of small sizes alone
 
 
 def _with_other_sizes(
@@ -423,12 +421,6 @@ def mapped(step: Step, function: Callable[[Any], Any]) -> Step:
 def names_of(step: Step) -> tuple[str, ...]:
     """Names of the sizes that are open, in order, each once."""
     return tuple(dict.fromkeys(name for one in _inputs_of(step) for name in one.names))
-
-
-def first_names(step: Step) -> tuple[str, ...]:
-    """The names of the inputs' first dimensions."""
-    firsts = (size for one in _inputs_of(step) for size in one.shape[:1])
-    return tuple(dict.fromkeys(size for size in firsts if isinstance(size, str)))
 
 
 def _inputs_of(step: Step) -> list[Input]:

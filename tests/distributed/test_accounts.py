@@ -18,7 +18,7 @@ NUMBERS = 2 * 32000 * 1024 + 4 * (4 * 1024**2 + 3 * 1024 * 4096 + 2 * 1024) + 10
 
 def moments(recipe: str, gpus: int = 1, micro_batch: int = 4, **layout: str) -> dict[str, Accounts]:
     """Of the first stage."""
-    place = place_of("h100-x8-cluster").at(gpus)
+    place = place_of("h100-x8-cluster", gpus)
     planner = Planner(
         decoder=LLAMA, layout=rk.Layout(micro_batch=micro_batch, **layout), recipe=RECIPES[recipe],  # type: ignore[arg-type]
         batch=gpus * micro_batch, seq=1024, place=place,
@@ -89,7 +89,7 @@ def test_the_ends_count_as_a_layer_each_where_layers_cannot_be_shared_out_evenly
 ) -> None:
     planner = Planner(
         decoder=LLAMA.with_changes(layers=layers), layout=rk.Layout(pipeline=stages, chunks=chunks),
-        recipe=RECIPES["megatron"], batch=64, seq=1024, place=place_of("h100-x8-cluster").at(8),
+        recipe=RECIPES["megatron"], batch=64, seq=1024, place=place_of("h100-x8-cluster", 8),
     )  # fmt: skip
     assert planner.layers_of() == found
     assert sum(found) == layers
@@ -106,7 +106,7 @@ def test_weights_of_8_bits_lie_in_both_orders_where_products_take_one() -> None:
     one, two = (
         Planner(
             decoder=LLAMA, layout=rk.Layout(), recipe=nemo.with_changes(fp8=fp8), batch=8, seq=1024,
-            place=place_of("b200-x8-cluster").at(8),
+            place=place_of("b200-x8-cluster", 8),
         ).courses()[0][0] for fp8 in (True, False)
     )  # fmt: skip
     ends = 2 * 32000 * 1024 + 1024
