@@ -241,20 +241,21 @@ class Op:
             # which of them are the same tensor, and which share memory
             tuple(map(names.index, names)),
             tuple(map(memories.index, memories)),
-            tuple((name, _attr_key(value)) for name, value in self.attrs.items()),
+            tuple((name, attr_key(value)) for name, value in self.attrs.items()),
         )
 
 
-def _attr_key(value: Any) -> object:
+def attr_key(value: Any) -> object:
+    """What an argument of an op is known by: equal for those with which it does the same."""
     if isinstance(value, TensorSpec):
         return (value.shape, value.dtype, value.stride)
     if isinstance(value, list | tuple):
-        return tuple(map(_attr_key, value))
+        return tuple(map(attr_key, value))
     try:
         hash(value)
     except TypeError:
         return repr(value)
-    return value
+    return type(value), value  # 2, 2.0 and True are equal, and make different tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

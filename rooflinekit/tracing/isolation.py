@@ -14,7 +14,7 @@ import random
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import chain
 from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -112,25 +112,6 @@ def _places(module: nn.Module) -> tuple[Any, ...]:
     return *(own.get(name, {}) for name in ("_parameters", "_buffers", "_modules")), own
 
 
-@contextmanager
-def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
-    """Puts back every attribute of every module, and the random state of torch, numpy and Python.
-
-    What the attributes hold, if it can change, is `undone`'s.
-    """
-    notes = _Notes()
-    for _, module in modules_below(roots):
-        notes.module(module)
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        notes.put_back()
-
-
 def _stride(tensor: torch.Tensor, channels_last: bool) -> tuple[int, ...]:
     layout = channels_last_of(tensor.dim())
     if not channels_last or layout is torch.contiguous_format:
@@ -143,7 +124,7 @@ def put_fakes_in(
 ) -> dict[str, torch.Tensor]:
     """Replaces each parameter, buffer and tensor attribute by a fake one; tied tensors stay tied.
 
-    Call it inside `preserved`. Returns the fakes by name: those of parameters are parameters. With a `dtype`,
+    Call it inside `undone`. Returns the fakes by name: those of parameters are parameters. With a `dtype`,
     floating-point tensors take it; with `channels_last` those of four or five dimensions that layout, as in
     `nn.Module.to`.
     """
@@ -240,14 +221,15 @@ _HOOKS = frozenset(name for name in vars(nn.Module()) if name.endswith("_hooks")
 
 @contextmanager
 def undone(target: Callable[..., Any], roots: dict[str, nn.Module]) -> Iterator[None]:
-    """Within it the model may keep what it likes: afterwards its lists, dicts, sets, objects and caches are as before.
+    """Within it the model may keep what it likes: afterwards its modules' attributes, its lists, dicts, sets, objects
+    and caches are as before, and so is the random state of torch, numpy and Python.
 
     `len(x)` of a tensor in its code is the open size that `x.shape[0]` is: Python's own makes a number of it.
 
     target: what is called; roots: the modules that it reaches. Of Python's globals those that their code names are
     looked after. Tensors themselves cannot change in a trace, but for their `grad`.
     """
-    notes = _Notes()
+    notes, attributes = _Notes(), _Notes()
     if isinstance(target, functools.partial):
         notes.walk(target.args, target.keywords)
         target = target.func
@@ -256,14 +238,17 @@ def undone(target: Callable[..., Any], roots: dict[str, nn.Module]) -> Iterator[
     for _, module in modules_below(roots):
         notes.class_of(module)
         notes.walk(module)
-    for names in notes.measuring.values():
-        names["len"] = _length
-    try:
-        yield
-    finally:
+        attributes.module(module)
+    with ExitStack() as afterwards:
+        afterwards.callback(notes.put_back)
         for names in notes.measuring.values():
-            del names["len"]
-        notes.put_back()
+            names["len"] = _length
+            afterwards.callback(names.pop, "len")
+        afterwards.callback(attributes.put_back)
+        afterwards.callback(np.random.set_state, np.random.get_state())
+        afterwards.callback(random.setstate, random.getstate())
+        afterwards.enter_context(torch.random.fork_rng(devices=[]))
+        yield
 
 
 def _length(value: Any) -> Any:

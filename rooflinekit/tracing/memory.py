@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-from rooflinekit.ir.op import TensorSpec
+from rooflinekit.ir.op import attr_key
 from rooflinekit.tracing.tensors import (
     FAKE_DEVICE,
     LIKE_ARGUMENTS,
@@ -85,7 +85,7 @@ class OpMemory:
             return tuple(map(self._like, LIKE_ARGUMENTS[function](args)))
         if function not in OWN_SHAPES and not _repeatable(function):
             return function(*args, **kwargs)
-        key = (function, tuple(map(_key, attrs.values())))
+        key = (function, tuple(map(attr_key, attrs.values())))
         made = self._made.get(key)
         if made is None and function in OWN_SHAPES:
             made = self._made[key] = OWN_SHAPES[function](*args, **kwargs)
@@ -113,7 +113,7 @@ class OpMemory:
         base = args[0]
         if not _is_plain(base):
             return function(*args, **kwargs)
-        key = (function, tuple(map(_key, attrs.values())))
+        key = (function, tuple(map(attr_key, attrs.values())))
         seen = self._views.get(key)
         if seen is None:
             output = function(*args, **kwargs)
@@ -154,12 +154,3 @@ def _described(outputs: Sequence[Any]) -> tuple[Made, ...] | None:
             return None
         found.append(Made.like(tensor))
     return tuple(found)
-
-
-def _key(value: Any) -> object:
-    if isinstance(value, TensorSpec):
-        return (value.shape, value.stride, value.dtype)
-    if isinstance(value, tuple):
-        return tuple(map(_key, value))
-    # 2, 2.0 and True are equal, and make different tensors
-    return (type(value), value)

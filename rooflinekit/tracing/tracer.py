@@ -30,7 +30,6 @@ from rooflinekit.tracing.isolation import (
     modules_of,
     name_of,
     parameters_of,
-    preserved,
     put_fakes_in,
     refuse_unready,
     undone,
@@ -185,7 +184,7 @@ def _at_numbers(
 def _traced(
     step: Step, roots: dict[str, nn.Module], symbols: Symbols, dtype: DType | None, progress: Progress | None
 ) -> Graph:
-    with undisturbed(), heeded_between_calls(), undone(step.model, roots), preserved(roots):
+    with undisturbed(), heeded_between_calls(), undone(step.model, roots):
         paths = {id(module): path for path, module in modules_below(roots)}
         converted = None if dtype is None else getattr(torch, dtype.value)
         weights = put_fakes_in(roots, converted, symbols.fake, channels_last=step.channels_last)
@@ -263,7 +262,7 @@ def _collected(
 
 
 def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: dict[str, nn.Module], recorder: Recorder) -> Any:
-    """The step itself. Modules are put in the mode of the step; `preserved` puts them back."""
+    """The step itself. Modules are put in the mode of the step; `undone` puts them back."""
     training = step.mode != "inference"
     if not (training and any(root.training for root in roots.values())):
         for _, module in modules_below(roots):
