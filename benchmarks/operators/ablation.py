@@ -125,7 +125,6 @@ CHANGES: dict[str, tuple[Callable[[Observations], Observations], tuple[str, ...]
         partial(changed, partial(every_tile, "by name")),
         ("conv_bwd_data", "conv_bwd_weight"),
     ),
-    "no tiles of a few rows, MIOpen": (partial(changed, partial(every_tile, "no thin ones")), _CONVOLUTIONS),
 }
 
 

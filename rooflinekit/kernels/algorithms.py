@@ -43,7 +43,7 @@ class ByUnit(Generic[T]):
 Shape = Literal["tiles", "queries", "threads", "resident"]
 
 #: Which tiles there are; the rules are in `tiling.where_tiled`.
-Tiles = Literal["every", "no thin ones", "by name", "wide", "square", "plain"]
+Tiles = Literal["every", "by name", "wide", "square", "plain"]
 #: How the matrices of a product lie, as BLAS names it: N by rows, T by columns. TN is x·Wᵀ of a linear layer: the
 #: numbers of a sum lie side by side in both. NT, as a weight's gradient has it, stands for both that have the left
 #: matrix by columns.
@@ -89,8 +89,7 @@ class Algorithm:
     parts: ByUnit[int] = ByUnit(PARTS, PARTS)  # blocks that may share a k, at most; 1 for no split
     clusters: bool = False  # whether two tiles, one below the other, are a cluster of blocks where GPUs have these
     fills: ByUnit[bool] = ByUnit(False, True)  # whether channels that are filled up are computed as well
-    vectors: bool = True  # whether it has kernels without tiles where each number of a matrix is used once
-    loss_by_pace: bool = False  # whether formats below the reference rate lose less in tiles
+    loss_by_pace: bool = False  # whether the loss of tiles goes by the format's rate alone, on either unit
     waits: bool = False  # whether a block that is alone on its SM waits for operands and computes in turn
     gradient: bool = False  # whether it is the gradient of a convolution, or of attention
     sums_in_memory: bool = False  # whether attention's gradient sums that of the query in fp32 in memory
@@ -142,15 +141,14 @@ SCALED = Algorithm(library=CUBLAS, parts=ByUnit.both(1), clusters=True)
 
 
 def compiled_for_amd(algorithm: Algorithm, library: str) -> Algorithm:
-    """A kernel as AMD's libraries compile it: a step in k waits for its operands, and tiles are not thin."""
+    """A kernel as AMD's libraries compile it: a step in k waits for its operands."""
     return replace(
         algorithm,
         library=library,
         half_rate="miopen_half",
         latency="miopen_latency_cycles",
-        tiles=ByUnit.both("no thin ones"),
+        tiles=ByUnit.both("every"),
         fills=ByUnit.both(False),
-        vectors=False,
         loss_by_pace=True,
         waits=algorithm.parts == ByUnit.both(1),
     )

@@ -62,7 +62,6 @@ SIMT_LOSS = NUMBERS["simt tile loss"].value
 _STAGED_BYTES = 2 * 256 * 8 * 4
 _SHARED_BYTES = 64 * 1024  # of an SM, as AMD's have, where the specification is silent
 _TWICE = 2.5  # rates of 16 bits, above which a format is no longer one of 8
-_LEAST_SIDE = 16  # of a tile that is not thin
 _GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
 _WIDE_SIDE, _WIDE_LEAST = 128, 32  # pixels, and least channels, of cuDNN's tiles on CUDA cores
 _FP32_BYTES = 4  # of a number on the CUDA cores
@@ -97,7 +96,7 @@ def bounds_on_cuda_cores(p: Products, rates: Rates, tensor_core: bool, machine: 
     """
     if tensor_core:
         return np.full(p.m.size, np.inf), np.zeros(p.m.size)
-    vector = ((p.m == 1) | (p.n == 1)) & p.of_algorithm(lambda one: one.vectors)
+    vector = (p.m == 1) | (p.n == 1)
     fetched = _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n) * p.executed
     return np.where(vector, p.flop / rates.issued, np.inf), fetched / machine.l2_bandwidth
 
@@ -110,10 +109,8 @@ def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tup
     peaks = machine.device.matrix_peak if tensor_core else machine.device.vector_peak
     pace = rates.peak / (machine.clock_gain * (peaks.get("fp16" if tensor_core else "fp32") or max(peaks.values())))
     # of some, slower formats wait less for operands
-    by_pace = p.of_algorithm(lambda one: tensor_core and one.loss_by_pace)
-    lost = (
-        value["matrix_tile_loss"] * (1.0 if tensor_core else SIMT_LOSS) * np.where(by_pace, np.minimum(pace, 1.0), 1.0)
-    )
+    by_pace, others = p.of_algorithm(lambda one: one.loss_by_pace), 1.0 if tensor_core else SIMT_LOSS
+    lost = value["matrix_tile_loss"] * np.where(by_pace, np.minimum(pace, 1.0), others)
     share = p.of_algorithm(lambda one: one.share(value, tensor_core))
     half = p.of_algorithm(lambda one: value[one.half_rate] if one.half_rate else 1.0)
     share = share * np.where(pace > 1, half, 1.0) * np.where(pace < 1, 1.0, _rate_by_layout(p, tensor_core, machine))
@@ -237,8 +234,7 @@ def where_tiled(p: Products, seconds: Floats, tensor_core: bool, least: tuple[Fl
     wide = (a == _WIDE_SIDE) & (b >= _WIDE_LEAST) & (b <= _WIDE_SIDE)
     square = (a == SQUARE) & (b == SQUARE)
     plain = (a >= rows) & (b >= columns)
-    tiles = {"no thin ones": np.minimum(a, b) >= _LEAST_SIDE, "by name": by_name, "wide": wide, "square": square,
-             "plain": plain}  # fmt: skip
+    tiles = {"by name": by_name, "wide": wide, "square": square, "plain": plain}
     for kind in set(kinds.tolist()) - {"every"}:
         seconds = np.where(tiles[kind] | (kinds != kind), seconds, np.inf)
     return seconds
