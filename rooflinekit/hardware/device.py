@@ -189,6 +189,11 @@ class Device(Record):
         return self.cuda_capability[0] if self.cuda_capability else 0
 
     @property
+    def warp(self) -> int:
+        """Threads that run in step: of AMD's GCN and CDNA 64, of its RDNA and of other GPUs 32."""
+        return 64 if (self.compute_capability or "").startswith("gfx9") else 32
+
+    @property
     def formats(self) -> tuple[str, ...]:
         """The number formats this device calculates in, widest first."""
         return tuple(math for math in FORMATS if math in self.matrix_peak or math in self.vector_peak)

@@ -147,7 +147,6 @@ def compiled_for_amd(algorithm: Algorithm, library: str) -> Algorithm:
         library=library,
         half_rate="miopen_half",
         latency="miopen_latency_cycles",
-        tiles=ByUnit.both("every"),
         fills=ByUnit.both(False),
         loss_by_pace=True,
         waits=algorithm.parts == ByUnit.both(1),

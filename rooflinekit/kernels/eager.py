@@ -88,7 +88,9 @@ def issue_of(
 def _of_any_device(priced: PricedOp, graph: Graph) -> tuple[Kernel, ...]:
     """The kernels of an op that has the same ones on every device, remembered; none of other ops."""
     op, family = priced.op, priced.family
-    if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(op) or differs_on_a_gpu(op, family):
+    if family in (Family.ATTENTION, Family.RECURRENCE) or is_cell(op) or op.kind in SUMS:
+        return ()
+    if differs_on_a_gpu(op, family):
         return ()
     known = graph.memo.setdefault("kernels of any device", {})
     if id(priced) not in known:
@@ -145,7 +147,7 @@ def _kernels(priced: PricedOp, tf32: bool | None, device: Device | None, like: R
             yield from plain_kernels(part, tf32, device, like)
         return
     for cost in priced.costs:
-        kernel = _kernel(op, cost, family, tf32, like)
+        kernel = _kernel(op, cost, family, tf32, device, like)
         if family is Family.ATTENTION:
             yield from attention_kernels(kernel, op, device, like)
         elif op.kind == "serving.scaled_mm":
@@ -163,10 +165,12 @@ def _kernels(priced: PricedOp, tf32: bool | None, device: Device | None, like: R
             yield kernel
 
 
-def _kernel(op: Op, cost: Cost, family: Family, tf32: bool | None, like: Release | None) -> Kernel:
-    """A kernel as it is on any device, its products by a plain algorithm."""
+def _kernel(
+    op: Op, cost: Cost, family: Family, tf32: bool | None, device: Device | None, like: Release | None
+) -> Kernel:
+    """A kernel as it is on any device but for the blocks of a sum, its products by a plain algorithm."""
     rows = rows_of(op, cost, like)
-    summed = sum_blocks(op) if op.kind in SUMS else NO_BLOCKS
+    summed = sum_blocks(op, device) if op.kind in SUMS else NO_BLOCKS
     placed = 0 if cost.label else indexed_accesses(op, family, like)  # by the kernel that goes through the operands
     return Kernel(
         name=f"{op.name}: {cost.label}" if cost.label else op.name,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooflinekit.cost.table import aten
+from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Op, TensorSpec
 from rooflinekit.ir.points import Number, integer
 from rooflinekit.kernels.algorithms import ceiled
@@ -29,8 +30,12 @@ _LEAST_VECTOR = 128  # numbers of a sum that is loaded in vectors
 _JOINED_LOADS = 3  # where blocks share a result: the part is written, counted, and read by the last block
 
 
-def sum_blocks(op: Op) -> Blocks:
-    """The blocks of a sum, as many as if each had SUM_THREADS, and the loads that a thread of one waits for."""
+def sum_blocks(op: Op, device: Device | None = None) -> Blocks:
+    """The blocks of a sum, as many as if each had SUM_THREADS, and the loads that a thread of one waits for.
+
+    device: whose warps have so many threads; None for 32.
+    """
+    warp = device.warp if device else _WARP
     x, results = op.inputs[0], integer(op.outputs[0].numel)
     numbers = integer(x.numel)
     if results == 0 or numbers <= results:
@@ -39,12 +44,12 @@ def sum_blocks(op: Op) -> Blocks:
     if _sums_along_memory(x, op.attrs.get("dim")):
         at_once = 1 if results == 1 and each > _LEAST_VECTOR else _AT_ONCE  # a vector is one load
         each = each * at_once // _AT_ONCE
-        width, height = _block(each, results, SUM_THREADS)
+        width, height = _block(each, results, SUM_THREADS, warp)
         each, held = ceiled(each, width), 1
     else:
         vector = next(many for many in (_AT_ONCE, 2, 1) if results % many == 0)
         at_once = _AT_ONCE
-        width, height = _block(results // vector, each, SUM_THREADS // vector)
+        width, height = _block(results // vector, each, SUM_THREADS // vector, warp)
         held = vector * width
     shares = bool(each >= min(_LEAST_EACH * height, _MOST_EACH))
     each, held = (ceiled(each, height), held) if shares else (each, held * height)
@@ -63,9 +68,9 @@ def _sums_along_memory(x: TensorSpec, dims: Any) -> bool:
     return order[0] in {dim % len(x.shape) for dim in several}
 
 
-def _block(wide: Number, high: Number, most: int) -> tuple[int, int]:
+def _block(wide: Number, high: Number, most: int, warp: int) -> tuple[int, int]:
     """Threads side by side and on top of each other: powers of two, a warp wide where there are rows enough."""
-    width = min(_power(wide, most), _WARP)
+    width = min(_power(wide, most), warp)
     height = min(_power(high, most), most // width)
     return min(_power(wide, most), most // height), height
 

@@ -176,11 +176,6 @@ class Machine:
         return self.device.threads_per_sm or _THREADS
 
     @property
-    def warp(self) -> int:
-        """Threads that run in step: of AMD's GCN and CDNA 64, of its RDNA and of other GPUs 32."""
-        return 64 if (self.device.compute_capability or "").startswith("gfx9") else 32
-
-    @property
     def l2_bandwidth(self) -> float:
         """byte/s of that cache, never below what DRAM gives."""
         wanted = self.values["l2_bytes_per_clock"] * self.sm_count * self.clock

@@ -186,20 +186,20 @@ def _rows_bytes(work: KernelBatch, machine: Machine) -> Floats:
 
 def _threads(work: KernelBatch, machine: Machine) -> Floats:
     """Threads of a block that works on a row."""
-    return np.where(work.threads > 0, work.threads, work.warps * machine.warp)
+    return np.where(work.threads > 0, work.threads, work.warps * machine.device.warp)
 
 
 def rows_s(work: KernelBatch, machine: Machine) -> Floats:
     """Seconds that the SMs spend on rows: on their elements, and on starting, joining and ending each row's threads."""
     value, threads = machine.values, _threads(work, machine)
     # a warp needs no other to find its row's sum
-    once = value["thread_cycles"] * threads * (threads > machine.warp) * _joined(work, machine)
+    once = value["thread_cycles"] * threads * (threads > machine.device.warp) * _joined(work, machine)
     busy = np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once)
     # a block alone waits for its row: it asks for its next elements when the last have come from DRAM
     own = work.rows * work.row_bytes  # not what rows share: else more of them would wait less for it
     far = 1 - np.divide(_found(work, machine), own, out=np.zeros(len(work)), where=own > 0)
     loads = work.columns / (_PER_LOAD * threads) * (1 + (work.passes - 1) * _missed(work, machine))
-    waits = (work.rows > 0) & (threads > machine.warp)
+    waits = (work.rows > 0) & (threads > machine.device.warp)
     chain = loads * value["load_cycles"] * np.maximum(far, 0.0) + value["kernel_ramp_cycles"]  # its code is long
     longer: Floats = np.maximum(busy, np.where(waits, chain, 0.0))
     return longer / machine.clock

@@ -223,7 +223,7 @@ def test_a_row_takes_its_sm_so_long_for_each_thread_of_its_block(device: Device)
     assert compute_us(Machine.of(device.replace(compute_capability="gfx90a"), values), rows=100, warps=4) == (
         pytest.approx(2 * 640 / 1250)
     )
-    assert Machine.of(device.replace(compute_capability="gfx1030"), values).warp == 32
+    assert device.replace(compute_capability="gfx1030").warp == 32
     # on NVIDIA's, blocks of 1024 threads add up by shuffles, in 0.37 of the time; smaller ones are of older kernels
     by_shuffles = Machine.of(device.replace(vendor="NVIDIA"), values)
     assert compute_us(by_shuffles, rows=100, threads=1024) == pytest.approx(2 * 0.37 * 2560 / 1250)
