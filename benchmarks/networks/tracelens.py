@@ -28,7 +28,9 @@ from benchmarks.sources.tables import read_table
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import RooflinekitError
 
-_GPUS = {"/h100/": "nvidia-h100-sxm5-80gb", "/inference/|/perf_model/": "amd-mi300x"}  # by folder; ISA942 in names
+#: By folder, with a release that has the same kernels: indexSelectLargeIndex is gone in 2.8, rows in
+#: vectorized_gather_kernel and a fused RMS norm are there in 2.9. Names of MI300X's products say ISA942.
+_GPUS = {"/h100/": ("nvidia-h100-sxm5-80gb", "2.7"), "/inference/|/perf_model/": ("amd-mi300x", "2.9")}
 _FORMATS = {
     "float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "double": "float64", "int": "int32",
     "long int": "int64", "long": "int64", "bool": "bool",
@@ -57,8 +59,8 @@ def _overload(name: str, tensors: list[bool]) -> Any:
     raise KeyError(name)
 
 
-def graph_of(name: str, dims: str, strides: str, types: str, concrete: str) -> rk.Graph:
-    """The operator alone. Raises KeyError for formats, and TypeError for arguments, that are not told."""
+def graph_of(name: str, dims: str, strides: str, types: str, concrete: str, like: str) -> rk.Graph:
+    """The operator alone, as a release of PyTorch runs it. Raises KeyError for formats, and TypeError for arguments, that are not told."""
     shapes, steps, kinds, words = (ast.literal_eval(text) for text in (dims, strides, types, concrete))
     given: list[Any] = []
     inputs: list[rk.Input] = []
@@ -82,7 +84,7 @@ def graph_of(name: str, dims: str, strides: str, types: str, concrete: str) -> r
         words = {word: value for value, word in zip(values, named, strict=True) if word and value is not None}
         return function(*plain, **words)
 
-    return rk.trace(called, *inputs, name=name, like="2.7")  # has indexSelectLargeIndex, gone in 2.8
+    return rk.trace(called, *inputs, name=name, like=like)
 
 
 def judged(file: Path) -> pd.DataFrame:
@@ -91,11 +93,11 @@ def judged(file: Path) -> pd.DataFrame:
     chosen = table[table["name"].str.fullmatch(r"aten::\w+") & ~table["name"].isin(_COPIES)]
     chosen = chosen[chosen["Kernel Time (µs)_median"] > 0]
     rows, why = [], Counter[str]()
-    for folders, gpu in _GPUS.items():
+    for folders, (gpu, like) in _GPUS.items():
         gap_s = constants_for(rk.load_device(gpu)).value("kernel_gap")
         for _, row in chosen[chosen["source_file"].str.contains(folders)].iterrows():
             try:
-                timings = rk.predict(graph_of(*(row[column] for column in _TOLD)), gpu).timings
+                timings = rk.predict(graph_of(*(row[column] for column in _TOLD), like), gpu).timings
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, RooflinekitError) as error:
                 why[f"{row['name']}: {type(error).__name__}"] += 1
                 continue

@@ -31,7 +31,7 @@ _WALKING = (Family.ELEMENTWISE, Family.MOVEMENT)
 SOFTMAX_GRADIENT = "aten._softmax_backward_data"
 #: Kernels of whole lists of tensors, each of which they walk in its own order.
 _OF_LISTS = frozenset((*LISTS, "aten.cat", "aten.stack"))
-_PICKING = ("aten.index_select", "aten.embedding")
+_PICKING, _GATHER = ("aten.index_select", "aten.embedding"), "aten.gather"
 _PLACES_OF_A_DIVISION = 2  # 46 cycles
 #: A quotient and a remainder name row and column; then come the places of both operands.
 _PLACES_OF_A_PICK = 2 * _PLACES_OF_A_DIVISION + 2
@@ -85,6 +85,8 @@ def indexed_accesses(op: Op, family: Family, like: Release | None = None) -> Num
     result = op.outputs[0]
     if op.kind in _PICKING and not (like or PRESENT).gathers_vectors:
         return integer(result.numel) * _PLACES_OF_A_PICK
+    if op.kind == _GATHER and (like or PRESENT).gathers_vectors and _steps(op.inputs[1], 1)[-1] == 0:
+        return 0  # an index that is expanded names whole rows (vectorized_gather_kernel)
     divisions = (_DIVISIONS_IN_CHANNELS_LAST if result.channels_last else _DIVISIONS).get(op.kind, 0)
     if divisions:
         return integer(result.numel) * divisions * _PLACES_OF_A_DIVISION

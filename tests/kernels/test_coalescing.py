@@ -172,3 +172,16 @@ def test_rows_that_an_index_names_are_copied_by_elements_up_to_2_7() -> None:
     assert seconds("2.7") == pytest.approx(places, rel=0.1)
     # From 2.8 on the memory binds: 268 MB read and 268 MB written at 2.04 TB/s take at least 0.26 ms.
     assert 0.26e-3 < seconds("2.8") < 0.36e-3
+
+
+def test_an_expanded_index_names_whole_rows_from_2_8_on() -> None:
+    def places(like: str, copies: bool = False) -> list[int]:
+        def gathered(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+            return x.gather(0, index.repeat(1, 64) if copies else index.expand(16, 64))
+
+        return [one.indexed for one in kernels(gathered, rk.Input(512, 64), rk.Input(16, 1, dtype="int64"), like=like)]
+
+    # before, an expanded index lies in another order than the result: its place and the result's for each number
+    assert places("2.7") == [2 * 16 * 64]
+    assert places("2.8") == [0]
+    assert places("2.8", copies=True) == places("2.7", copies=True)
