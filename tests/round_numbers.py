@@ -21,7 +21,7 @@ _IDEAL = {
     **dict.fromkeys(("column_cycles", "thread_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,
     "efficient_attention": 1.0,
-    **dict.fromkeys(("efficient_wide_gradient", "triton_attention", "cudnn_attention"), 1.0),
+    **dict.fromkeys(("efficient_wide_gradient", "triton_attention", "aotriton_attention", "cudnn_attention"), 1.0),
     **dict.fromkeys(("attention_gradient", "tensor_memory_attention", "engine_attention"), 1.0),
     "warp_mma_flop": 1e9,
     "boost_headroom": 1.0,

@@ -36,11 +36,11 @@ EFFICIENT_WIDE = replace(EFFICIENT, rate=ByUnit.both("efficient_wide_gradient"))
 FLASH_1 = replace(FLASH, name="FlashAttention 1", rate=ByUnit.both("efficient_attention"))
 #: AMD's kernels in assembly, which engines and Megatron call, and those in Triton, which PyTorch calls.
 AITER = replace(ATTENTION, name="aiter", sums_in_memory=True)
-AOTRITON = replace(ATTENTION, name="AOTriton", rate=ByUnit.both("triton_attention"), computes_again=True)
-#: AMD's Composable Kernel, which its compiler makes as Triton makes those: no measurement tells it a rate of its own.
-CK = replace(AOTRITON, name="Composable Kernel", computes_again=False, sums_in_memory=True)
+AOTRITON = replace(ATTENTION, name="AOTriton", rate=ByUnit.both("aotriton_attention"), computes_again=True)
 #: What inductor writes for flex_attention.
-TRITON = replace(AOTRITON, name="Triton's attention")
+TRITON = replace(AOTRITON, name="Triton's attention", rate=ByUnit.both("triton_attention"))
+#: AMD's Composable Kernel: no measurement tells it a rate of its own.
+CK = replace(TRITON, name="Composable Kernel", computes_again=False, sums_in_memory=True)
 #: Of engines: FlashAttention 2's by templates, and TensorRT-LLM's own, of which others call those for Blackwell.
 FLASHINFER = replace(FLASH, name="FlashInfer")
 TENSORRT = replace(ATTENTION, name="TensorRT-LLM's attention", rate=ByUnit.both("engine_attention"))

@@ -168,6 +168,8 @@ CONSTANTS: dict[str, Description] = {
                                   "xlite-dev/ffpa-attn (Apache-2.0): heads of 512 on B200"),
     "triton_attention": _d("1", "rate of attention written in Triton, of that written by hand", 0.6, 0.2, 1.2, 0.3,
                            0.0, "Dao-AILab/flash-attention's figures (BSD-3-Clause) on A100 and H100"),
+    "aotriton_attention": _d("1", "the same on AMD's GPUs, by AOTriton", 0.33, 0.1, 1.2, 0.4, 0.0,
+                             "AMD-AGI/TraceLens (MIT): ten shapes on MI300X; by either half of them 0.25 and 0.37"),
     "attention_gradient": _d("1", "rate of products in the gradient of fused attention, of those in the forward pass",
                              0.84, 0.3, 1.2, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT) and Dao-AILab/flash-attention "
                              "(BSD-3-Clause): FlashAttention 2 and cuDNN on A100, H100 and RTX PRO 6000"),
