@@ -60,7 +60,10 @@ def _overload(name: str, tensors: list[bool]) -> Any:
 
 
 def graph_of(name: str, dims: str, strides: str, types: str, concrete: str, like: str) -> rk.Graph:
-    """The operator alone, as a release of PyTorch runs it. Raises KeyError for formats, and TypeError for arguments, that are not told."""
+    """The operator alone, as a release of PyTorch runs it.
+
+    Raises KeyError for formats, and TypeError for arguments, that are not told.
+    """
     shapes, steps, kinds, words = (ast.literal_eval(text) for text in (dims, strides, types, concrete))
     given: list[Any] = []
     inputs: list[rk.Input] = []
