@@ -22,7 +22,8 @@ RATES = (*SERVE[:4], "--rate", "1,2/s", "--requests", "20", "-i", "64", "--outpu
 EXPLAIN = ("explain", *CALL[:3], "--batch", "4", *CALL[3:])
 COLLECTIVE = ("collective", "all-reduce", "--cluster", "dgx-h100", "--bytes", "1 MB")
 LEVELS = (*SERVE[:4], "--slo", "ttft=1s", "--load", "9/s", "--requests", "20", "-i", "64", "--output", "8")
-FIT = ("fit-into", "examples/bottlenecks.py:A", "--input", "batch,64,160,120", *CALL[3:5], "--batch", "4", "--optimizer", "Adam")
+FIT = ("fit-into", "examples/bottlenecks.py:A", "--input", "batch,64,160,120", "--gpu", "nvidia-l4",
+       "--batch", "4", "--optimizer", "Adam")  # fmt: skip
 #: Each command is called in several forms: what it traces is kept.
 pytestmark = pytest.mark.usefixtures("kept_traces")
 COST = ("cost", *CALL, "--batch", "4", "--price", "l4=0.8", "--price", "t4=0.4", "--autocast", "bf16")
