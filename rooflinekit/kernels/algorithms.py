@@ -264,6 +264,7 @@ class Form:
     alone: Number = 0  # bytes of all its traffic that kernels of their own move, before and after its products
     added: Number = 0  # of the result, which each launch but the first reads and writes again
     repeats: Number = 1  # launches, one after the other
+    around: int = 0  # kernels before and after it
     calls: Number = 0  # of the library of products
     untuned: bool = False  # whether that library has no tuned kernel of these sizes in bf16
 

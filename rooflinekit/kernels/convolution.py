@@ -177,10 +177,13 @@ def _as_form(kernel: Kernel, form: Form) -> Kernel:
 
 
 def _loop(form: Form) -> Chain | None:
-    """The calls of an algorithm that takes one image after another: two kernels each where windows are written out."""
-    if form.repeats == 1:
+    """The calls of an algorithm that takes one image after another: two kernels each where windows are written out.
+
+    Or of one with kernels around it.
+    """
+    if form.repeats == 1 and not form.around:
         return None
-    kernels = form.repeats * (2 if form.algorithm.name else 1)
+    kernels = form.around + 1 if form.around else form.repeats * (2 if form.algorithm.name else 1)
     return Chain(links=form.repeats, kernels=kernels, starts=kernels, launches=kernels)
 
 

@@ -4,6 +4,7 @@
     ConvWinograd3x3MultipassWrW           Winograd of a weight: products by their library between transforms
     GemmFwd1x1, GemmBwd1x1, GemmWrw1x1    a product for each image, by the library of products
     GemmFwdRest, GemmBwdRest, GemmWrwUniversal    the same after windows were written out
+    ConvHipImplicitGemmGroupFwdXdlops     channels last, from CDNA 3 on in 16 bits; each tensor is transposed before
     ConvDirectNaiveConv                   a thread a result
 
 `benchmarks/operators/convolution_choice.py` says how often each is the fastest, and how often it is taken here.
@@ -40,7 +41,7 @@ from rooflinekit.kernels.algorithms import (
     summed,
 )
 
-GCN, RDNA = "GCN", "RDNA"  # generations of AMD's GPUs; CDNA goes on from GCN
+GCN, CDNA_3, RDNA = "GCN", "CDNA 3", "RDNA"  # generations of AMD's GPUs; CDNA goes on from GCN
 
 _EVERY = (*SINGLE, *HALF)
 #: Of the fused kernels, which are written in assembly.
@@ -76,6 +77,8 @@ WINOGRAD_IN_PASSES = _compiled(
 BY_IMAGE = replace(PRODUCT, library=MIOPEN, formats=_EVERY, fills=ByUnit.both(False))
 GATHERED = replace(BY_IMAGE, name="gathered")
 UNFOLDED = replace(BY_IMAGE, name="unfolded")
+#: Composable Kernel's and the last assembly's.
+CHANNELS_LAST = replace(IMPLICIT["forward"], name="channels last", formats=HALF, generation=CDNA_3)
 #: A thread a result, nothing shared.
 NAIVE = Algorithm(
     name="naive", library=MIOPEN, formats=_EVERY, cuda_cores_only=True, shape="threads", tap_cycles="naive_cycles",
@@ -107,8 +110,10 @@ def implicit(p: Problem, math: Math, threads: Algorithm | None = None) -> tuple[
     plain = replace(IMPLICIT[p.direction], cuda_cores_only=bool(p.volume))
     pixelwise = PIXELWISE_WEIGHT if p.direction == "weight" else PIXELWISE
     found = replace(pixelwise, cuda_cores_only=bool(p.volume)) if gathers_pixels(math, p) else plain
-    if p.taps > 1 or math is not Math.BF16 or p.direction == "forward":
+    if math not in HALF:
         return (found,)
+    if p.taps > 1 or math is not Math.BF16 or p.direction == "forward":
+        return (replace(found, generation=GCN), replace(found, generation=RDNA))
     others = (replace(plain, generation=RDNA),) if has_compiled(math, p.direction) else ()
     return (replace(found, generation=GCN), *others)
 
@@ -130,6 +135,15 @@ def forms(p: Problem) -> Iterator[Form]:
     elif flat and (unstrided or p.direction == "forward"):
         yield _fused(p)
     yield from _by_products(p)
+    if not p.volume:
+        yield _transposed(p)
+
+
+def _transposed(p: Problem) -> Form:
+    """All tensors are brought into channels last, what is written too, and that back."""
+    algorithm = replace(CHANNELS_LAST, gradient=p.direction != "forward")
+    moved = sum(p.tensors) + p.tensors[("data", "weight", "forward").index(p.direction)]
+    return Form(algorithm=algorithm, gemm=p.product(), moved=moved, alone=2 * moved, around=len(p.tensors) + 1)
 
 
 def _fused(p: Problem) -> Form:
@@ -207,8 +221,13 @@ def _untuned(p: Problem, pixels: Number, images: Number = 1) -> bool:
     return bool(wide or (p.outer > _TUNED_SUM and pixels * channels * images < _TUNED_RESULTS))
 
 
+def generation_of(target: str) -> str:
+    """As algorithms name it, by the compiler's target: gfx942."""
+    return CDNA_3 if target.startswith(("gfx94", "gfx95")) else GCN if target.startswith("gfx9") else RDNA
+
+
 LIBRARIES = Libraries(
     products=ROCBLAS, convolutions=MIOPEN, rates=MIOPEN, implicit=implicit, forms=forms, channels_last=False,
     whole_recurrent=True, unpacks_half=True,
-    generation=lambda device: GCN if (device.compute_capability or "").startswith("gfx9") else RDNA,
+    generation=lambda device: generation_of(device.compute_capability or ""),
 )  # fmt: skip

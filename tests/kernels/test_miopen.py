@@ -12,7 +12,7 @@ from rooflinekit.ir.op import Math
 from rooflinekit.kernels import miopen
 from rooflinekit.kernels.algorithms import Algorithm, Form, Problem
 from rooflinekit.kernels.libraries import exists, libraries_of
-from rooflinekit.kernels.miopen import GCN, RDNA, forms, gathers_pixels, has_compiled
+from rooflinekit.kernels.miopen import CDNA_3, GCN, RDNA, forms, gathers_pixels, has_compiled
 
 #: The gradient of a 3×3 weight of 4 channels in, 8 out: 2 images of 12×12 pixels, in fp32.
 WEIGHT = Problem(
@@ -93,8 +93,8 @@ def test_every_second_pixel_of_all_images_is_one_product() -> None:
 
 
 def test_what_is_assembly_does_not_run_on_rdna() -> None:
-    gpus = [load_device(name) for name in ("amd-vega-56", "amd-mi300x", "amd-rx-6800-xt", "nvidia-p4")]
-    assert [libraries_of(gpu).generation(gpu) for gpu in gpus] == [GCN, GCN, RDNA, ""]
+    gpus = [load_device(name) for name in ("amd-vega-56", "amd-mi210", "amd-mi300x", "amd-rx-6800-xt", "nvidia-p4")]
+    assert [libraries_of(gpu).generation(gpu) for gpu in gpus] == [GCN, GCN, CDNA_3, RDNA, ""]
     assert has_compiled(Math.FP32, "data")
     assert not has_compiled(Math.BF16, "data")
     assert has_compiled(Math.BF16, "forward")
@@ -112,3 +112,14 @@ def test_what_exists_in_which_format() -> None:
     assert not exists(fused, Math.BF16, vega)
     assert exists(passes, Math.FP16, vega)
     assert exists(passes, Math.BF16, vega)
+
+
+@pytest.mark.parametrize(("gpu", "there"), [("amd-mi300x", True), ("amd-mi210", False), ("amd-rx-6800-xt", False)])
+def test_tensors_are_transposed_from_cdna_3_on(gpu: str, there: bool) -> None:
+    half = replace(WEIGHT, itemsize=2)
+    [form] = [f for f in forms(half) if f.algorithm.name == "channels last"]
+    image, weight, result = 2 * 4 * 144 * 2, 4 * 8 * 9 * 2, 2 * 8 * 144 * 2
+    assert (form.moved, form.around) == (image + 2 * weight + result, 4)  # the weight's gradient there and back
+    assert exists(form.algorithm, Math.BF16, load_device(gpu)) is there
+    plain = libraries_of(load_device(gpu)).implicit(half, Math.BF16, None)
+    assert any(exists(one, Math.BF16, load_device(gpu)) for one in plain) is not there
