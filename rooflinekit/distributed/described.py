@@ -156,10 +156,6 @@ class Planner:
         """GPUs that share out the optimizer's state: of weights, and of experts."""
         return [max(1, len(self.groups.members[name]) // self.layout.instances) for name in ("data", "expert data")]
 
-    def bound_s(self) -> float:
-        """A time that the step is never below."""
-        return least_s(self.stages(), self.count, self.layout.chunks)
-
     def step(self) -> TrainingStep:
         """The whole step."""
         place, machine = self.place, self.place.machines[0]
@@ -390,7 +386,7 @@ def search_layouts(
             progress(considered)
         memory = max(chain.from_iterable(planner.courses()), key=lambda one: one.allocated)
         if memory.fits:
-            plans.append((planner.bound_s(), memory.allocated, planner))
+            plans.append((least_s(planner.stages(), planner.count, layout.chunks), memory.allocated, planner))
     found: list[TrainingStep] = []
     for bound, allocated, planner in sorted(plans, key=lambda plan: plan[:2]):
         slower = sum(step.total_s <= bound for step in found)

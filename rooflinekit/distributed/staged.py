@@ -258,19 +258,16 @@ def stage_of_blocks(predicted: Sequence[Prediction]) -> dict[str, int]:
 
     predicted: the whole step on the device of each stage. Raises InputError for a model of fewer blocks than stages.
     """
-    starts = balanced([list(_seconds(p).values()) for p in predicted])
-    blocks = blocks_of(predicted[0].graph)
+    blocks, found = blocks_of(predicted[0].graph), []
+    for p in predicted:  # without the optimizer and what the step waits for before its first kernel
+        seconds = dict.fromkeys(blocks_of(p.graph), 0.0)
+        for k, span in enumerate(p.spans):
+            block = block_of(span.timing.kernel.module)
+            if block in seconds and span.timing.kernel.phase is not Phase.OPTIMIZER:
+                seconds[block] += span.timing.total_s + (span.waited_s if k else 0.0)
+        found.append([*seconds.values()])
+    starts = balanced(found)
     return {block: max(k for k, start in enumerate(starts) if start <= i) for i, block in enumerate(blocks)}
-
-
-def _seconds(p: Prediction) -> dict[str, float]:
-    """Seconds of each block, without the optimizer and what the step waits for before its first kernel."""
-    seconds = dict.fromkeys(blocks_of(p.graph), 0.0)
-    for k, span in enumerate(p.spans):
-        block = block_of(span.timing.kernel.module)
-        if block in seconds and span.timing.kernel.phase is not Phase.OPTIMIZER:
-            seconds[block] += span.timing.total_s + (span.waited_s if k else 0.0)
-    return seconds
 
 
 def stages_of(graph: Graph, stages: dict[str, int], parts: int) -> list[Graph]:

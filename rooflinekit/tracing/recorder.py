@@ -91,11 +91,11 @@ class Lives:
         self.held: dict[str, str] = {}
         self.saved: dict[str, str] = {}
         self._ops, self._phase = ops, phase
-        self._watched: list[weakref.ref[torch.Tensor]] = []
+        self.watched: list[weakref.ref[torch.Tensor]] = []  # in the order in which they were made
 
     def watch(self, tensor: torch.Tensor, memory: str) -> None:
         """A tensor that is there now; a view of its memory is one of its own."""
-        self._watched.append(weakref.ref(tensor, lambda _: self._until_now(memory)))
+        self.watched.append(weakref.ref(tensor, lambda _: self._until_now(memory)))
 
     def returned(self, arguments: Any) -> None:
         """A call of a module is over: until now Python has held the tensors that it was given."""
@@ -103,10 +103,6 @@ class Lives:
             known: TensorSpec | None = getattr(leaf, SPEC, None)
             if known is not None:
                 self._until_now(known.memory)
-
-    def alive(self) -> Iterator[torch.Tensor]:
-        """The tensors that are still there, in the order in which they were made."""
-        return (tensor for reference in self._watched if (tensor := reference()) is not None)
 
     def _until_now(self, memory: str) -> None:
         phase = self._phase()
@@ -174,7 +170,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What forward has made and something still holds beside those known: a cache of keys and values, say."""
         made = {spec.name for op in self.ops if op.phase is Phase.FORWARD for spec in op.outputs if not spec.storage}
         made -= memories((*self.gradients, *map(self.spec, known)))
-        found = {spec.memory: tensor for tensor in self.lives.alive() if (spec := getattr(tensor, SPEC, None))}
+        alive = [tensor for reference in self.lives.watched if (tensor := reference()) is not None]
+        found = {spec.memory: tensor for tensor in alive if (spec := getattr(tensor, SPEC, None))}
         return [tensor for memory, tensor in found.items() if memory in made]
 
     def close(self, outputs: Sequence[torch.Tensor]) -> None:

@@ -446,16 +446,19 @@ class Symbols:
         """Relations between sizes on which the traced path depends."""
         environment = self._environment
         found: dict[sympy.Basic, Condition] = {}
-        for guard in environment.guards:
-            holds = self._translated(guard.expr)
+        for question, holds in self._guards():
             # An operator's own inequalities choose among CPU libraries and memory formats; its equalities are shape
             # checks, and those hold for every device.
-            choice = guard.expr in environment.of_ops and not isinstance(holds, sympy.Eq)
-            choice = choice or self._special(guard.expr, holds) or _always(guard.expr)
-            if holds.free_symbols and not choice:
-                where = environment.asked.get(guard.expr, UNKNOWN)
+            choice = question in environment.of_ops and not isinstance(holds, sympy.Eq)
+            if not (choice or self._special(question, holds) or _always(question)):
+                where = environment.asked.get(question, UNKNOWN)
                 found.setdefault(holds, Condition(holds=holds, where=where))
         return tuple(found.values())
+
+    def _guards(self) -> list[tuple[sympy.Basic, sympy.Basic]]:
+        """What was asked of sizes, in torch's names and in the user's, where it has some of these."""
+        asked = [guard.expr for guard in self._environment.guards]
+        return [(one, holds) for one in asked if (holds := self._translated(one)).free_symbols]
 
     def pads(self, sides: Iterable[Size]) -> None:
         """Notes that an operator adds something at one side or another; where it does not, it is a copy alone."""
@@ -465,10 +468,7 @@ class Symbols:
         """Relations that hold but at sizes of which operators make something else: each open size is not 1, first."""
         forced = {size.name for size in self.forced()}
         found = [sympy.Ne(symbol(name), 1) for name in self.names if name not in forced]
-        for guard in self._environment.guards:
-            holds = self._translated(guard.expr)
-            if holds.free_symbols and self._special(guard.expr, holds):
-                found.append(holds)
+        found += [holds for question, holds in self._guards() if self._special(question, holds)]
         parts = *self._padded, *map(self._translated, self._environment.parts)
         found += (less for less in parts if less.free_symbols and less.free_symbols <= self._ours)
         return tuple(dict.fromkeys(found))
