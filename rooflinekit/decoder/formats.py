@@ -71,11 +71,6 @@ class WeightFormat:
             return (n,)
         return (math.ceil(n / self.group) if self.square else n, math.ceil(k / self.group))
 
-    def weight_bytes(self, n: int, k: int) -> int:
-        """Bytes of an [n, k] matrix with its scales."""
-        scales = math.prod(self.scale_shape(n, k)) if self.bits < 16 else 0
-        return n * k * self.bits // 8 + scales * self.scale.itemsize
-
 
 _BF16, _FP16, _FP8, _FP4 = DType.BFLOAT16, DType.FLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT4_E2M1FN_X2
 
