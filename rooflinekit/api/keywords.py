@@ -51,16 +51,21 @@ def inputs_of(model: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Se
     return usual_inputs(model)
 
 
-def usual_inputs(target: str, *, kept: bool = False) -> tuple[Input, ...]:
+def usual_inputs(target: str, *, kept: bool = False, needed: bool = False) -> tuple[Input, ...]:
     """What a target is called with where nobody says: images of the library's own size, or token ids.
 
     Their sizes "batch" and "seq" are open. () where the library does not say. kept: whether the answer is kept for the
-    next command, which then need not load the library. Raises TargetError for what is no target.
+    next command, which then need not load the library. needed: whether it is an error to have none, where the target
+    is one. Raises TargetError for what is no target.
     """
     if language_model(target):  # without importing torch
         return (Input("batch", "seq", dtype=DType.INT64),)
     folder = cache_folder() if kept else None
     shape = _shape_of(target) if folder is None else TraceStore(folder).usual_shape(target, _shape_of)
+    if needed and not shape:
+        from rooflinekit.tracing.targets import check_target
+
+        check_target(target)  # what is no model has no input that is missing
     dtype = DType.INT64 if "seq" in shape else DType.FLOAT32
     return (Input(*shape, dtype=dtype),) if shape else ()
 

@@ -29,18 +29,6 @@ _START = 32  # where the search for a size begins, unless the size is given; it 
 UNNAMED = "unnamed"  # the host that is meant where none is named
 
 
-def usual_inputs_of(target: str, *, kept: bool, needed: bool) -> tuple[Input, ...]:
-    """As `usual_inputs`; where they are needed and nobody knows any, raises TargetError for what is no model."""
-    from rooflinekit.api.keywords import usual_inputs
-
-    found = usual_inputs(target, kept=kept)
-    if needed and not found:
-        from rooflinekit.tracing.targets import check_target
-
-        check_target(target)  # what is no model has no input that is missing
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """How targets are called and traced, and on what they are predicted.

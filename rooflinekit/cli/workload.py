@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rooflinekit.api.workload import UNNAMED, Workload, mode_of, open_names, usual_inputs_of
+from rooflinekit.api.workload import UNNAMED, Workload, mode_of, open_names
 from rooflinekit.cli import guide
 from rooflinekit.cli.command import Answer, Command, Options, progress_line, tell
 from rooflinekit.cli.options import GPUS, HOSTS, Drafts
@@ -125,7 +125,9 @@ def _workload(
         raise InputError("--target is an argument of the loss: name one, such as --loss cross_entropy")
     args, kwargs = inputs_of(told.input or [])
     if not told.input and target:
-        args = usual_inputs_of(target, kept=told.cache, needed=needs_input)
+        from rooflinekit.api.keywords import usual_inputs
+
+        args = usual_inputs(target, kept=told.cache, needed=needs_input)
     targets, named = inputs_of(told.loss_target or [])
     if named:
         raise InputError(
