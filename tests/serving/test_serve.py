@@ -45,7 +45,7 @@ def test_the_engine_holds_fewer_than_there_are_clients() -> None:
 
 def test_kernels_that_nobody_measured_are_said_once() -> None:
     decoder = rk.Decoder.from_config("llama-3.2-1b")
-    found = rk.serve(decoder, "amd-mi300x", batch=2, input=64, output=4, weights="fp8-block")
+    found = rk.serve(decoder, "amd-mi300x", batch=2, input=4096, output=4, weights="fp8-block")
     of_prompts, of_answers = set(found.prefill.unmeasured), set(found.decode.unmeasured)
     assert of_prompts != of_answers
     (note,) = (note for note in found.notes() if "are not measured" in note)
