@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -112,7 +112,7 @@ class _Reader:
     def root(self) -> Element:
         """The picture, its parts in groups: grid and ticks, marks, names, and the rest."""
         found = Element("svg", {"viewBox": self._root.get("viewBox", "")})
-        parts = list(_merged(self._parts(self._root.findall("g")[0])))
+        parts = list(_merged([part for part in self._parts(self._root.findall("g")[0]) if _seen(part)]))
         used = {value[5:-1] for part in parts for value in part.attrib.values() if value.startswith("url(#")}
         kept = [self._attributed(part) for defs in self._root.iter("defs") for part in defs if part.get("id") in used]
         if kept:
@@ -195,6 +195,12 @@ def _look(part: Element) -> list[tuple[str, str]]:
     return sorted((key, value) for key, value in part.attrib.items() if key != "d")
 
 
+def _seen(part: Element) -> bool:
+    """Whether a page shows it: not a path of a point, one without colour, or a line from a name to its mark."""
+    d, coloured = part.get("d"), part.get("fill") != "none" or part.get("stroke") is not None
+    return d is None or (coloured and re.search("[LHVC]", d) is not None)
+
+
 def _path(d: str, at: tuple[float, float] = (0.0, 0.0)) -> str:
     """A path to a tenth of a pixel, moved; lines along an axis by one number, those that go on as one."""
     found: list[str] = []
@@ -215,7 +221,7 @@ def _path(d: str, at: tuple[float, float] = (0.0, 0.0)) -> str:
     return "".join(found)
 
 
-def _merged(parts: Iterable[Element]) -> Iterator[Element]:
+def _merged(parts: Sequence[Element]) -> Iterator[Element]:
     """Neighbours that differ in their path alone are one: bars of a lane, lines of a grid."""
 
     def kind(part: Element) -> object:
