@@ -8,8 +8,8 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
-from itertools import chain, product
+from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.distributed.groups import Setting, batch_of
@@ -62,12 +62,6 @@ class Trial:
     def peak_bytes(self) -> int:
         """The peak of the device that needs most memory."""
         return self.prediction.peak_bytes
-
-    @property
-    def stands_too_large(self) -> bool:
-        """Whether weights, gradients and the optimizer's state alone have no room; fewer activations do not help."""
-        use = self.prediction.fullest.memory
-        return use.standing_bytes > use.room
 
     @property
     def policy(self) -> str:
@@ -205,7 +199,7 @@ class Fitting(FirstLine):
 def try_all(
     graph: Graph, setting: Setting, advance: Callable[[str], None] | None = None, largest_of: Sequence[str] = ()
 ) -> Fitting:
-    """Every combination; the batch cut into the fewest parts that fit, and no further.
+    """Every combination; the whole batch, and where that does not fit, the fewest parts that do.
 
     Then, where what keeps all activations does not fit, what keeps as many as fit: of each format and strategy in as
     few parts as checkpoints need, and of every other combination that would be 2 % faster than all that fit, if it
@@ -217,7 +211,7 @@ def try_all(
             f"batch={batch} cannot be cut into equal parts for {setting.gpus} GPUs: expected a multiple of them"
         )
     trials: list[Trial] = []
-    open_ends: list[tuple[Trial, bool]] = []
+    open_ends: list[tuple[_Way, int, bool]] = []
     say = advance or (lambda text: None)
 
     def add(found: Iterable[Trial]) -> None:
@@ -238,15 +232,79 @@ def try_all(
     for autocast, strategy in product(_formats(graph, setting), strategies):
         own = graph if autocast == graph.autocast else resized(traced_with(graph, autocast=autocast), **graph.sizes)
         for optimizer in _optimizers(graph):
-            found = [list(_parts(own, setting, strategy, {**optimizer, "checkpoint": c})) for c in (False, True)]
-            add(chain(*found))
+            way = _Way(graph=own, setting=setting, strategy=strategy, savers=optimizer)
+            add(way.trials())
             if setting.execution.backend == "eager":
-                open_ends += _open_ends(*found, wanted=not optimizer)
-    for one, wanted in sorted(open_ends, key=lambda end: (not end[1], end[0].prediction.total_s)):
+                open_ends += [(way, *end) for end in way.open_ends(wanted=optimizer == Savers())]
+    for way, parts, wanted in sorted(open_ends, key=lambda end: (not end[2], end[0].plain.prediction.total_s)):
         fitting = [trial.prediction.total_s for trial in trials if trial.prediction.fits]
-        if wanted or _AS_FAST * one.prediction.total_s < min(fitting, default=math.inf):
-            add(_just_fitting(one, setting))
+        if wanted or _AS_FAST * way.plain.prediction.total_s < min(fitting, default=math.inf):
+            add(map(way.trial, choices(way.least(parts), way.plain.prediction, way.fits)))
     return Fitting(trials=tuple(map(with_largest, trials)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """A format, a strategy and a way to keep the optimizer's state; parts and activations are chosen for it."""
+
+    graph: Graph
+    setting: Setting
+    strategy: Strategy
+    savers: Savers
+
+    def trial(self, savers: Savers) -> Trial:
+        """It with these savers, predicted."""
+        found = plan(self.graph, self.setting, self.strategy, savers=savers)
+        return Trial(prediction=found, graph=self.graph)
+
+    def fits(self, savers: Savers) -> bool:
+        """Whether it fits with these savers; nothing is timed."""
+        return fits(self.graph, self.setting, self.strategy, savers)
+
+    @cached_property
+    def plain(self) -> Trial:
+        """The whole batch with all activations."""
+        return self.trial(self.savers)
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Of parts into which the batch can be cut."""
+        return [parts for parts in _PARTS if not batch_of(self.graph) % (parts * self.setting.gpus)]
+
+    def least(self, parts: int) -> Savers:
+        """What needs least in so many parts: checkpoints, whose inputs wait on the CPU where that is described."""
+        eager = self.setting.execution.backend == "eager"
+        return replace(self._in(parts, full=True), offload_activations=eager)
+
+    @cached_property
+    def fewest(self) -> dict[bool, int]:
+        """With all activations and with checkpoints of all blocks: the place in `counts` of the first that fits."""
+        able = self.plain.prediction.fits or self.fits(self.least(self.counts[-1]))
+        places = range(len(self.counts) if able else 0)
+        return {
+            full: next((i for i in places if self.fits(self._in(self.counts[i], full))), len(self.counts))
+            for full in (False, True)
+        }
+
+    def _in(self, parts: int, full: bool) -> Savers:
+        return replace(self.savers, accumulate=parts, checkpoint=full)
+
+    def trials(self) -> Iterator[Trial]:
+        """The whole batch, and where that does not fit, the fewest parts that do."""
+        for full, place in self.fewest.items():
+            yield self.trial(self._in(1, True)) if full else self.plain
+            if 0 < place < len(self.counts):
+                yield self.trial(self._in(self.counts[place], full))
+
+    def open_ends(self, *, wanted: bool) -> list[tuple[int, bool]]:
+        """Of numbers of parts that do not fit with all activations: the most, and if `wanted` as few as checkpoints of
+        all fit in; and whether they are tried in any case.
+        """
+        left = self.counts[: self.fewest[False]]
+        if not left:
+            return []
+        fewest = left[min(self.fewest[True], len(left) - 1)]
+        return [(fewest, True)] * wanted + [(left[-1], False)] * (not wanted or fewest != left[-1])
 
 
 def _largest(trial: Trial, setting: Setting, name: str) -> int:
@@ -272,35 +330,11 @@ def _largest(trial: Trial, setting: Setting, name: str) -> int:
     return step * found
 
 
-def _open_ends(plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -> list[tuple[Trial, bool]]:
-    """Of those that do not fit with all activations: the one in most parts, and if `wanted` that in as few as
-    checkpoints of all fit in; and whether it is tried in any case.
-    """
-    left = [trial for trial in plain if not trial.prediction.fits and not trial.stands_too_large]
-    if not left:
-        return []
-    fitting = {trial.prediction.savers.accumulate for trial in full if trial.prediction.fits}
-    fewest = next((trial for trial in left if trial.prediction.savers.accumulate in fitting), left[-1])
-    return [(fewest, True)] * wanted + [(left[-1], False)] * (not wanted or fewest is not left[-1])
-
-
-def _parts(graph: Graph, setting: Setting, strategy: Strategy, chosen: dict[str, Any]) -> Iterator[Trial]:
-    least = math.inf
-    for parts in _PARTS:
-        if batch_of(graph) % (parts * setting.gpus):
-            return
-        prediction = plan(graph, setting, strategy, savers=Savers(accumulate=parts, **chosen))
-        yield (found := Trial(prediction=prediction, graph=graph))
-        if prediction.fits or found.stands_too_large or prediction.peak_bytes > 0.95 * least:  # smaller save no more
-            return
-        least = prediction.peak_bytes
-
-
-def _optimizers(graph: Graph) -> Sequence[dict[str, bool]]:
+def _optimizers(graph: Graph) -> Sequence[Savers]:
     """Ways to keep the optimizer's state: in place, in 8 bits, on the CPU; where it has any."""
     if not any(p.op.phase is Phase.OPTIMIZER and p.costs for p in graph.priced):
-        return ({},)
-    return ({}, {"eight_bit": True}, {"offload": True})
+        return (Savers(),)
+    return (Savers(), Savers(eight_bit=True), Savers(offload=True))
 
 
 def _formats(graph: Graph, setting: Setting) -> Sequence[DType | None]:
@@ -312,31 +346,27 @@ def _formats(graph: Graph, setting: Setting) -> Sequence[DType | None]:
     return (None,) if half is None else (None, half)
 
 
-def _just_fitting(trial: Trial, setting: Setting) -> Iterator[Trial]:
-    """A step that does not fit with just so many activations saved that it does, in four ways; those that do.
+def choices(least: Savers, plain: ParallelPrediction, fits: Callable[[Savers], bool]) -> Iterator[Savers]:
+    """Savers with just so many activations kept that the step fits, in four ways; those that do.
 
     By op: all blocks are checkpoints, and save what takes longest to compute again for its bytes. By block: the first
     ones are checkpoints, or the first ones' activations wait in the host's memory. Last, checkpoints whose inputs wait
-    there.
+    there: `least`. `plain` is the prediction of the whole batch with all activations.
     """
-    plain, base = trial.prediction, trial.prediction.savers
+    if not fits(least):
+        return
+    full, base = replace(least, offload_activations=False), replace(least, offload_activations=False, checkpoint=False)
     units = _worth(plain)
     blocks = [path[0] for path in segments_of(plain.slowest.prediction.graph)]
-    full = replace(base, checkpoint=True)
-
-    @cache
-    def tried(savers: Savers) -> Trial:
-        return replace(trial, prediction=plan(trial.graph, setting, plain.strategy, savers=savers))
-
     fewer = [tuple(blocks[:count]) for count in range(len(blocks) - 1, 0, -1)]
     saving = [replace(full, save=tuple(units[: count + 1])) for count in range(len(units))]
     again = [replace(base, checkpoint=first) for first in fewer]
     away = [replace(base, offload_activations=first) for first in fewer]
     for strategies in (saving, again, away):
-        if count := bisect_left(strategies, True, key=lambda savers: not tried(savers).prediction.fits):
-            yield tried(strategies[count - 1])
-    if not tried(full).prediction.fits:
-        yield tried(replace(full, offload_activations=True))
+        if count := bisect_left(strategies, True, key=lambda savers: not fits(savers)):
+            yield strategies[count - 1]
+    if not fits(full):
+        yield least
 
 
 def _worth(plain: ParallelPrediction) -> list[str]:

@@ -17,7 +17,7 @@ from rooflinekit.distributed.prediction import TERMS, ParallelPrediction, Share
 from rooflinekit.distributed.queues import DeviceRun, Message, copied_s, program_of, run_devices, waits_of
 from rooflinekit.distributed.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
 from rooflinekit.distributed.replicas import check_execution, graphs_of, in_graphs, sharded, with_threads
-from rooflinekit.distributed.rewriting import sent_in
+from rooflinekit.distributed.rewriting import bytes_of, sent_in
 from rooflinekit.distributed.saving import check_savers, host_bytes, saving
 from rooflinekit.distributed.staged import Chunk, Plan, crossing_bytes, run_stages, stage_of_blocks, stages_of, tasks_of
 from rooflinekit.distributed.tensor import cut, cut_by_tokens
@@ -171,10 +171,16 @@ def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> 
     Raises InputError for a batch that cannot be cut so, and what `resized` raises.
     """
     parts = _even_parts(batch_of(graph), setting, strategy, savers)
-    groups = setting.groups(_mesh_and_data(strategy)[0])
+    groups, every = setting.groups(_mesh_and_data(strategy)[0]), savers.accumulate
+    few = min(2, every)  # parts are followed: further ones only have inputs that stand beside
+    some, own = [samples * few // every for samples in parts], replace(savers, accumulate=few)
+
+    def beside(step: Graph) -> int:
+        return _nccl_bytes(step, groups) + bytes_of(step.inputs) * (every - few) // few
+
     return all(
-        memory_on(step, machine.device, as_run(step, setting.execution), _nccl_bytes(step, groups)).fits
-        for _, _, machine, step in _steps(graph, setting, strategy, parts, savers)
+        memory_on(step, machine.device, as_run(step, setting.execution), beside(step)).fits
+        for _, _, machine, step in _steps(graph, setting, strategy, some, own)
     )
 
 

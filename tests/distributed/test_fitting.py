@@ -7,7 +7,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.distributed import fitting
 from rooflinekit.errors import InputError, SizeError
-from rooflinekit.ir.graph import Origin
+from rooflinekit.ir.graph import Origin, resized
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,24 @@ def test_weights_that_are_too_large_end_the_search(blocks: rk.Graph) -> None:
     assert {trial.prediction.savers.accumulate for trial in found.trials} == {1}
 
 
+def test_no_parts_of_an_absurd_batch_are_predicted(blocks: rk.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of 2^40 / 32 samples of 64 numbers is 8 TiB, whatever else is done with it."""
+    predicted = []
+    plan = fitting.plan
+    monkeypatch.setattr(fitting, "plan", lambda *args, **kw: predicted.append(kw["savers"]) or plan(*args, **kw))
+    assert rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=2**40).best is None
+    assert {savers.accumulate for savers in predicted} == {1}
+
+
+def test_a_batch_is_cut_into_the_fewest_parts_that_fit(tight: object) -> None:
+    for trial in tight.trials:
+        p = trial.prediction
+        if p.savers.accumulate > 1 and not p.savers.offload_activations and isinstance(p.savers.checkpoint, bool):
+            half = replace(p.savers, accumulate=p.savers.accumulate // 2)
+            assert p.fits
+            assert not fitting.fits(trial.graph, p.alone.setting, p.strategy, half)
+
+
 def test_a_batch_is_cut_into_equal_parts(blocks: rk.Graph) -> None:
     with pytest.raises(InputError, match="batch=12 cannot be cut into equal parts for 8 GPUs"):
         rk.fit_into(blocks, cluster="dgx-h100", gpus=8, batch=12)
@@ -67,8 +85,8 @@ def test_a_choice_in_doubt_stands_beside_the_fastest_sure_one(tight: object) -> 
 def test_every_row_is_a_prediction(tight: object, blocks: rk.Graph) -> None:
     names = [trial.name for trial in tight.trials]
     assert len(set(names)) == len(names)
-    assert {"accumulate 2", "checkpoint all blocks", "autocast bfloat16", "8-bit optimizer"} <= set(names)
-    parts = next(trial for trial in tight.trials if trial.name == "accumulate 2")
+    assert {"as it is", "checkpoint all blocks", "autocast bfloat16", "8-bit optimizer"} <= set(names)
+    parts = next(trial for trial in tight.trials if trial.name == "autocast bfloat16, accumulate 2")
     assert parts.prediction.savers == rk.Savers(accumulate=2)
     assert tight.to_dict()["best"]["combination"] == tight.best.name
     assert tight.best.name in str(tight).splitlines()[0]
@@ -120,12 +138,14 @@ def test_the_largest_batch_with_each_remedy_is_the_last_that_fits(blocks: rk.Gra
 
 
 def test_the_largest_batch_in_parts_is_a_multiple_of_them(tight: object, blocks: rk.Graph) -> None:
-    trial = next(t for t in tight.trials if t.name == "accumulate 2, 8-bit optimizer")
+    trial = next(t for t in tight.trials if t.name == "autocast bfloat16, accumulate 2")
     setting = trial.prediction.alone.setting
     most = fitting._largest(trial, setting, "batch")
 
     def fits(batch: int) -> bool:
-        return fitting.fits(blocks.at(batch=batch), setting, trial.prediction.strategy, trial.prediction.savers)
+        return fitting.fits(
+            resized(trial.graph, batch=batch), setting, trial.prediction.strategy, trial.prediction.savers
+        )
 
     assert most % 2 == 0
     assert fits(most)
