@@ -81,13 +81,14 @@ def _dataflow(graph: Graph, layouts: Layouts) -> Dataflow:
             current[spec.memory] = value
             made.add(spec.memory)
         steps.append(Step(part, reads, writes))
-    steps = _Recomputing(numel, frozenset(standing)).steps(steps)
     lasting = standing | {spec.memory for spec in (*graph.outputs, *graph.gradients, *_loss(graph))}
     kept = {value for memory, value in current.items() if memory in lasting}
+    steps = _Recomputing(numel, frozenset(standing | kept)).steps(steps)
     return _without_dead(steps, numel, kept)
 
 
 _SMALL = 4  # what is smaller by this factor is kept beside what is computed from it (partitioners.py, of reductions)
+_POINTWISE = 2 / 1.1  # bytes that are kept for one of a pointwise result: it weighs 2, each op farther back 1.1 (there)
 _LONGEST = 30  # loops one after another that are run again; what comes behind them is kept
 
 
@@ -97,7 +98,8 @@ class _Recomputing:
 
     AOTAutograd keeps for the backward phase what is least in all (torch/_functorch/partitioners.py,
     min_cut_rematerialization_partition). Of that: pointwise results that no library reads in the backward phase, and
-    that follow by pointwise work from what is kept anyway, is small, or has fewer bytes, as what was cast to fp32 has.
+    that follow by pointwise work from what is kept anyway, is small, or has less than twice the bytes, as logits have
+    for their log-softmax.
     """
 
     numel: dict[str, int]
@@ -107,6 +109,7 @@ class _Recomputing:
     chains: dict[str, int] = field(default_factory=dict)  # by the forward phase's values
     made: dict[str, TensorSpec] = field(default_factory=dict)
     instead: set[str] = field(default_factory=set)  # values kept in place of what is computed from them
+    held: set[str] = field(default_factory=set)  # values of which an input would be kept past a library's call for them
 
     def steps(self, steps: list[Step]) -> list[Step]:
         """The steps, with those that are run again before their first reader."""
@@ -116,6 +119,7 @@ class _Recomputing:
             elif step.part.op.phase is Phase.BACKWARD:
                 for value, _ in step.reads:
                     self.readers[value].append(step)
+        self._hold([step for step in steps if step.part.op.phase is Phase.FORWARD])
         for value, maker in self.makers.items() if self.readers else ():
             self.chains[value] = self._chain_to(value, maker)
         found: list[Step] = []
@@ -125,10 +129,27 @@ class _Recomputing:
             found.append(step)
         return found
 
+    def _hold(self, forward: list[Step]) -> None:
+        """Finds them: results of what reads a value, no library's, that has led to a library's call before, as residual
+        sums do (partitioners.py, `ban_if_used_far_apart`).
+        """
+        called: dict[str, int] = {}  # the first call of a library to which a value leads
+        own = {value for step in forward if step.part.loop is not Loop.EXTERN for value, _ in step.writes}
+        for i in reversed(range(len(forward))):
+            later = [called[value] for value, _ in forward[i].writes if value in called]
+            first = i if forward[i].part.loop is Loop.EXTERN else min(later, default=len(forward))
+            for value, _ in forward[i].reads:
+                called[value] = min(first, called.get(value, first))
+        for i, step in enumerate(forward):
+            if any(called[value] < i for value, _ in step.reads if value in own):
+                self.held.update(value for value, _ in step.writes)
+
     def _chain_to(self, value: str, maker: Step) -> int:
         """How many loops compute a forward value again from what is kept; 0 where it is to be kept itself."""
         kind = maker.part.op.kind
         if not _is_pointwise(maker.part) or len(maker.writes) != 1 or {kind, kind.removesuffix("_")} & RANDOM:
+            return 0
+        if value in self.there or value in self.held or maker.part.label == BIAS:  # a bias is a part of its product
             return 0
         if any(_gathers(value, user) for user in self.readers.get(value, ())):
             return 0
@@ -138,7 +159,7 @@ class _Recomputing:
             for read, access in maker.reads
             if not self.chains.get(read) and not self._is_at_hand(read, value)
         }
-        if 2 * sum(missing.values()) > self.numel[value] * made.dtype.itemsize:
+        if sum(missing.values()) > _POINTWISE * self.numel[value] * made.dtype.itemsize:
             return 0
         if value in self.readers:
             self.instead |= missing.keys()
