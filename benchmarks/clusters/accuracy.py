@@ -44,7 +44,7 @@ class Bench:
             self.places[case.cluster] = place_of(case.cluster)
         return Planner(
             decoder=case.decoder, layout=case.layout, recipe=case.recipe, batch=case.batch, seq=case.seq,
-            place=self.places[case.cluster].at(case.gpus),
+            place=replace(self.places[case.cluster], numbers=tuple(range(case.gpus))),
         )  # fmt: skip
 
     def sized(self, case: Case) -> Case:
