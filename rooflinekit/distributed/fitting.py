@@ -211,7 +211,7 @@ def try_all(
             f"batch={batch} cannot be cut into equal parts for {setting.gpus} GPUs: expected a multiple of them"
         )
     trials: list[Trial] = []
-    open_ends: list[tuple[_Way, int, bool]] = []
+    open_ends: list[tuple[_Combination, int, bool]] = []
     say = advance or (lambda text: None)
 
     def add(found: Iterable[Trial]) -> None:
@@ -232,19 +232,20 @@ def try_all(
     for autocast, strategy in product(_formats(graph, setting), strategies):
         own = graph if autocast == graph.autocast else resized(traced_with(graph, autocast=autocast), **graph.sizes)
         for optimizer in _optimizers(graph):
-            way = _Way(graph=own, setting=setting, strategy=strategy, savers=optimizer)
-            add(way.trials())
+            combination = _Combination(graph=own, setting=setting, strategy=strategy, savers=optimizer)
+            add(combination.trials())
             if setting.execution.backend == "eager":
-                open_ends += [(way, *end) for end in way.open_ends(wanted=optimizer == Savers())]
-    for way, parts, wanted in sorted(open_ends, key=lambda end: (not end[2], end[0].plain.prediction.total_s)):
+                open_ends += [(combination, *end) for end in combination.open_ends(wanted=optimizer == Savers())]
+    for combination, parts, wanted in sorted(open_ends, key=lambda end: (not end[2], end[0].plain.prediction.total_s)):
         fitting = [trial.prediction.total_s for trial in trials if trial.prediction.fits]
-        if wanted or _AS_FAST * way.plain.prediction.total_s < min(fitting, default=math.inf):
-            add(map(way.trial, choices(way.least(parts), way.plain.prediction, way.fits)))
+        plain = combination.plain.prediction
+        if wanted or _AS_FAST * plain.total_s < min(fitting, default=math.inf):
+            add(map(combination.trial, choices(combination.least(parts), plain, combination.fits)))
     return Fitting(trials=tuple(map(with_largest, trials)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Way:
+class _Combination:
     """A format, a strategy and a way to keep the optimizer's state; parts and activations are chosen for it."""
 
     graph: Graph

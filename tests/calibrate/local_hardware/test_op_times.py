@@ -17,11 +17,12 @@ def test_a_step_on_the_cpu(capfd: pytest.CaptureFixture[str]) -> None:
     x, weight, bias = torch.randn(64, 32), torch.randn(16, 32), torch.randn(16)
     before = os.environ.get("KINETO_LOG_LEVEL")
     ops, kernels = model_run.profile_step(
-        lambda: torch.nn.functional.linear(x, weight, bias).relu(), lambda: None, cuda=False, steps=3
+        lambda: torch.nn.functional.linear(x, weight, bias).relu(), lambda: None, cuda=False, steps=1
     )
     assert kernels == ()
     assert [op.name for op in ops if op.depth == 0] == ["aten::linear", "aten::relu"]
     linear, *inside = ops[: [op.name for op in ops].index("aten::relu")]
+    # of one step: medians over several need not keep to it
     assert linear.seconds >= sum(op.seconds for op in inside if op.depth == 1) > 0
     assert os.environ.get("KINETO_LOG_LEVEL") == before
     assert capfd.readouterr().err == ""
