@@ -228,9 +228,11 @@ def check_free(path: Path, *, force: bool) -> None:
 
 
 def check_ending(path: str | Path, *endings: str) -> Path:
-    """The path of a file to write. Raises OutputError for a name with another ending, no folder, a device or a pipe."""
+    """The path of a file to write. Raises OutputError for a name with another ending than these, if any are given, and
+    for no folder, a device or a pipe.
+    """
     target = Path(path)
-    if target.suffix.lower() not in endings:
+    if endings and target.suffix.lower() not in endings:
         raise OutputError(f"{target}: expected a file name that ends in {', '.join(endings)}")
     if not os.path.isdir(target.parent):
         raise OutputError(f"{target}: cannot be written: {target.parent} is no folder")

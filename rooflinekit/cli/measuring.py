@@ -128,7 +128,7 @@ def _measure_host(device: str | None, seconds: float, out: Path, force: bool) ->
 def _check_free(out: Path, force: bool) -> None:
     """Before anything is measured: raises OutputError for a file that is there, or cannot be written."""
     check_free(out, force=force)
-    check_ending(out, out.suffix.lower())
+    check_ending(out)
     check_writable(out.parent)
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.fields import Choice, Count, Frozen, FrozenMapping, Line, Lines, Quantity, Record, Text
 from rooflinekit.ir import notebook
+from rooflinekit.ir.op import Math
 from rooflinekit.units import format_bytes, format_quantity, said
 
 SCHEMA_VERSION = 1
@@ -390,3 +391,29 @@ def _ratio(old: float | None, new: float | None) -> float:
 def _times(value: float, factor: float) -> float:
     """The product to six digits, as a file would write it; the very value where nothing changes."""
     return value if factor == 1 else float(f"{value * factor:.6g}")
+
+
+# Which number formats a device multiplies, and on which unit.
+
+
+def vector_math(math: Math) -> Math:
+    """The arithmetic that CUDA cores do for a format: fp64 for itself, fp32 for all others."""
+    return Math.FP64 if math is Math.FP64 else Math.FP32
+
+
+def tensor_core_peak(device: Device, math: Math) -> float | None:
+    """FLOP/s of the tensor core by the datasheet, where it multiplies the format; tf32 is fp32 where it has that."""
+    stands_in = device.matrix_peak.get(Math.FP32.value) if math is Math.TF32 else None
+    return device.matrix_peak.get(math.value, stands_in)
+
+
+def on_tensor_core(device: Device, math: Math) -> bool:
+    """Whether a tensor core multiplies the format."""
+    return tensor_core_peak(device, math) is not None
+
+
+def has_dot_products(device: Device) -> bool:
+    """Whether lanes sum products of fp16 pairs in fp32, as AMD's with int8 do; others sum in fp16, unlike PyTorch."""
+    peaks = device.vector_peak
+    half, single = peaks.get(Math.FP16.value, 0.0), peaks.get(Math.FP32.value, 0.0)
+    return Math.INT8.value in peaks and half > single > 0

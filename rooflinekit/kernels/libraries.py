@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.formats import has_dot_products, on_tensor_core
+from rooflinekit.hardware.device import Device, has_dot_products, on_tensor_core
 from rooflinekit.ir.op import Math
 from rooflinekit.kernels import cudnn, miopen, onednn
 from rooflinekit.kernels.algorithms import Algorithm, Libraries

@@ -12,7 +12,7 @@ from rooflinekit.decoder.decoder import Decoder
 from rooflinekit.decoder.formats import KV_FORMATS, WEIGHT_FORMATS, Options
 from rooflinekit.decoder.inference import EXCHANGE, step_graph
 from rooflinekit.errors import InputError
-from rooflinekit.hardware.formats import on_tensor_core
+from rooflinekit.hardware.device import on_tensor_core
 from rooflinekit.ir import keyed
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family, Math

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.formats import tensor_core_peak
+from rooflinekit.hardware.device import Device, tensor_core_peak
 from rooflinekit.ir import keyed
 from rooflinekit.ir.op import Math
 from rooflinekit.kernels.kernel import Kernel

@@ -14,8 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.formats import on_tensor_core
+from rooflinekit.hardware.device import Device, on_tensor_core
 from rooflinekit.ir.op import Family, Math, Phase
 from rooflinekit.kernels.algorithms import MIOPEN
 from rooflinekit.kernels.kernel import Kernel

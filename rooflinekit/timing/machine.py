@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from rooflinekit.errors import FormatError
-from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.formats import has_dot_products, tensor_core_peak, vector_math
+from rooflinekit.hardware.device import Device, has_dot_products, tensor_core_peak, vector_math
 from rooflinekit.ir.op import Math, nothing
 from rooflinekit.published.stated import NUMBERS, Constant
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rooflinekit.hardware.formats import has_dot_products
+from rooflinekit.hardware.device import has_dot_products
 from rooflinekit.ir.op import Math
 from rooflinekit.kernels.kernel import Kernel
 from rooflinekit.kernels.libraries import exists, libraries_of

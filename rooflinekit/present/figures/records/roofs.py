@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError
-from rooflinekit.hardware.device import FORMATS, Device
-from rooflinekit.hardware.formats import vector_math
+from rooflinekit.hardware.device import FORMATS, Device, vector_math
 from rooflinekit.ir.keyed import lists, sums
 from rooflinekit.ir.op import Math
 from rooflinekit.kernels.kernel import Kernel
@@ -271,9 +270,7 @@ def energy_figure(prediction: Prediction) -> EnergyFigure:
     low, high = min(p.intensity for p in points) / 3, max(p.intensity for p in points) * 3
     span = np.geomspace(min(low, 0.1), max(high, 1e3), 200)
     roofs = {math.value: energy_roof(law, prediction.machine, math, span) for math in maths}
-    return EnergyFigure(
-        device=prediction.machine.device.short_title, points=points, intensity=span, roofs=roofs
-    )  # fmt: skip
+    return EnergyFigure(device=prediction.machine.device.short_title, points=points, intensity=span, roofs=roofs)
 
 
 def energy_roof(law: PowerLaw, machine: Machine, math: Math, intensity: NDArray[np.float64]) -> NDArray[np.float64]:
