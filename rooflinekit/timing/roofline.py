@@ -54,10 +54,11 @@ def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, ca
     vector_peak, vector_rate = _vector_rates(work, machine)
     memory_s = traffic_s(work, machine)
     alone_s = np.minimum(work.alone / sustained_bandwidth(work, machine), memory_s)
-    found = fill(work.products, rates, (memory_s - alone_s)[rows], machine)
     overlaps = np.zeros(count, dtype=bool)
     overlaps[rows] = rates.on_tensor_core
     special_s = exponential_s(work.special_flop, work.products, machine)
+    others_s = work.vector_flop / vector_rate + special_s + work.library * machine.library_s
+    found = fill(work.products, rates, np.stack((memory_s - alone_s, others_s))[:, rows], machine)
 
     def beside(products_s: Floats, others_s: Floats) -> Floats:
         """The tensor core works beside the CUDA cores; CUDA cores that do the products do everything in turn."""
@@ -66,7 +67,6 @@ def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, ca
         found[both] = combined(products_s[both], others_s[both], machine.values["overlap"])
         return found
 
-    others_s = work.vector_flop / vector_rate + special_s + work.library * machine.library_s
     in_rows_s, in_accesses_s = rows_s(work, machine), accesses_s(work, machine)
 
     def computed(seconds: Floats) -> Floats:

@@ -298,12 +298,16 @@ _ROUNDING = 1e-9  # the same of a bound that is worked out in another way
 _Ints = NDArray[np.int64]
 
 
-def tiled(products: Products, rates: Rates, traffic_s: Floats, tensor_core: bool, machine: Machine) -> Fill:
-    """The time of each product on the tensor core or on the CUDA cores, beside `traffic_s` of memory traffic."""
+def tiled(products: Products, rates: Rates, beside_s: Floats, tensor_core: bool, machine: Machine) -> Fill:
+    """The time of each product on the tensor core or on the CUDA cores.
+
+    beside_s: [2, products], seconds of memory traffic and of other arithmetic of its kernel.
+    """
     found = Fill.empty(products.m.size)
     for start in range(0, products.m.size, _CHUNK):
         some: Any = slice(start, start + _CHUNK)
-        found.put(some, _Tiled(products.where(some), rates.where(some), traffic_s[some], tensor_core, machine).fill())
+        one = _Tiled(products.where(some), rates.where(some), beside_s[:, some], tensor_core, machine)
+        found.put(some, one.fill())
     return found
 
 
@@ -336,8 +340,9 @@ class _Options(Columns):
 class _Tiled:
     """Products by every tile: arrays are [tiles, products]. What is the same for all products stays a single column."""
 
-    def __init__(self, p: Products, rates: Rates, traffic_s: Floats, tensor_core: bool, machine: Machine) -> None:
-        self.count, self.traffic_s, self.tensor_core, self.machine = p.m.size, traffic_s, tensor_core, machine
+    def __init__(self, p: Products, rates: Rates, beside_s: Floats, tensor_core: bool, machine: Machine) -> None:
+        self.count, self.tensor_core, self.machine = p.m.size, tensor_core, machine
+        self.traffic_s, self.others_s = beside_s
         p = replace(p, k=np.where(p.of_algorithm(lambda one: one.fills.of(tensor_core)), p.k * p.padded, p.k))
         p, rates = p.with_columns(_shortened), rates.with_columns(_shortened)
         a, b = SIDES[tensor_core]
@@ -388,11 +393,11 @@ class _Tiled:
         memory_s = self.traffic_s + extra / self.bandwidth
         least_s = where_tiled(p, np.maximum(compute_s, memory_s), self.tensor_core, self.least)
         first = np.argmin(least_s, axis=0)
-        lowest_s = combined(_of(compute_s, every, first), memory_s, self.machine.values["overlap"])
+        lowest_s = self._busy_s(_of(compute_s, every, first), memory_s, every)
         close = least_s <= lowest_s * _CLOSE
         close[first, every] = False
         tile, product = np.nonzero(close)
-        others_s = combined(_of(compute_s, product, tile), memory_s[product], self.machine.values["overlap"])
+        others_s = self._busy_s(_of(compute_s, product, tile), memory_s[product], product)
         tile, product = np.concatenate((first, tile)), np.concatenate((every, product))
         return _Options(
             product=product, tile=tile, split=np.zeros_like(tile), compute_s=_of(compute_s, product, tile),
@@ -415,7 +420,7 @@ class _Tiled:
         extra = self._extra_bytes(s, product)
         memory_s = self.traffic_s[product] + extra / self.bandwidth
         kept = np.flatnonzero(start_s + np.maximum(compute_s, memory_s) <= most_s[product])
-        total_s = start_s + combined(compute_s[kept], memory_s[kept], self.machine.values["overlap"])
+        total_s = start_s + self._busy_s(compute_s[kept], memory_s[kept], product[kept])
         return _Options(
             product=product[kept], tile=tile[kept], split=split[kept], compute_s=compute_s[kept], total_s=total_s,
             tiled_s=tiled_s[kept], extra_bytes=extra[kept],
@@ -426,6 +431,15 @@ class _Tiled:
         window_s, calls, before = self.machine.values["power_window"], self.machine.calls, self.machine.warm_calls
         return throttled_s(free_s, limit_s, window_s=window_s, calls=calls, before=before)
 
+    def _busy_s(self, compute_s: Floats, memory_s: Floats, product: _Ints) -> Floats:
+        """A product with what its kernel does beside it: as in `roofline`, so that the kernel has the tile it needs."""
+        others_s, overlap = self.others_s[product], self.machine.values["overlap"]
+        if not others_s.any():
+            return combined(compute_s, memory_s, overlap)
+        if self.tensor_core:
+            return combined(compute_s, combined(memory_s, others_s, overlap), overlap)
+        return combined(compute_s + others_s, memory_s, overlap)
+
     def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
@@ -435,7 +449,7 @@ class _Tiled:
         least_s = where_tiled(p, least_s, self.tensor_core, self.least)
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
         tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
-        both_s = combined(_of(least_s, product, tile), memory_s[product], self.machine.values["overlap"])
+        both_s = self._busy_s(_of(least_s, product, tile), memory_s[product], product)
         worth = both_s <= most_s[product]
         return tile[worth], product[worth]
 

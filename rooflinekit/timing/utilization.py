@@ -137,15 +137,15 @@ def _compiled(size: Floats) -> Floats:
     return np.ceil(size / step) * step
 
 
-def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) -> Fill:
-    """The time of each product, beside `traffic_s` of memory traffic."""
+def fill(products: Products, rates: Rates, beside_s: Floats, machine: Machine) -> Fill:
+    """The time of each product; beside_s: see `tiling.tiled`."""
     found = Fill.empty(products.m.size)
     shape = products.of_algorithm(lambda one: one.shape)
     for tensor_core in (True, False):
         chosen = (rates.on_tensor_core == tensor_core) & (shape == "tiles")
         if chosen.any():
             here = products.where(chosen)
-            found.put(chosen, tiled(here, rates.where(chosen), traffic_s[chosen], tensor_core, machine))
+            found.put(chosen, tiled(here, rates.where(chosen), beside_s[:, chosen], tensor_core, machine))
     for name, timed in (("threads", _in_threads), ("resident", _persistent), ("queries", attention)):
         chosen = shape == name
         if chosen.any():
