@@ -38,8 +38,7 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     (decoding), an SM fetches all keys, or they are split among the SMs, whose parts another kernel joins. Power is no
     limit here: see `at_power_limit_s`.
     """
-    first = p.k <= p.n  # scores [s, t] from [s, d]; the other is [s, e] from [s, t]
-    keys, size = np.where(first, p.n, p.k), np.where(first, p.k, p.n)
+    keys, size = _keys_and_heads(p)
     depth = _compiled(size)
     queries = np.minimum(_QUERIES, np.ceil(p.m / _GRAIN) * _GRAIN)
     padded = np.ceil(keys / _KEYS) * _KEYS
@@ -63,6 +62,18 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     return Fill.unsplit(free_s, np.stack([free_s, np.minimum(free_s, shared), np.minimum(free_s, exact_s)]))
 
 
+def _keys_and_heads(p: Products) -> tuple[Floats, Floats]:
+    """How many keys each product meets, and the size of its heads.
+
+    A kernel's first product makes scores [s, t] from queries [s, d], others [s, d] from [s, t]. Where heads of values
+    have another size than d, it is taken for the shorter of the two.
+    """
+    _, scores, kernel = np.unique(p.kernel, return_index=True, return_inverse=True)
+    d = p.k[scores][kernel]
+    by_keys = (p.k == d) | ((p.n != d) & (p.k <= p.n))
+    return np.where(by_keys, p.n, p.k), np.where(by_keys, p.k, p.n)
+
+
 def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     """FLOP/s of all SMs in full blocks.
 
@@ -81,7 +92,7 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     share = share * p.of_algorithm(lambda one: in_memory if one.tensor_memory else others)
     lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * np.maximum(1 / share - 1, 0.0)
     # the seconds of a FLOP beside its product's, of that
-    shared, width = p.of_algorithm(lambda one: one.shared_softmax), np.minimum(p.k, p.n)
+    shared, (_, width) = p.of_algorithm(lambda one: one.shared_softmax), _keys_and_heads(p)
     score_s = NUMBERS["shared softmax"].value / machine.clock / machine.sm_count / _of_forward(p, machine)
     beside = lost + np.where(shared, peak * score_s / (4 * _compiled(width)), 0.0)
     hidden = shared & rates.on_tensor_core & ~_alone(width, machine)
@@ -114,7 +125,7 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
     attends = products.of_algorithm(lambda one: one.shape) == "queries"
     if attends.any():
         p = products.where(attends)
-        size = np.where(p.k <= p.n, p.k, p.n)
+        _, size = _keys_and_heads(p)
         found[attends] = p.flop * _compiled(size) / size / rates.limit[attends] / _of_forward(p, machine)
     return found
 
