@@ -102,7 +102,8 @@ def gavel(data: Path) -> Iterator[Row]:
 #: GPUs of lambda that are shipped, and whether a card writes into another's memory over PCIe; None: a known cluster.
 _LAMBDA = {
     "3070": ("nvidia-rtx-3070", False), "3080": ("nvidia-rtx-3080", False), "A4000": ("nvidia-rtx-a4000", True),
-    "A40": ("nvidia-a40", True), "A100_80GB_PCIe": ("nvidia-a100-pcie-80gb", True), "A100_SXM4": ("dgx-a100", None),
+    "A40": ("nvidia-a40", True), "A4500": ("nvidia-rtx-a4500", True), "QuadroRTX6000": ("nvidia-quadro-rtx-6000", True),
+    "A100_80GB_PCIe": ("nvidia-a100-pcie-80gb", True), "A100_SXM4": ("dgx-a100", None),
     "V100": ("dgx-1-v100", None),
 }  # fmt: skip
 #: Images, or sequences of 384, for each GB of memory: those of the second collection, on an A100 of 80 GB, which states

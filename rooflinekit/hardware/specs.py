@@ -284,7 +284,7 @@ def specification_folders() -> tuple[tuple[str, Traversable], ...]:
 
 
 # Words that drivers put in front of a name, and people leave out.
-_BRANDS = frozenset({"nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "instinct", "intel", "apple", "gpu"})
+_BRANDS = frozenset({"nvidia", "geforce", "tesla", "amd", "radeon", "instinct", "intel", "apple", "gpu"})
 
 
 def resolve(query: str, devices: Iterable[Device]) -> Device:
@@ -375,9 +375,11 @@ def _some_words(query: str, spelling: str) -> bool:
     words = _words(query)
     # One word must look like a model number: "ada" or "80 GB" alone names nobody.
     telling = any(re.search(r"\d", word) and len(word) > 1 and not _CAPACITY.fullmatch(word) for word in words)
-    return telling and set(words) <= set(_words(spelling))
+    left = set(_words(spelling)) - set(words)
+    return telling and set(words) <= set(_words(spelling)) and not left & _OTHER_CHIPS
 
 
+_OTHER_CHIPS = {"super", "ti", "xt", "xtx"}  # "RTX 5060" is not short for "RTX 5060 Ti"
 _CAPACITY = re.compile(r"(\d+)gb")
 
 

@@ -117,7 +117,7 @@ def test_data_frame() -> None:
     assert frame["bandwidth_bytes_per_s"].is_monotonic_decreasing
     assert bool(frame.loc["nvidia-b100", "draft"])
     assert not frame.loc["nvidia-b200-sxm-180gb", "draft"]
-    assert len(rk.devices()) == 93
+    assert len(rk.devices()) == 117
     assert list(rk.devices(vendor="AMD", architecture="Hopper").columns) == list(frame.columns)
 
 

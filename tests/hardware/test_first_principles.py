@@ -15,17 +15,20 @@ PRINTED = {
     "amd-mi60": (4096, 1800, 1024),
     "amd-rx-6800": (3840, 2105, 512),
     "amd-rx-6800-xt": (4608, 2250, 512),
+    "amd-rx-6900-xt": (5120, 2250, 512),
     "amd-vega-56": (3584, 1471, 410),
     "amd-vega-64": (4096, 1546, 483.8),
     "amd-mi100": (7680, 1502, 1228.8),
     "amd-mi210": (6656, 1700, 1638.4),
     "amd-mi250x": (14080, 1700, 3276.8),
     "amd-mi250x-gcd": (7040, 1700, 1638.4),  # half of it
+    "amd-mi300a": (14592, 2100, 5300),
     "amd-mi300x": (19456, 2100, 5300),
     "amd-mi308x": (5120, 1420, 5300),
     "amd-mi325x": (19456, 2100, 6000),
     "amd-mi355x": (16384, 2400, 8000),
     "amd-rx-7900-xtx": (6144, 2500, 960),
+    "amd-rx-7900-xt": (5376, 2400, 800),
     "apple-m1-max-32c": (4096, 1296, 400),
     "apple-m2-max-38c": (4864, 1398, 400),
     "intel-max-1550": (16384, 1600, 3276.8),
@@ -59,6 +62,27 @@ PRINTED = {
     "nvidia-h200-sxm-141gb": (16896, 1980, 4800),
     "nvidia-jetson-agx-orin-64gb": (2048, 1300, 204.8),
     "nvidia-k80": (2496, 875, 240),  # half of the board
+    "nvidia-l20": (11776, 2520, 864),
+    "nvidia-quadro-rtx-5000": (3072, 1815, 448),
+    "nvidia-quadro-rtx-6000": (4608, 1770, 672),
+    "nvidia-quadro-rtx-8000": (4608, 1770, 672),
+    "nvidia-rtx-2060": (1920, 1680, 336),
+    "nvidia-rtx-2080": (2944, 1710, 448),
+    "nvidia-rtx-2080-super": (3072, 1815, 496),
+    "nvidia-rtx-3060-ti": (4864, 1665, 448),
+    "nvidia-rtx-3070-ti": (6144, 1770, 608),
+    "nvidia-rtx-3080-ti": (10240, 1665, 912),
+    "nvidia-rtx-4000-ada": (6144, 2175, 360),
+    "nvidia-rtx-4070-super": (7168, 2475, 504),
+    "nvidia-rtx-4070-ti": (7680, 2610, 504),
+    "nvidia-rtx-4070-ti-super": (8448, 2610, 672),
+    "nvidia-rtx-4080-super": (10240, 2550, 736),
+    "nvidia-rtx-4500-ada": (7680, 2580, 432),
+    "nvidia-rtx-5000-ada": (12800, 2550, 576),
+    "nvidia-rtx-5060-ti-16gb": (4608, 2572, 448),
+    "nvidia-rtx-5070-ti": (8960, 2452, 896),
+    "nvidia-rtx-a4500": (7168, 1650, 640),
+    "nvidia-titan-rtx": (4608, 1770, 672),
     "nvidia-l4": (7424, 2040, 300),
     "nvidia-l40": (18176, 2490, 864),
     "nvidia-l40s": (18176, 2520, 864),
@@ -98,7 +122,9 @@ PRINTED = {
 }
 
 # fp32 operations of one lane and clock beyond a multiply-add: dual issue and packed instructions count twice.
-DUAL_ISSUE = ("amd-mi300x", "amd-mi308x", "amd-mi325x", "amd-mi355x", "amd-rx-7900-xtx")
+DUAL_ISSUE = (
+    "amd-mi300a", "amd-mi300x", "amd-mi308x", "amd-mi325x", "amd-mi355x", "amd-rx-7900-xt", "amd-rx-7900-xtx",
+)  # fmt: skip
 
 # fp16 multiply-adds of one matrix unit and clock, accumulated in fp32, on the fastest part of the architecture.
 UNIT = {
@@ -144,7 +170,7 @@ RATIO = {
 KEPT_BY_GEFORCE = ("int8", "fp4")
 
 # Parts of which a share of the units' rate is left, in every format.
-CUT = {"nvidia-l40": 1 / 2, "nvidia-a10g": 1 / 2, "nvidia-h20-96gb": 1 / 4}
+CUT = {"nvidia-l20": 1 / 2, "nvidia-l40": 1 / 2, "nvidia-a10g": 1 / 2, "nvidia-h20-96gb": 1 / 4}
 # Parts made for export rules, with 1 TFLOP/s of fp64 and no fp64 in their matrix units.
 WITHOUT_FP64 = ("nvidia-h20-96gb", "nvidia-h800-sxm5-80gb")
 
