@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
@@ -49,7 +49,7 @@ class Share:
     terms: Mapping[str, float]  # seconds; they add up to `total_s`
     memory: MemoryUse
     further: tuple[Prediction, ...] = ()  # of a device's other virtual stages
-    kept: Kept | None = None  # of a pipeline's stage
+    staged: tuple[Moment, ...] = ()  # its memory, in a pipeline's stage
     kernels_j: Mapping[str, float] | None = None  # joules by part, beside idling; None where no power is stated
 
     @property
@@ -61,22 +61,9 @@ class Share:
     def course(self) -> tuple[Moment, ...]:
         """The device's memory at moments in their order, on the clock of all devices; the largest sum is its peak.
 
-        A stage has one for each task: the fullest that its chunk comes to in this phase, with what the other chunks
-        have standing, the inputs of all pieces, and what the pieces then under way keep. Its last is the optimizer's.
+        A stage of a pipeline has one for each task, and a last one for the optimizer.
         """
-        kept = self.kept
-        if kept is None:
-            return memory_course(self.prediction, [span.start_s for span in self.run.spans])
-        fullest = fullest_of(memory_course((self.prediction, *self.further)[kept.fullest]))
-        end_s = max((end for _, _, end in self.run.slots), default=0.0)
-        found = []
-        for start_s, phase, count in (*kept.under_way, (end_s, Phase.OPTIMIZER, 1)):
-            if one := fullest.get(phase):
-                more = {**kept.beside, "activations": (count - 1) * kept.piece_bytes}
-                held = {name: size + more.get(name, 0) for name, size in one.bytes_of.items()}
-                # fragments are not followed
-                found.append(replace(one, start_s=start_s, bytes_of=MappingProxyType(held), fragment_bytes=0))
-        return tuple(found)
+        return self.staged or memory_course(self.prediction, [span.start_s for span in self.run.spans])
 
     def to_dict(self) -> dict[str, Any]:
         """Terms and memory, ready for JSON."""
@@ -94,7 +81,7 @@ class Share:
         `Prediction.memory_verdict`. What a stage of a pipeline holds of its pieces is followed by their sums, so the
         least room in which it runs is what it reserves. Raises ValueError for a level outside (0, 1).
         """
-        if self.kept is None:
+        if not self.staged:
             return self.prediction.memory_verdict(level)
         gpu = self.prediction.machine.device.kind == "gpu"
         return verdict_in(self.memory, self.memory.reserved_bytes, level, gpu=gpu)
@@ -456,21 +443,6 @@ def fullest_told(gpus: str, verdict: Verdict, *, fits: bool) -> str:
     """Whether a step fits, by the GPUs that need most memory."""
     need, of = format_bytes(verdict.process.bytes), format_bytes(verdict.usable_bytes)
     return f"{'fits' if fits else 'does not fit'}: {gpus} need most memory, {need} of {of} each; {verdict.likely}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """The memory that a stage keeps for the pieces of its batch."""
-
-    piece_bytes: int  # from a piece's forward to its backward
-    under_way: tuple[tuple[float, Phase, int], ...]  # of each task: when it begins, its phase, pieces then under way
-    fullest: int  # of its chunks the one that needs most while it computes
-    beside: Mapping[str, int]  # by account: what the other chunks have standing, and the inputs of further pieces
-
-    @property
-    def most(self) -> int:
-        """The largest number of pieces that are under way at once."""
-        return max(count for _, _, count in self.under_way)
 
 
 def fullest_of(course: Sequence[Moment]) -> dict[Phase, Moment]:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from rooflinekit.distributed.groups import Groups
 from rooflinekit.distributed.pipeline import Slot, Task, balanced, pieces_under_way, run_pipeline
-from rooflinekit.distributed.prediction import TERMS, Kept, Share, fullest_of
+from rooflinekit.distributed.prediction import TERMS, Share, fullest_of
 from rooflinekit.distributed.queues import (
     Barrier,
     DeviceQueues,
@@ -51,7 +51,7 @@ from rooflinekit.ir.op import EAGER, Op, Phase, PricedOp, TensorSpec, memories
 from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.memory import MemoryUse
-from rooflinekit.step.memory_course import memory_course
+from rooflinekit.step.memory_course import Moment, memory_course
 from rooflinekit.step.prediction import Prediction, launched_by
 from rooflinekit.step.variants import BATCH
 from rooflinekit.timing.collectives import CollectiveTiming
@@ -142,11 +142,11 @@ def _share(
         (f"{'backward' if one.task.backward else 'forward'} {one.task.piece}, stage {one.task.stage}", one.start_s,
          one.end_s) for one in slots
     )  # fmt: skip
-    kept = _kept(own, slots, plan.pieces)
+    memory, course = _held(own, slots, plan.pieces)
     return Share(
         numbers=numbers, prediction=p, run=replace(run, spans=(), cpu=(), slots=named), terms=MappingProxyType(terms),
-        batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, kept),
-        further=tuple(chunk.prediction for chunk in own[1:]), kept=kept,
+        batch=plan.pieces * own[0].piece.sizes[BATCH], memory=memory,
+        further=tuple(chunk.prediction for chunk in own[1:]), staged=course,
         kernels_j=drawn_by((span.timing for span in run.spans), launched_by(p.execution, p.machine)),
     )  # fmt: skip
 
@@ -155,31 +155,32 @@ def _share(
 _STANDING = {"weights": "weight_bytes", "gradients": "gradient_bytes", "optimizer state": "state_bytes"}
 
 
-def _kept(own: Sequence[Chunk], slots: Sequence[Slot], pieces: int) -> Kept:
-    tasks = zip(slots, pieces_under_way(slots), strict=True)
-    phases, uses = (Phase.FORWARD, Phase.BACKWARD), [chunk.prediction.memory for chunk in own]
-    fullest = max(range(len(own)), key=lambda i: uses[i].peak_bytes - uses[i].standing_bytes)
-    others = [use for i, use in enumerate(uses) if i != fullest]
-    beside = {account: sum(getattr(use, name) for use in others) for account, name in _STANDING.items()}
-    beside["inputs"] = sum((pieces - chunk.parts) * bytes_of(chunk.piece.inputs) for chunk in own)
-    return Kept(
-        piece_bytes=max(saved_bytes(chunk.piece) for chunk in own), fullest=fullest, beside=MappingProxyType(beside),
-        under_way=tuple((slot.start_s, phases[slot.task.backward], count) for slot, count in tasks),
-    )  # fmt: skip
-
-
-def _memory(own: Sequence[Chunk], kept: Kept) -> MemoryUse:
-    """The chunk that needs most while it computes; the others' weights beside it, inputs of all pieces, and what each
-    piece under way keeps: none beside the optimizer.
+def _held(own: Sequence[Chunk], slots: Sequence[Slot], pieces: int) -> tuple[MemoryUse, tuple[Moment, ...]]:
+    """What a device needs, and its memory at a moment for each task: the fullest to which the chunk that needs most
+    while it computes comes in this phase, with what the other chunks have standing, the inputs of all pieces, and what
+    the pieces then under way keep. The last moment is the optimizer's.
     """
-    use, beside = own[kept.fullest].prediction.memory, sum(kept.beside.values())
-    standing = {name: getattr(use, name) + kept.beside[account] for account, name in _STANDING.items()}
-    others = kept.piece_bytes * (kept.most - 1)
-    moments = fullest_of(memory_course(own[kept.fullest].prediction)).items()
-    peak = beside + max(one.total_bytes + others * (phase is not Phase.OPTIMIZER) for phase, one in moments)
+    uses = [chunk.prediction.memory for chunk in own]
+    fullest = max(range(len(own)), key=lambda i: uses[i].peak_bytes - uses[i].standing_bytes)
+    use, others = uses[fullest], [one for i, one in enumerate(uses) if i != fullest]
+    beside = {account: sum(getattr(one, name) for one in others) for account, name in _STANDING.items()}
+    beside["inputs"] = sum((pieces - chunk.parts) * bytes_of(chunk.piece.inputs) for chunk in own)
+    moments = fullest_of(memory_course(own[fullest].prediction))
+    piece_bytes = max(saved_bytes(chunk.piece) for chunk in own)
+    phases, course = (Phase.FORWARD, Phase.BACKWARD), []
+    tasks = zip(slots, pieces_under_way(slots), strict=True)
+    ends = max((slot.end_s for slot in slots), default=0.0), Phase.OPTIMIZER, 1
+    for start_s, phase, count in (*((s.start_s, phases[s.task.backward], count) for s, count in tasks), ends):
+        if one := moments.get(phase):
+            more = {**beside, "activations": (count - 1) * piece_bytes}
+            held = {name: size + more.get(name, 0) for name, size in one.bytes_of.items()}
+            # fragments are not followed
+            course.append(replace(one, start_s=start_s, bytes_of=MappingProxyType(held), fragment_bytes=0))
+    peak = max(one.total_bytes for one in course)
     reserved = use.reserved_bytes + peak - use.peak_bytes
-    fits = reserved <= own[0].prediction.memory.room and not use.refused
-    return replace(use, peak_bytes=peak, reserved_bytes=reserved, fits=fits, **standing)
+    fits = reserved <= uses[0].room and not use.refused
+    standing = {name: sum(getattr(one, name) for one in uses) for name in _STANDING.values()}
+    return replace(use, peak_bytes=peak, reserved_bytes=reserved, fits=fits, **standing), tuple(course)
 
 
 # What a device of a pipeline's stage runs: for each piece of the batch forward and backward, once the optimizer.
