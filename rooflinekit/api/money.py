@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from rooflinekit.distributed.accounts import TrainingStep
-from rooflinekit.distributed.prediction import ParallelPrediction
+from rooflinekit.distributed.prediction import SharedStep
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.prices import price_table as price_table
 from rooflinekit.hardware.specs import members_of
@@ -16,7 +15,7 @@ from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.cost import Costs, Job, Price, Pricing, check_positive
 
 #: What has a price: a step on one GPU or on several, a decoder's training step, served clients or requests.
-Answer: TypeAlias = Prediction | ParallelPrediction | TrainingStep | Served | Job
+Answer: TypeAlias = Prediction | SharedStep | Served | Job
 
 
 @checked
@@ -70,15 +69,15 @@ def job_of(answer: Answer) -> Job:
             what=answer.gpu if answer.gpus == 1 else f"{answer.gpus} × {answer.gpu}", total_s=answer.played.end_s,
             energy_j=answer.energy_j, batch=answer.tokens_given, unit="tokens", gpus=answer.gpus,
         )  # fmt: skip
-    many, unit = (answer.seq, "tokens") if isinstance(answer, TrainingStep) else (1, "samples")
+    unit, batch = answer.counted
     return Job(
         what=f"{answer.gpus} GPUs of {answer.cluster.name}", total_s=answer.total_s, energy_j=answer.energy_j,
-        batch=answer.batch * many, unit=unit, gpus=answer.gpus,
+        batch=batch, unit=unit, gpus=answer.gpus,
     )  # fmt: skip
 
 
 def _price(answer: Answer, pricing: Pricing) -> Price:
-    if isinstance(answer, ParallelPrediction | TrainingStep):
+    if isinstance(answer, SharedStep):
         return pricing.of_all(members_of(answer.cluster))
     if isinstance(answer, Prediction):
         return pricing.of(answer.machine.device)

@@ -10,23 +10,14 @@ from typing import Any
 
 from rooflinekit.decoder.decoder import Decoder
 from rooflinekit.distributed.groups import Setting
-from rooflinekit.distributed.prediction import (
-    common_document,
-    drawn_and_judged,
-    fullest_told,
-    gpus_named,
-    named,
-    told,
-    took,
-)
+from rooflinekit.distributed.prediction import SharedStep, fullest_told, gpus_named, named, told
 from rooflinekit.distributed.records import Layout, Recipe
 from rooflinekit.errors import InputError
-from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.published.stated import PROGRAMS, SPREADS
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
-from rooflinekit.step.energy import Draws, Energy
+from rooflinekit.step.energy import Energy
 from rooflinekit.step.memory import product_workspace, too_large
 from rooflinekit.step.verdict import Verdict
 from rooflinekit.timing.estimate import Estimate
@@ -164,17 +155,14 @@ class Offload:
 SENT = ("tensor", "context", "expert", "copies", "contention", "offload")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TrainingStep(Draws):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainingStep(SharedStep):
     """One step of `batch` sequences of `seq` tokens. All times are seconds."""
 
     decoder: Decoder
     layout: Layout
     recipe: Recipe
-    cluster: Cluster
     machine: Machine  # of each GPU
-    gpus: int
-    batch: int
     seq: int
     pieces: int  # micro-batches of a copy
     again_flop: float  # of products that backward computes again, all GPUs together
@@ -243,9 +231,14 @@ class TrainingStep(Draws):
         return sum(self.terms.values())
 
     @property
+    def counted(self) -> tuple[str, int]:
+        """What a step gets done: so many "tokens"."""
+        return "tokens", self.batch * self.seq
+
+    @property
     def tokens_per_s(self) -> float:
         """Tokens a second of all GPUs together."""
-        return self.batch * self.seq / self.total_s
+        return self.counted[1] / self.total_s
 
     @property
     def model_flop(self) -> float:
@@ -254,20 +247,13 @@ class TrainingStep(Draws):
         N are the numbers of the matrices that a token passes, the output's included and the embedding's table not;
         width is that of all heads together. Forward and backward; nothing that is computed again.
         """
-        return self.batch * self.seq * _flop_per_token(self.decoder, self.seq)
+        return self.counted[1] * _flop_per_token(self.decoder, self.seq)
 
     @property
-    def mfu(self) -> float:
-        """Model FLOP utilization: model FLOP / (time · GPUs · peak) (Chowdhery et al. 2022, appendix B)."""
-        return self._utilization(self.model_flop)
-
-    @property
-    def hfu(self) -> float:
-        """Hardware FLOP utilization: with what is computed again (Korthikanti et al. 2022, section 6.3)."""
-        return self._utilization(self.model_flop + self.again_flop)
-
-    def _utilization(self, flop: float) -> float:
-        return flop / (self.total_s * self.gpus * self.peak_flops) if self.peak_flops else 0.0
+    def _utilization(self) -> tuple[float, float]:
+        of_peak = self.total_s * self.gpus * self.peak_flops
+        model, all_of = self.model_flop, self.model_flop + self.again_flop
+        return (model / of_peak, all_of / of_peak) if of_peak else (0.0, 0.0)
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability, by the spreads of kernels, links and host,
@@ -298,7 +284,7 @@ class TrainingStep(Draws):
         """Everything, ready for JSON."""
         courses = [{one.moment: one.to_dict() for one in course} for course in self.courses]
         ends = [{"first_gpu": gpus[0], "last_gpu": gpus[-1]} for gpus in map(self._gpus_of, range(len(courses)))]
-        return common_document(self, self.terms) | {
+        return self._document(self.terms) | {
             "model": self.decoder.name, "parameters": self.decoder.parameters, "layout": str(self.layout),
             "recipe": self.recipe.name, "recompute": self.recipe.recompute, "offload_layers": self.recipe.offload,
             "seq": self.seq, "micro_batches": self.pieces, "interval_s": list(self.interval()),
@@ -321,14 +307,14 @@ class TrainingStep(Draws):
             advice = "split or recompute more, take more GPUs, or search the layouts that fit (--search)"
             return "\n".join([f"{what}: does not fit: {need} a GPU", layout, used, self._verdict(), f"to do: {advice}"])
         return "\n".join([
-            f"{what}: {took(self)}, {self.tokens_per_s:,.0f} tokens/s",
+            f"{what}: {self._took()}, {self.tokens_per_s:,.0f} tokens/s",
             layout,
             f"MFU {self.mfu:.1%} = {flop(self.model_flop)} of the model / (step · {self.gpus} · "
             f"{flop(self.peak_flops)}/s); HFU {self.hfu:.1%}",
             f"time: {named(self.terms)}",
             used,
             self._verdict(),
-            *drawn_and_judged(self, [self.accuracy]),
+            *self._judged([self.accuracy]),
         ])  # fmt: skip
 
     @property

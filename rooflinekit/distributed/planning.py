@@ -84,9 +84,9 @@ def plan(
     step = shares[0].prediction.graph
     assumptions = strategy.assumptions if isinstance(strategy, Mesh) else ()
     return ParallelPrediction(
-        cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
-        communication_s=busy_s, alone=alone, assumptions=(*assumptions, *graphs_of(step), *host_bytes(step)),
-        stretch=stretch,
+        cluster=setting.cluster, gpus=setting.gpus, strategy=strategy, savers=savers, batch=batch, shares=shares,
+        messages=messages, communication_s=busy_s, alone=alone, stretch=stretch,
+        assumptions=(*assumptions, *graphs_of(step), *host_bytes(step)),
     )  # fmt: skip
 
 

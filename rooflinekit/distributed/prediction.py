@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rooflinekit.distributed.queues import DeviceRun, Message
 from rooflinekit.distributed.records import Savers, Strategy
@@ -99,29 +100,83 @@ class Share:
         return f"{who}: {self.batch} samples, {_s(self.total_s)}, {memory}: {fits}{self.memory_verdict().doubt}"
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
-class ParallelPrediction(Draws):
+@dataclass(frozen=True, kw_only=True, repr=False)  # no slots: cached properties need a place
+class SharedStep(Draws):
+    """One training step on several GPUs, of a traced network or of a described decoder. All times are seconds."""
+
+    cluster: Cluster
+    gpus: int  # that take part
+    batch: int  # samples, or sequences, of the whole step
+
+    if TYPE_CHECKING:
+
+        @property
+        @abstractmethod
+        def _utilization(self) -> tuple[float, float]: ...
+
+        @property
+        @abstractmethod
+        def total_s(self) -> float:
+            """Wall time of the step."""
+
+        @abstractmethod
+        def interval(self, level: float = 0.9) -> tuple[float, float]:
+            """Bounds in seconds that hold the true time with this probability."""
+
+        @abstractmethod
+        def memory_verdict(self, level: float = 0.9) -> Verdict:
+            """How likely the GPUs that need most memory are to have room."""
+
+    @property
+    def counted(self) -> tuple[str, int]:
+        """What a step gets done: so many "samples"; or "tokens"."""
+        return "samples", self.batch
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilization: what the model asks for / (time · peaks of all GPUs) (Chowdhery et al. 2022, B)."""
+        return self._utilization[0]
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilization: with what is computed again (Korthikanti et al. 2022, section 6.3)."""
+        return self._utilization[1]
+
+    def _took(self) -> str:
+        """How long, and its interval."""
+        low, high = self.interval()
+        return f"{_s(self.total_s)} ({_s(low)} to {_s(high)})"
+
+    def _judged(self, accuracy: Iterable[Accuracy | None]) -> list[str]:
+        """A line on energy, where power is stated, and on each accuracy that is known."""
+        drawn = [] if self.energy is None else [self.energy.line(self.interval())]
+        return drawn + [f"judged: {one}" for one in accuracy if one is not None]
+
+    def _document(self, terms: Mapping[str, float]) -> dict[str, Any]:
+        """The part of a document that all such steps have, ready for JSON."""
+        return {
+            **{name: getattr(self, name) for name in ("gpus", "batch", "total_s", "mfu", "hfu")},
+            "cluster": self.cluster.name, "terms": dict(terms), "verdict": self.memory_verdict().to_dict(),
+            "energy": None if self.energy is None else self.energy.to_dict(self.interval()),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ParallelPrediction(SharedStep):
     """One training step on several devices. All times are seconds.
 
     `communication_s` is how long the links are busy: `hidden_s` while the slowest device computes, and `exposed_s`
     while it waits for them, which is the term "communication".
     """
 
-    cluster: Cluster
     strategy: Strategy
     savers: Savers
-    batch: int  # samples of the whole step
     shares: tuple[Share, ...]
     messages: tuple[Message, ...]  # on the links
     communication_s: float
     alone: Callable[[], Prediction]  # makes `one_gpu`
     assumptions: tuple[str, ...] = ()
     stretch: float = 1.0  # a measured step on one device, over its prediction
-
-    @property
-    def gpus(self) -> int:
-        """How many devices take part."""
-        return sum(len(share.numbers) for share in self.shares)
 
     @property
     def graph_name(self) -> str:
@@ -170,18 +225,9 @@ class ParallelPrediction(Draws):
         """
         return dict(self.slowest.terms)
 
-    @property
-    def mfu(self) -> float:
-        """Model FLOP utilization: matrix FLOP of the whole batch / (time · peaks of all devices); see `Prediction`."""
-        return self._utilization[0]
-
-    @property
-    def hfu(self) -> float:
-        """Hardware FLOP utilization: the same with what is computed again."""
-        return self._utilization[1]
-
     @cached_property
     def _utilization(self) -> tuple[float, float]:
+        """Of matrix FLOP in their formats, as a `Prediction` has them."""
         # A share's prediction may stand for a part of its step, such as two pieces of a pipeline's batch.
         found = [0.0, 0.0]
         for share in self.shares:
@@ -316,7 +362,7 @@ class ParallelPrediction(Draws):
         names = (
             "communication_s", "exposed_s", "hidden_s", "throughput", "one_gpu_s", "speedup", "efficiency", "fits"
         )  # fmt: skip
-        return common_document(self, self.terms()) | {name: getattr(self, name) for name in names} | {
+        return self._document(self.terms()) | {name: getattr(self, name) for name in names} | {
             "model": self.graph_name, "strategy": {"name": type(self.strategy).__name__, **asdict(self.strategy)},
             "savers": asdict(self.savers), "low_s": low, "high_s": high, "collectives_s": dict(self.message_terms),
             "fullest": list(self.fullest.numbers), "fullest_name": gpus_named(self.fullest.numbers),
@@ -334,7 +380,7 @@ class ParallelPrediction(Draws):
         saved = "" if str(self.savers) == "none" else f"memory savers: {self.savers}; "
         return [
             f"{self.graph_name} {one.mode} (batch={self.batch}), {precision(one.graph)}, {one.execution.backend} on "
-            f"{self.gpus} of {self.cluster.name}, {type(self.strategy).__name__}: {took(self)}",
+            f"{self.gpus} of {self.cluster.name}, {type(self.strategy).__name__}: {self._took()}",
             f"{self.throughput:.4g} samples/s, {self.speedup:.2f} times one {self.one_gpu.machine.name} "
             f"({_s(self.one_gpu_s)}), efficiency {self.efficiency:.0%}",
             f"links busy {_s(self.communication_s)}: {_s(self.hidden_s)} hidden, {_s(self.exposed_s)} exposed",
@@ -353,7 +399,7 @@ class ParallelPrediction(Draws):
             if last is not self.fullest:
                 text += f", {gpus_named(last.numbers)}: {format_bytes(last.memory.peak_bytes)}"
             found.append(text)
-        return [*found, *drawn_and_judged(self, self.accuracy), *(f"note: {note}" for note in self.notes)]
+        return [*found, *self._judged(self.accuracy), *(f"note: {note}" for note in self.notes)]
 
     def _reason(self) -> str:
         """What the slowest device spends its step on, and where most of the rest goes."""
@@ -384,40 +430,6 @@ class ParallelPrediction(Draws):
 
 
 _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")
-
-
-class _SharedStep(Protocol):
-    """What traced and described steps on several devices have in common."""
-
-    @property
-    def cluster(self) -> Cluster: ...
-    @property
-    def total_s(self) -> float: ...
-    @property
-    def energy(self) -> Energy | None: ...
-    def interval(self, level: float = 0.9) -> tuple[float, float]: ...
-    def memory_verdict(self, level: float = 0.9) -> Verdict: ...
-
-
-def common_document(step: _SharedStep, terms: Mapping[str, float]) -> dict[str, Any]:
-    """The part of a document that all steps on several GPUs have, ready for JSON."""
-    return {
-        **{name: getattr(step, name) for name in ("gpus", "batch", "total_s", "mfu", "hfu")},
-        "cluster": step.cluster.name, "terms": dict(terms), "verdict": step.memory_verdict().to_dict(),
-        "energy": None if step.energy is None else step.energy.to_dict(step.interval()),
-    }  # fmt: skip
-
-
-def took(step: _SharedStep) -> str:
-    """How long, and its interval."""
-    low, high = step.interval()
-    return f"{_s(step.total_s)} ({_s(low)} to {_s(high)})"
-
-
-def drawn_and_judged(step: _SharedStep, accuracy: Iterable[Accuracy | None]) -> list[str]:
-    """A line on energy, where power is stated, and on each accuracy that is known."""
-    drawn = [] if step.energy is None else [step.energy.line(step.interval())]
-    return drawn + [f"judged: {one}" for one in accuracy if one is not None]
 
 
 def named(terms: Mapping[str, float]) -> str:

@@ -20,8 +20,7 @@ def print_step(step: Step, *, memory: bool = False) -> None:
         if memory:
             print(step.memory_text)
     else:
-        model = step.decoder.name if isinstance(step, TrainingStep) else step.graph_name
-        columns: dict[str, Cell] = {"model": lambda _: model, "cluster": ("cluster.name", ""), "GPUs": ("gpus", "")}
+        columns: dict[str, Cell] = {"model": ("graph_name", ""), "cluster": ("cluster.name", ""), "GPUs": ("gpus", "")}
         print_table(table_of(columns | _columns(step), [step], words=(0, 1)), lambda: flat([step.to_dict()]))
 
 

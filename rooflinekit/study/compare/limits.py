@@ -146,7 +146,7 @@ def power_limits_together(
     limits_w = limits_of(machine, step_w)
     return PowerLimits(
         predictions=tuple(at(power_limit=watts) for watts in limits_w), limits_w=limits_w, sizes=step.sizes,
-        batch=math.prod(step.sizes.values()), gpus=step.gpus,
+        batch=step.counted[1], gpus=step.gpus,
         heading=(step.graph_name, "training", step.cluster.name),
     )  # fmt: skip
 
