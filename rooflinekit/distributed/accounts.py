@@ -9,10 +9,8 @@ from functools import partial
 from typing import Any
 
 from rooflinekit.decoder.decoder import Decoder
-from rooflinekit.distributed.groups import Setting
 from rooflinekit.distributed.prediction import SharedStep, fullest_told, gpus_named, named, told
 from rooflinekit.distributed.records import Layout, Recipe
-from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.published.stated import PROGRAMS, SPREADS
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
@@ -110,45 +108,6 @@ def weight_itemsize(device: Device, recipe: Recipe) -> int:
     if not (recipe.fp8 and recipe.eight_bit_weights):
         return recipe.dtype.itemsize
     return 1 if device.cuda_generation in (10, 11) else 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offload:
-    """The first `layers` layers of a GPU: what each keeps leaves beside the next layer's forward, and comes back beside
-    the backward of the layer behind it, as Transformer Engine's `get_cpu_offload_context` and torchtune do it.
-
-    A layer's tensors are freed, or there, when both the copy and the layer beside it are done. `copy_s`: of a layer and
-    micro-batch, one way.
-    """
-
-    layers: int
-    layer_bytes: float
-    copy_s: float
-
-    @classmethod
-    def of(cls, layers: int, layer_bytes: float, held: int, setting: Setting) -> Offload:
-        """held: layers of a GPU. Raises InputError for as many as that: the last one's backward comes at once."""
-        if layers and layers >= held:
-            raise InputError(
-                f"offload: {layers} layers of {held} on a GPU: expected {held - 1} or fewer; the last one's "
-                "activations are needed at once"
-            )
-        # All GPUs of a node copy at the same time, from or to the same memory.
-        own = setting.host.dram_bandwidth / min(setting.gpus, setting.cluster.per_node)
-        rate = min(setting.copy_rate, own)
-        return cls(layers=layers, layer_bytes=layer_bytes, copy_s=layer_bytes / rate if layers else 0.0)
-
-    def kept(self, held: int, under_way: float) -> float:
-        """Layers' worth of activations on a GPU with so many layers, of as many micro-batches under way.
-
-        Of the one that computes two layers are there at least: one computes, one is on its way.
-        """
-        stay = held - self.layers
-        return (under_way - 1) * stay + max(stay, min(2, held) if self.layers else stay)
-
-    def host_bytes(self, under_way: float) -> float:
-        """Page-locked memory for a GPU."""
-        return self.layers * self.layer_bytes * under_way
 
 
 #: Terms that are waits for links.

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.decoder.decoder import Decoder
-from rooflinekit.distributed.accounts import Accounts, Offload, TrainingStep, weight_itemsize, workspace_of
+from rooflinekit.distributed.accounts import Accounts, TrainingStep, weight_itemsize, workspace_of
 from rooflinekit.distributed.groups import Groups, Setting
 from rooflinekit.distributed.pieces import Pieces, pieces_at, update_of
 from rooflinekit.distributed.pipeline import Layer, Scheduled, Stage, least_s, pipelined, sent_beside, whole
@@ -44,7 +44,6 @@ class Planner:
     groups: Groups = field(init=False)
     pieces: Pieces = field(init=False)
     count: int = field(init=False)  # micro-batches of a copy
-    offload: Offload = field(init=False)
     beside: Mapping[str, int] = field(init=False)  # see `Accounts`
     known: dict[tuple[str, Phase, bool], Scheduled] = field(default_factory=dict, init=False, repr=False)
 
@@ -64,19 +63,27 @@ class Planner:
         if lay.expert * lay.expert_tensor > plane:
             raise InputError(f"layout expert {lay.expert}: expected a divisor of {plane} GPUs of a stage")
         self.groups = place.groups(lay)
-        held = self.decoder.layers // lay.pipeline
-        self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
+        if 0 < (held := self.decoder.layers // lay.pipeline) <= self.recipe.offload:
+            raise InputError(
+                f"offload: {self.recipe.offload} layers of {held} on a GPU: expected {held - 1} or fewer; the last "
+                "one's activations are needed at once"
+            )
         copies = ("node", "across") if lay.sharding == "hybrid" else ("data",)
         names = (*self.pieces.groups, *copies, *["expert data"] * bool(self.decoder.experts), "pipe")
         self.beside = beside_segments(place.machines[0].device, nccl_bytes=self.groups.nccl_bytes(names))
 
     def items(self, name: str, phase: Phase, *, away: bool = False) -> list[Item]:
-        """A part with what its groups send; `away`: beside a layer's activations' copy."""
+        """A part with what its groups send. away: beside the copy of what the layer before it keeps to the host, or of
+        what the layer behind it needs from there, as Transformer Engine's `get_cpu_offload_context` and torchtune do
+        it; tensors are freed, or there, when both are done. All GPUs of a node copy at once, from or to one memory.
+        """
         found = self.pieces.items.get((name, phase), ())
         items: list[Item] = [one if isinstance(one, Work) else sent_item(one, self.groups) for one in found]
         if not away:
             return items
-        copy = HostCopy(key=name, seconds=self.offload.copy_s, inward=phase is Phase.BACKWARD)
+        place = self.place
+        rate = min(place.copy_rate, place.host.dram_bandwidth / min(place.gpus, place.cluster.per_node))
+        copy = HostCopy(key=name, seconds=self.pieces.saved_bytes[name] / rate, inward=phase is Phase.BACKWARD)
         return [copy, *items, Barrier(keys=(name,))]
 
     def timed(self, name: str, phase: Phase, *, away: bool = False) -> Scheduled:
@@ -116,7 +123,7 @@ class Planner:
         """What the first layers of a GPU wait for their activations' copies, in one of its stages."""
         counts, pipeline = self.layers_of(), self.layout.pipeline
         before = sum(counts[stage % pipeline : stage : pipeline])
-        own = max(0, min(counts[stage], self.offload.layers - before))
+        own = max(0, min(counts[stage], self.recipe.offload - before))
         return own * (self.timed("layer", phase, away=True).total_s - self.timed("layer", phase).total_s)
 
     def layers_of(self) -> list[int]:
@@ -183,7 +190,7 @@ class Planner:
         for phase in _BOTH:
             for cause, seconds in self.timed("layer", phase).waits.items():
                 waits[cause] += self._layers * seconds
-            if self.offload.layers:
+            if self.recipe.offload:
                 waits["offload"] += self.count * sum(self._offload_s(phase, k) for k in range(0, len(stages), pipeline))
         busy_s, copies_s = run.busy_s - sum(waits.values()), self.copies_s(whole(stages, pipeline)[0])
         return replace(run, busy_s=busy_s, waits={**waits, **run.waits, "copies": copies_s})
@@ -191,7 +198,7 @@ class Planner:
     def _gathered(self) -> Scheduled:
         """The times of layers that gather their weights, one after another."""
         lay, w, groups, hybrid = self.layout, self.pieces.weights, self.groups, self.layout.sharding == "hybrid"
-        inside, away, node = "node" if hybrid else "data", self.offload.layers, len(groups.members["node"])
+        inside, away, node = "node" if hybrid else "data", self.recipe.offload, len(groups.members["node"])
 
         def layer(numbers: int, *items: Sequence[Item]) -> Layer:
             size = 2.0 * numbers
@@ -253,8 +260,10 @@ class Planner:
     def _course(self, k: int, under_way: int) -> tuple[Accounts, ...]:
         """The memory of stage k over the step. under_way: micro-batches that it keeps, by its chunks."""
         saved, micro_batches = self.pieces.saved_bytes, max(under_way, self.layout.chunks) / self.layout.chunks
-        stands, passing = self._at_update(k, self.offload.host_bytes(micro_batches))
-        kept = saved["layer"] * self.offload.kept(self._held(k)[-1], micro_batches)
+        layers, away = self._held(k)[-1], self.recipe.offload
+        stands, passing = self._at_update(k, away * saved["layer"] * micro_batches)
+        stay = layers - away  # of the micro-batch that computes at least two: one computes, one is on its way
+        kept = saved["layer"] * ((micro_batches - 1) * stay + max(stay, min(2, layers) if away else stay))
         first, last = k == 0, k == self.layout.pipeline - 1
         kept += saved.get("embedding", 0) * first * -(-under_way // self.layout.chunks)
         other = kept * (1 - 1 / under_way)  # of the micro-batches, each through a chunk, whose backward comes later
