@@ -158,10 +158,14 @@ class Planner:
         ends = w["embedding"] * (k == 0 or (last and self.decoder.tied)) + w["head"] * last
         return layers * w["layer"] + ends, layers * w["experts"], ends, layers
 
-    @property
-    def sharers(self) -> list[int]:
-        """GPUs that share out the optimizer's state: of weights, and of experts."""
-        return [max(1, len(self.groups.members[name]) // self.layout.instances) for name in ("data", "expert data")]
+    def _sharded(self, dense: float, experts: float) -> float:
+        """Numbers that a GPU's optimizer has of so many weights, and so many of experts."""
+        lay, members = self.layout, self.groups.members
+        if lay.sharding == "ddp":
+            return dense + experts
+        among = "node" if lay.sharding == "hybrid" else "data"
+        parts, few = (max(1, len(members[name]) // lay.instances) for name in (among, "expert data"))
+        return dense / parts + experts / few
 
     def step(self) -> TrainingStep:
         """The whole step."""
@@ -169,7 +173,7 @@ class Planner:
         run = self._gathered() if self.layout.gathers else self._in_stages()
         # of a pipeline the GPU that computes most is taken to have one of the ends
         kernels = self._of_parts(self.pieces.terms, self.count / min(2, self.layout.pipeline))
-        optimizer_s, updated_j = update_of(self.updated, self.recipe, machine, place.host)
+        optimizer_s, updated_j = update_of(self._sharded(*self.numbers()), self.recipe, machine, place.host)
         overhead_s = run.busy_s - sum(kernels.values())
         terms = {**kernels, **run.waits, "optimizer": optimizer_s, "overhead": overhead_s}
         return TrainingStep(
@@ -229,13 +233,6 @@ class Planner:
                 found[name] += runs[part] * value
         return found
 
-    @property
-    def updated(self) -> float:
-        """Numbers that a GPU's optimizer has of the weights."""
-        dense, experts = self.numbers()
-        parts, few = self.sharers if self.layout.sharding != "ddp" else (1, 1)
-        return dense / parts + experts / few
-
     def _energy(self, total_s: float, update: Mapping[str, float] | None) -> Energy | None:
         """All GPUs over the step: each has layers / pipeline of the layers, one of `pipeline` GPUs the embedding, one
         the head; all stand by meanwhile. update: joules of a GPU's optimizer.
@@ -291,18 +288,17 @@ class Planner:
         and no product adds to the sums, as in nanotron's FP32GradientAccumulator, backward leaves those of all weights
         in 16 bits first. PyTorch's multi-tensor Adam makes the roots of all second moments at once.
         """
-        lay, recipe, device, members = self.layout, self.recipe, self.place.machines[0].device, self.groups.members
-        (dense, experts, ends, _), (parts, few), copies = self._held(k), self.sharers, len(members["data"])
+        lay, recipe, device = self.layout, self.recipe, self.place.machines[0].device
+        (dense, experts, ends, _), copies = self._held(k), len(self.groups.members["data"])
         stated, wide, whole = recipe.dtype.itemsize, 4 if recipe.master else recipe.dtype.itemsize, dense + experts
+        own = self._sharded(dense, experts)
         state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
         if lay.gathers:
             gathered = max(self.pieces.weights["layer"] + self.pieces.weights["experts"], ends)  # the most at once
-            own = dense / (len(members["node"]) if lay.sharding == "hybrid" else copies) + experts / few
             unsharded = whole if lay.sharding == "grad-op" else 2 * gathered
             weights = stated * (unsharded + (0 if recipe.master else own))  # shards in fp32 are the optimizer's
             gradients, buffers, passing = wide * own, stated * gathered, 0.0
         else:
-            own = whole if lay.sharding == "ddp" else dense / parts + experts / few
             weights = weight_itemsize(device, recipe) * (whole - ends) + stated * ends
             gradients = (4 if recipe.main_gradients else stated) * whole
             apart = recipe.main_gradients and not recipe.fused

@@ -166,6 +166,13 @@ def test_shards_of_the_optimizer() -> None:
     assert twice.optimizer == pytest.approx(whole.optimizer / 4)
 
 
+def test_shards_of_a_node_are_stepped_by_its_gpus_alone() -> None:
+    # 8 GPUs share the weights of each node: two nodes' optimizers have as much to do as one's, and as much memory
+    hybrid, node = step(sharding="hybrid", gpus=16), step(sharding="fsdp", gpus=8)
+    assert hybrid.terms["optimizer"] == pytest.approx(node.terms["optimizer"])
+    assert hybrid.memory.optimizer == pytest.approx(node.memory.optimizer)
+
+
 @pytest.mark.parametrize(
     ("layout", "recompute", "forward", "backward"),
     [
