@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import groupby
 from types import MappingProxyType
 
 from rooflinekit.cost.table import price_all
@@ -291,13 +291,11 @@ def _working(graph: Graph, device: Device, execution: Execution) -> tuple[dict[s
     """
     issues, apart = issues_for(graph, device, execution), memories(graph.gradients)
     blocks = blocks_of(graph, issues, device, execution)
-    change = [0] * (len(issues) + 1)
-    for life in blocks.lives:
-        if life.memory not in apart:
-            change[life.first] += life.size
-            change[min(life.last + 1, len(issues))] -= life.size
-    alive = list(accumulate(change))
-    most = [size + temporary for size, temporary in zip(alive, blocks.temporary, strict=False)]
+    alive, most = 0, list[int]()  # bytes at the fullest moment of each op
+    for begin, end, temporary in blocks.events():
+        alive += sum(life.size for life in begin if life.memory not in apart)
+        most.append(alive + temporary)
+        alive -= sum(life.size for life in end if life.memory not in apart)
     modules = [issue.op.module for issue in issues]
     layers = [i for i, module in enumerate(modules) if module.startswith("layers.")]
     head = max(i for i in layers if issues[i].op.phase is Phase.FORWARD) + 1
