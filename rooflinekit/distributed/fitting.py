@@ -148,14 +148,7 @@ class Fitting(FirstLine):
         return {"best": best, "tried": self.table.to_dict("records")}
 
     def __str__(self) -> str:
-        found = self._rows()
-        width = max((len(word) for _, _, _, _, *largest in found for word in largest), default=0)
-        wide = max(len(row[3]) for row in found)
-        rows = [
-            "  ".join([f"{time:>9}", f"{size:>9}", f"{fits:<{wide}}", *(f"{word:<{width}}" for word in largest), name])
-            for name, time, size, fits, *largest in found
-        ]
-        return "\n".join([self._verdict(), *rows])
+        return "\n".join([self._verdict(), *notebook.aligned(self._head, self._rows())])
 
     def _verdict(self) -> str:
         """What is chosen, and by which rule where it is not the fastest."""
@@ -181,8 +174,11 @@ class Fitting(FirstLine):
         return f" ({doubt}; the fastest at {as_percent(_SURE)} or more is {sure[0].name}: {time})"
 
     def _repr_html_(self) -> str:
-        head = ["combination", "time", "peak memory", "fits", *(f"largest {name}" for name in self.trials[0].largest)]
-        return notebook.block(str(self).splitlines()[0], notebook.table(head, self._rows()))
+        return notebook.block(self._verdict(), notebook.table(self._head, self._rows()))
+
+    @property
+    def _head(self) -> list[str]:
+        return ["combination", "time", "peak memory", "fits", *(f"largest {name}" for name in self.trials[0].largest)]
 
     def _rows(self) -> list[list[str]]:
         """Name, time, memory, whether it fits, and the largest sizes at which it does; the fastest first."""
