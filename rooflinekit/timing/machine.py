@@ -181,6 +181,12 @@ class Machine:
         return max(wanted, self.sustained_bandwidth)
 
     @property
+    def access_cycles(self) -> float:
+        """Cycles of an SM for a load of a single element, by instructions: AMD's issue for as many threads as lanes."""
+        issued = self.device.lanes_per_sm if self.device.vendor == "AMD" else _ISSUED
+        return self.values["access_cycles"] * _ISSUED / issued
+
+    @property
     def library_s(self) -> float:
         """Seconds of all lanes for a special function of the compiler's library, beside the function: AMD's alone."""
         cycles = self.values["ocml_cycles"] if self.device.vendor == "AMD" else 0.0
@@ -255,7 +261,7 @@ def _fma_share(device: Device, peak: float) -> float:
 #: Constants that say what tensor cores issue in formats of fewer than 16 bits, of what they do in 16.
 _NARROW = {Math.FP8: "eight_bit_share", Math.INT8: "eight_bit_share", Math.FP4: "four_bit_share"}
 _SINGLE_ISSUE, _PAIRED = 7, 10  # compute capabilities
-_ISSUED = 4 * 32  # threads for which an SM issues an instruction in a clock
+_ISSUED = 4 * 32  # threads for which an SM of NVIDIA's issues an instruction in a clock
 _FMA_SLOTS = NUMBERS["fma slots"].value
 
 

@@ -5,7 +5,7 @@
     cache   (bytes that an earlier kernel left there) / (its bandwidth), l2_bytes_per_clock an SM; what was touched last
             is still there as far as the traffic since then has not filled cache_share of the last level
     rows    an element of a normalization or softmax costs the SM that has its row column_cycles
-    access  a load of one element at a time costs access_cycles of an SM
+    access  a load of one element at a time costs access_cycles of an SM, twice as many of one of AMD's
     waiting blocks that sum a part of a tensor each, and are few, wait load_cycles for each of their loads
 
 A row that is read more than once finds itself in the L1, as far as the rows of all blocks on the SM fit there, or in
@@ -221,7 +221,7 @@ def accesses_s(work: KernelBatch, machine: Machine) -> Floats:
     """Seconds that the SMs spend on loads of single elements; rows are shared among the SMs as wholes."""
     share = np.ceil(work.rows / machine.sm_count) / np.maximum(work.rows, 1)
     busiest = work.accesses * np.where(work.rows > 0, share, 1 / machine.sm_count)
-    return busiest * machine.values["access_cycles"] / machine.clock
+    return busiest * machine.access_cycles / machine.clock
 
 
 # What a collective takes from the kernels that run beside it: SMs for its channels, and bandwidth of the memory.

@@ -240,6 +240,11 @@ def test_single_accesses_take_their_cycles(device: Device) -> None:
     # a million accesses on 50 SMs at a quarter cycle: 5000 cycles
     machine = Machine.of(device, constants(access_cycles=0.25))
     assert compute_us(machine, accesses=1e6) == pytest.approx(4.0)
+    # AMD's compute units of 64 lanes issue for half as many threads a clock as NVIDIA's four schedulers: 10,000 cycles
+    halved = device.replace(vendor="AMD", lanes_per_sm=64)
+    assert compute_us(Machine.of(halved, constants(access_cycles=0.25)), accesses=1e6) == pytest.approx(8.0)
+    few = device.replace(vendor="NVIDIA", lanes_per_sm=64)  # whose schedulers are four all the same
+    assert compute_us(Machine.of(few, constants(access_cycles=0.25)), accesses=1e6) == pytest.approx(4.0)
 
 
 def test_a_block_alone_waits_for_each_load_of_its_row(device: Device) -> None:
