@@ -14,16 +14,16 @@ CALL = ("examples/googlenet_cifar.py:GoogLeNet", "--input", "batch,3,32,32", "--
 PREDICT = ("predict", *CALL, "--batch", "4")
 COMPARE = ("compare", *CALL, "--batch", "4")
 SWEEP = ("sweep", *CALL, "--batch", "1,4")
-ADVISE = ("advise", *CALL[:5], "--batch", "4")
-PARALLEL = ("parallel", *CALL[:3], "--batch", "4", "--cluster", "dgx-a100", "--gpus", "2")
+SMALL = ("examples/bottlenecks.py:A", "--input", "batch,64,160,120")
+ADVISE = ("advise", *SMALL, *CALL[3:5], "--batch", "4")
+PARALLEL = ("parallel", *SMALL, "--batch", "4", "--cluster", "dgx-a100", "--gpus", "2")
 TRAIN = ("train", "llama-3.1-8b", "--cluster", "dgx-h100", "--batch", "16", "--seq", "2048")
 SERVE = ("serve", "llama-3.1-8b", "--gpu", "l40s", "--gpu", "t4", "--batch", "1,4", "-i", "64", "--output", "8")
 RATES = (*SERVE[:4], "--rate", "1,2/s", "--requests", "20", "-i", "64", "--output", "8")
 EXPLAIN = ("explain", *CALL[:3], "--batch", "4", *CALL[3:])
 COLLECTIVE = ("collective", "all-reduce", "--cluster", "dgx-h100", "--bytes", "1 MB")
-LEVELS = (*SERVE[:4], "--slo", "ttft=1s", "--load", "9/s", "--requests", "20", "-i", "64", "--output", "8")
-FIT = ("fit-into", "examples/bottlenecks.py:A", "--input", "batch,64,160,120", "--gpu", "nvidia-l4",
-       "--batch", "4", "--optimizer", "Adam")  # fmt: skip
+LEVELS = (*SERVE[:4], "--slo", "ttft=1s", "--load", "9/s", "--requests", "5", "-i", "64", "--output", "8")
+FIT = ("fit-into", *SMALL, *CALL[3:5], "--batch", "4", "--optimizer", "Adam")
 #: Each command is called in several forms: what it traces is kept.
 pytestmark = pytest.mark.usefixtures("kept_traces")
 COST = ("cost", *CALL, "--batch", "4", "--price", "l4=0.8", "--price", "t4=0.4", "--autocast", "bf16")
@@ -96,7 +96,7 @@ def test_an_answer_in_words_is_a_table_for_programs(
 
 
 def test_what_is_asked_for_beside_the_answer_is_in_the_csv(run: Run) -> None:
-    asked = (*PREDICT, "--terms", "--largest-batch")
+    asked = ("predict", *SMALL, *CALL[3:], "--batch", "4", "--terms", "--largest-batch")
     document = json.loads(run(*asked, "--json").out)["predictions"]
     for row, told in zip(rows_of(run(*asked, "--csv").out), document, strict=True):
         assert int(row["largest_batch"]) == told["largest_batch"]
