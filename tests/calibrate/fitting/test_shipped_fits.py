@@ -161,7 +161,7 @@ def _observations(chosen: Iterable[Campaign]) -> tuple[list[Observations], dict[
     chosen = list(chosen)
     machines = machines_of(sorted({campaign.gpu for campaign in chosen}))
     counted = [without_faults(o, machines[o.gpu]) for o in observations_of(chosen)]
-    return [o for o in counted if len(o)], machines
+    return [o for o in counted if len(o) and not o.own], machines
 
 
 @pytest.mark.slow
