@@ -27,6 +27,7 @@ from rooflinekit.step.memory_course import Moment, memory_course
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import precision
+from rooflinekit.step.utilization import Utilizes
 from rooflinekit.step.verdict import Verdict, verdict_in
 from rooflinekit.timing.estimate import around, away, deviations
 from rooflinekit.timing.families import of_the_step
@@ -101,7 +102,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: cached properties need a place
-class SharedStep(Draws):
+class SharedStep(Draws, Utilizes):
     """One training step on several GPUs, of a traced network or of a described decoder. All times are seconds."""
 
     cluster: Cluster
@@ -109,10 +110,6 @@ class SharedStep(Draws):
     batch: int  # samples, or sequences, of the whole step
 
     if TYPE_CHECKING:
-
-        @property
-        @abstractmethod
-        def _utilization(self) -> tuple[float, float]: ...
 
         @property
         @abstractmethod
@@ -131,16 +128,6 @@ class SharedStep(Draws):
     def counted(self) -> tuple[str, int]:
         """What a step gets done: so many "samples"; or "tokens"."""
         return "samples", self.batch
-
-    @property
-    def mfu(self) -> float:
-        """Model FLOP utilization: what the model asks for / (time · peaks of all GPUs) (Chowdhery et al. 2022, B)."""
-        return self._utilization[0]
-
-    @property
-    def hfu(self) -> float:
-        """Hardware FLOP utilization: with what is computed again (Korthikanti et al. 2022, section 6.3)."""
-        return self._utilization[1]
 
     def _took(self) -> str:
         """How long, and its interval."""

@@ -372,11 +372,10 @@ def _same_words(query: str, spelling: str) -> bool:
 
 
 def _some_words(query: str, spelling: str) -> bool:
-    words = _words(query)
+    words, known = _words(query), set(_words(spelling))
     # One word must look like a model number: "ada" or "80 GB" alone names nobody.
     telling = any(re.search(r"\d", word) and len(word) > 1 and not _CAPACITY.fullmatch(word) for word in words)
-    left = set(_words(spelling)) - set(words)
-    return telling and set(words) <= set(_words(spelling)) and not left & _OTHER_CHIPS
+    return telling and known.issuperset(words) and not (known - set(words)) & _OTHER_CHIPS
 
 
 _OTHER_CHIPS = {"super", "ti", "xt", "xtx"}  # "RTX 5060" is not short for "RTX 5060 Ti"

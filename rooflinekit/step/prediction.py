@@ -39,7 +39,7 @@ from rooflinekit.step.labels import REGIME_TERMS, parted
 from rooflinekit.step.memory import Blocks, MemoryUse, memory_of, remembered
 from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table, slower_note
 from rooflinekit.step.timeline import Span, Timeline, schedule
-from rooflinekit.step.utilization import utilization
+from rooflinekit.step.utilization import Utilizes, utilization
 from rooflinekit.step.variants import BATCH, compare
 from rooflinekit.step.verdict import Verdict, verdict_of
 from rooflinekit.timing.estimate import Estimate, around, deviations
@@ -56,7 +56,7 @@ _WAITS = ("overhead", "input")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
-class Prediction(Draws):
+class Prediction(Draws, Utilizes):
     """One step: how long it takes, on which queue, and in which terms.
 
     All times are seconds. `total_s` is the wall time of the step, `gpu_s` the time that kernels execute, `cpu_s` the
@@ -148,16 +148,6 @@ class Prediction(Draws):
     @cached_property
     def _utilization(self) -> tuple[float, float]:
         return utilization(self.timings, self.machine.device, self.total_s)
-
-    @property
-    def mfu(self) -> float:
-        """Model FLOP utilization: matrix FLOP that the model asks for / (time · peak of their format)."""
-        return self._utilization[0]
-
-    @property
-    def hfu(self) -> float:
-        """Hardware FLOP utilization: the same with what is computed again."""
-        return self._utilization[1]
 
     @property
     def total_s(self) -> float:

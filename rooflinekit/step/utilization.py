@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rooflinekit.hardware.device import Device, tensor_core_peak
 from rooflinekit.ir import keyed
@@ -12,6 +13,30 @@ from rooflinekit.timing.timings import Timing
 
 #: In the name of an op that backward computes again, before its block's (distributed/saving.py).
 AGAIN = " again in "
+
+
+class Utilizes:
+    """The shares of the peak that a step on one device or on several reaches."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # worked out by each kind of step
+
+        @property
+        def _utilization(self) -> tuple[float, float]: ...
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilization: matrix FLOP that the model asks for / (time · peaks of all devices).
+
+        Chowdhery et al. 2022, appendix B.
+        """
+        return self._utilization[0]
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilization: the same with what is computed again (Korthikanti et al. 2022, section 6.3)."""
+        return self._utilization[1]
 
 
 def utilization(timings: Sequence[Timing], device: Device, total_s: float) -> tuple[float, float]:

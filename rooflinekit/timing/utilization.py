@@ -44,7 +44,7 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     padded = np.ceil(keys / _KEYS) * _KEYS
     # on the diagonal a block of scores is computed whole
     seen = np.minimum(1.0, p.executed + np.where(p.executed < 1, _QUERIES / 2 / padded, 0.0))
-    per_sm = _rate(p, rates, machine) / machine.sm_count
+    per_sm = _rate(p, size, rates, machine) / machine.sm_count
     start = machine.values["attention_block_cycles"] / 2 / machine.clock  # half with each of the two products
     fetch = HALF_BYTES * keys * size / (FETCHED * machine.clock)
     longest = np.maximum(2 * queries * padded * depth / per_sm, fetch)
@@ -74,8 +74,8 @@ def _keys_and_heads(p: Products) -> tuple[Floats, Floats]:
     return np.where(by_keys, p.n, p.k), np.where(by_keys, p.k, p.n)
 
 
-def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
-    """FLOP/s of all SMs in full blocks.
+def _rate(p: Products, width: Floats, rates: Rates, machine: Machine) -> Floats:
+    """FLOP/s of all SMs in full blocks; width: the size of heads.
 
     What a softmax and loads of operands add to products takes instructions, of which an SM issues as many whatever its
     tensor core does: `attention_share` of the rate is left where that does `warp_mma_flop` a clock or more, a larger
@@ -92,7 +92,7 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     share = share * p.of_algorithm(lambda one: in_memory if one.tensor_memory else others)
     lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * np.maximum(1 / share - 1, 0.0)
     # the seconds of a FLOP beside its product's, of that
-    shared, (_, width) = p.of_algorithm(lambda one: one.shared_softmax), _keys_and_heads(p)
+    shared = p.of_algorithm(lambda one: one.shared_softmax)
     score_s = NUMBERS["shared softmax"].value / machine.clock / machine.sm_count / _of_forward(p, machine)
     beside = lost + np.where(shared, peak * score_s / (4 * _compiled(width)), 0.0)
     hidden = shared & rates.on_tensor_core & ~_alone(width, machine)
