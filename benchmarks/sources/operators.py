@@ -203,6 +203,7 @@ _ATTENTION_FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
 #: TensorRT-LLM's own kernels for prompts, and Triton's: 0.8 and a fourth of the others' rate, FlashAttention's, which
 #: `model.attention_backends` takes engines to run.
 _OTHER_KERNELS = ("torch_flow", "torch_flow_flashinfer", "triton", "vllm_triton_attn")
+_MOST_SHARED = 32
 
 
 def _attention(data: Path) -> Iterator[Campaign]:
@@ -214,8 +215,8 @@ def _attention(data: Path) -> Iterator[Campaign]:
             table = table[(table["attn_dtype"] == "bfloat16") & (table["kv_cache_dtype"] == "bfloat16")]
         table = table[table["attn_dtype"] == "bfloat16"]
         decode, encoder = "decode" in file.stem, "encoder" in file.stem
-        if not decode:
-            table = table[~table["kernel_source"].isin(_OTHER_KERNELS)]
+        others = _unlike_others(table) if decode else table["kernel_source"].isin(_OTHER_KERNELS)
+        table = table[~others]
         rows = pd.DataFrame(
             {
                 "gpu": table["gpu"],
@@ -236,6 +237,22 @@ def _attention(data: Path) -> Iterator[Campaign]:
         pooled = pooled[pooled["count"] >= least].rename(columns={"median": "seconds"}).drop(columns="count")
         pooled = pooled.assign(op="attention_encoder" if encoder else "attention_call", dtype="bf16")
         yield from _by_gpu(pooled, AICONFIGURATOR, file.stem, "backend", **CALLS)
+
+
+def _unlike_others(table: pd.DataFrame) -> pd.Series:
+    """Rows of decoding by TensorRT-LLM that tell nothing of attention kernels for it.
+
+    With more than 32 queries a key it has none, and takes ten times as long as the others. On an A100 its calls of long
+    contexts are over before DRAM could have brought the keys and values.
+    """
+    own = table["framework"] == "trtllm"
+    found = own & (table["num_heads"] > _MOST_SHARED * table["num_key_value_heads"])
+    if (gpu := gpu_name(str(table["gpu"].iloc[0]))) is not None:  # a table is of one
+        device = load_device(gpu)
+        cached = 4 * table["batch_size"] * table["num_key_value_heads"] * table["step"] * table["head_dim"]  # 16 bits
+        sooner = cached > 1e-6 * table["latency_us"] * device.dram.bandwidth
+        found |= own & (cached > device.last_cache) & sooner
+    return found
 
 
 def _quantize(data: Path) -> Iterator[Campaign]:

@@ -98,6 +98,7 @@ class Algorithm:
     tuned: bool = True  # whether the library has a tuned kernel for its sizes
     shared_softmax: bool = False  # whether attention's softmax passes shared memory
     tensor_memory: bool = False  # whether attention's sums are in tensor memory, and some exponentials polynomials
+    joins_heads: bool = False  # whether blocks of attention, as engines call it, have queries of all heads of a key
     computes_again: bool = False  # whether it takes that sum in a kernel of its own, which computes the scores again
     warp_level: bool = False  # whether it multiplies by instructions of single warps
     packs: Literal["", "both", "weight"] = ""  # which matrices a CPU's library brings into another order first

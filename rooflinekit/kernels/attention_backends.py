@@ -23,7 +23,7 @@ from rooflinekit.kernels.kernel import Kernel, passing
 from rooflinekit.published.stated import NUMBERS
 
 FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True, sums_in_memory=True)
-FLASH_3 = replace(ATTENTION, name="FlashAttention 3", sums_in_memory=True)
+FLASH_3 = replace(ATTENTION, name="FlashAttention 3", sums_in_memory=True, joins_heads=True)
 CUDNN = replace(ATTENTION, name="cuDNN's attention", sums_in_memory=True, rate=ByUnit.both("cudnn_attention"))
 #: The same on Blackwell's data centre GPUs, which take products beside a softmax.
 CUDNN_BLACKWELL = replace(CUDNN, tensor_memory=True, rate=ByUnit.both(""))
@@ -42,7 +42,7 @@ TRITON = replace(AOTRITON, name="Triton's attention", rate=ByUnit.both("triton_a
 #: AMD's Composable Kernel: no measurement tells it a rate of its own.
 CK = replace(TRITON, name="Composable Kernel", computes_again=False, sums_in_memory=True)
 #: Of engines: FlashAttention 2's by templates, and TensorRT-LLM's own, of which others call those for Blackwell.
-FLASHINFER = replace(FLASH, name="FlashInfer")
+FLASHINFER = replace(FLASH, name="FlashInfer", joins_heads=True)
 TENSORRT = replace(ATTENTION, name="TensorRT-LLM's attention", rate=ByUnit.both("engine_attention"))
 TENSORRT_BLACKWELL = replace(CUDNN_BLACKWELL, name=TENSORRT.name)
 #: PyTorch's own products and softmax, which model.attention_math writes out.
@@ -110,6 +110,8 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
     if op.kind not in GRADIENTS:
         for _ in range(_CALL_KERNELS if op.attrs.get("called") else 0):
             yield passing(kernel, "beside", 0, 0)
+        if op.attrs.get("called") and algorithm.joins_heads:
+            kernel = _with_joined_heads(kernel, op)
         yield replace(kernel, algorithm=algorithm)
         return
     if algorithm.computes_again:
@@ -133,6 +135,17 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
     yield passing(kernel, "gradient of the query in 16 bits", sums, size)
     if shared:
         yield passing(kernel, "gradients of shared keys and values", copies * shared, shared)
+
+
+def _with_joined_heads(kernel: Kernel, op: Op) -> Kernel:
+    """The kernel with the queries of all heads that share keys as one head's; in decoding its rule counts so already.
+
+    FlashAttention 3 does so where sequences differ in length (hopper/heuristics.h), FlashInfer always.
+    """
+    (_, heads, s, *_), (_, kv_heads, *_) = op.inputs[0].shape, op.inputs[1].shape
+    shared = integer(heads) // integer(kv_heads) if s != 1 else 1
+    gemms = tuple(replace(g, batch=integer(g.batch) // shared, m=shared * integer(g.m)) for g in kernel.cost.gemms)
+    return replace(kernel, cost=replace(kernel.cost, gemms=gemms))
 
 
 def _made_for(algorithm: Algorithm, op: Op, device: Device | None) -> Algorithm:

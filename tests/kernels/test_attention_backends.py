@@ -501,6 +501,22 @@ def test_engines_have_kernels_of_their_own(engine: str, gpu: str, expected: obje
     assert backend_of(replace(paged, kind="serving.paged_attention"), rk.load_device(gpu)) == expected
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpu", "joined"),
+    [("vllm:0.24", H100, True), ("vllm:0.24", A100, False), ("sglang:0.5.14", "nvidia-l40s", True)],
+)
+def test_blocks_of_new_queries_have_those_of_all_heads_that_share_keys(engine: str, gpu: str, joined: bool) -> None:
+    # 3 sequences of 16 queries in 8 heads over 2 heads of 512 keys: 24 products of 16 rows, or 6 of 64
+    heads = [TensorSpec(name="tensor", shape=(3, h, s, 64), dtype=DType.BFLOAT16) for h, s in ((8, 16), (2, 512))]
+    attrs = {"window": None, "engine": engine, "called": True}
+    kind = "serving.paged_attention"
+    paged = Op(name="op", kind=kind, inputs=(heads[0], heads[1], heads[1]), outputs=(heads[0],), attrs=attrs)
+    *_, kernel = plain_kernels(price_all([paged])[0], None, rk.load_device(gpu))
+    assert {(gemm.batch, gemm.m) for gemm in kernel.cost.gemms} == {(6, 64) if joined else (24, 16)}
+    # a token sees 496 + i keys, i from 1 to 16: 16·496 + 16·17/2 pairs of 2·2·64 FLOP
+    assert kernel.cost.matrix_flop == 3 * 8 * (16 * 496 + 136) * 4 * 64
+
+
 def test_heads_as_wide_as_a_latent_are_of_a_kernel_that_is_not_told() -> None:
     latent = replace(op(dim=576, wide=512, engine="vllm:0.24"), kind="serving.paged_attention")
     assert backend_of(latent, rk.load_device(H100)) == ATTENTION

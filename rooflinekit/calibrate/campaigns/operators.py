@@ -231,14 +231,14 @@ def _attention(dtype: DType, size: Sizes, called: bool = False) -> tuple[Op, ...
 
 
 def _attention_call(dtype: DType, size: Sizes) -> tuple[Op, ...]:
-    """Attention as a serving library calls it: new queries and keys are rotated first, and the cache is filled."""
-    b, s, heads, kv_heads, d = (size[name] for name in ("b", "s", "heads", "kv_heads", "d"))
-    own = _tensor("own", dtype, b, s, (heads + 2 * kv_heads) * d)
+    """Attention as engines call their kernels: new keys and values are put into the cache first.
+
+    What rotates queries and keys runs before, but for TensorRT-LLM: campaigns have none of its prompts.
+    """
+    b, s, kv_heads, d = (size[name] for name in ("b", "s", "kv_heads", "d"))
+    own = _tensor("own", dtype, b, s, 2 * kv_heads * d)
     put = (_tensor(name, dtype, b, kv_heads, s, d) for name in ("keys", "values"))
-    return (
-        _op("serving.rope_and_cache", (own,), _tensor("query", dtype, b, heads, s, d), *put),
-        *_attention(dtype, size, called=True),
-    )
+    return (_op("serving.rope_and_cache", (own,), *put), *_attention(dtype, size, called=True))
 
 
 def _attention_backward(dtype: DType, size: Sizes) -> tuple[Op, ...]:

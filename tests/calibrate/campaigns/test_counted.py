@@ -192,13 +192,13 @@ def test_sizes_of_a_volume() -> None:
 
 
 def test_a_call_of_attention_fills_the_cache_first() -> None:
-    # 2·3 new tokens of (4 + 2·2) heads of 16 numbers of 2 bytes
+    # 2·3 new tokens of 2·2 heads of keys and values, of 16 numbers of 2 bytes
     sizes = {"b": 2, "s": 3, "t": 3, "heads": 4, "kv_heads": 2, "d": 16, "causal": 1, "copies": 1}
     put, *beside, attention = launched("attention_call", "bf16", **sizes)
     assert [one.cost.bytes for one in beside] == [0, 0, 0]
-    assert (put.cost.read_bytes, put.cost.write_bytes, found(put)) == (1536, 1536, [(1536, 0, False)])
+    assert (put.cost.read_bytes, put.cost.write_bytes, found(put)) == (768, 768, [(768, 0, False)])
     # queries and results of 768 bytes each, keys and values of 384: left by the call before, and the put since
-    assert found(attention) == [(2 * 768 + 2 * 384, 2 * 1536, True)]
+    assert found(attention) == [(2 * 768 + 2 * 384, 2 * 768, True)]
 
 
 @pytest.mark.parametrize(("kind", "read"), [("fp8", 2 * 100 * 16 + 64), ("bf16", 2 * 2 * 100 * 16 + 64)])
