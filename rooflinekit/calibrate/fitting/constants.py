@@ -160,18 +160,18 @@ CONSTANTS: dict[str, Description] = {
     "warp_mma_flop": _d("flop/clock/SM", "16-bit products by instructions of single warps, at most", 2048, 1024, 4096,
                         0.05, 0.0, "what an SM of A100 does (NVIDIA, A100 whitepaper); no fit"),
     "efficient_attention": _d("1", "rate of memory-efficient attention and of FlashAttention 1, of FlashAttention 2's",
-                              0.48, 0.2, 1.2, 0.2, 0.0, "figures of thu-ml/SageAttention and xlite-dev/ffpa-attn "
+                              0.51, 0.2, 1.2, 0.2, 0.0, "figures of thu-ml/SageAttention and xlite-dev/ffpa-attn "
                               "(Apache-2.0) on A100, B200, RTX 3090, and Dao-AILab/flash-attention's (BSD-3-Clause) on "
                               "A100 and H100"),
     "efficient_wide_gradient": _d("1", "rate of memory-efficient attention's gradient for heads above 128, of "
-                                  "FlashAttention 2's", 0.15, 0.02, 1.2, 0.4, 0.0,
+                                  "FlashAttention 2's", 0.16, 0.02, 1.2, 0.4, 0.0,
                                   "xlite-dev/ffpa-attn (Apache-2.0): heads of 512 on B200"),
-    "triton_attention": _d("1", "rate of attention written in Triton, of that written by hand", 0.6, 0.2, 1.2, 0.3,
+    "triton_attention": _d("1", "rate of attention written in Triton, of that written by hand", 0.63, 0.2, 1.2, 0.3,
                            0.0, "Dao-AILab/flash-attention's figures (BSD-3-Clause) on A100 and H100"),
-    "aotriton_attention": _d("1", "the same on AMD's GPUs, by AOTriton", 0.33, 0.1, 1.2, 0.4, 0.0,
-                             "AMD-AGI/TraceLens (MIT): ten shapes on MI300X; by either half of them 0.25 and 0.37"),
+    "aotriton_attention": _d("1", "the same on AMD's GPUs, by AOTriton", 0.35, 0.1, 1.2, 0.4, 0.0,
+                             "AMD-AGI/TraceLens (MIT): ten shapes on MI300X; by either half of them 0.27 and 0.39"),
     "attention_gradient": _d("1", "rate of products in the gradient of fused attention, of those in the forward pass",
-                             0.84, 0.3, 1.2, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT) and Dao-AILab/flash-attention "
+                             0.89, 0.3, 1.2, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT) and Dao-AILab/flash-attention "
                              "(BSD-3-Clause): FlashAttention 2 and cuDNN on A100, H100 and RTX PRO 6000"),
     "cudnn_attention": _d("1", "rate of cuDNN's attention, of FlashAttention's; in tensor memory its gradient's",
                           0.9, 0.3, 1.2, 0.1, 0.0, "NVIDIA/cudnn-frontend (MIT) on A100 and RTX PRO 6000, and "
