@@ -171,7 +171,7 @@ CONSTANTS: dict[str, Description] = {
     "aotriton_attention": _d("1", "the same on AMD's GPUs, by AOTriton", 0.35, 0.1, 1.2, 0.4, 0.0,
                              "AMD-AGI/TraceLens (MIT): ten shapes on MI300X; by either half of them 0.27 and 0.39"),
     "attention_gradient": _d("1", "rate of products in the gradient of fused attention, of those in the forward pass",
-                             0.89, 0.3, 1.2, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT) and Dao-AILab/flash-attention "
+                             0.87, 0.3, 1.2, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT) and Dao-AILab/flash-attention "
                              "(BSD-3-Clause): FlashAttention 2 and cuDNN on A100, H100 and RTX PRO 6000"),
     "cudnn_attention": _d("1", "rate of cuDNN's attention, of FlashAttention's; in tensor memory its gradient's",
                           0.9, 0.3, 1.2, 0.1, 0.0, "NVIDIA/cudnn-frontend (MIT) on A100 and RTX PRO 6000, and "
