@@ -130,14 +130,14 @@ def passed_bytes(work: KernelBatch, memory_s: Floats, machine: Machine) -> tuple
 
 
 def sustained_bandwidth(work: KernelBatch, machine: Machine) -> Floats:
-    """byte/s of DRAM by kernel: product kernels fetch tiles, all others stream."""
-    share = np.where(work.multiplies, machine.product_bandwidth_share, machine.bandwidth_share)
+    """byte/s of DRAM by kernel: those of products fetch tiles, all others stream."""
+    share = np.where(work.fetches_tiles, machine.product_bandwidth_share, machine.bandwidth_share)
     return machine.bandwidth * share * work.streamed
 
 
 def cache_bandwidth(work: KernelBatch, machine: Machine) -> Floats:
     """byte/s of the last-level cache by kernel: those that fetch tiles get the same share of it as of DRAM."""
-    share = np.where(work.multiplies, machine.values["product_memory_share"], 1.0)
+    share = np.where(work.fetches_tiles, machine.values["product_memory_share"], 1.0)
     return np.maximum(machine.l2_bandwidth * share * work.streamed, sustained_bandwidth(work, machine))
 
 

@@ -5,6 +5,7 @@ import pytest
 from round_numbers import constants
 
 from rooflinekit.hardware.device import Device, Memory
+from rooflinekit.kernels.algorithms import ATTENTION
 from rooflinekit.timing.kernel_batch import KernelBatch, Products, Recent
 from rooflinekit.timing.machine import Machine
 from rooflinekit.timing.memory_system import combined
@@ -51,6 +52,9 @@ def test_products_and_streams_have_shares_of_their_own(device: Device) -> None:
     assert memory_us(machine, read_bytes=3e6, write_bytes=1e6) == pytest.approx(5.0)
     product = Products.of([0], m=1, n=1, k=1)
     assert memory_us(machine, products=product, read_bytes=3e6, write_bytes=1e6) == pytest.approx(8.0)
+    # fused attention reads keys and values as they lie
+    attention = Products.of([0], m=1, n=1, k=1, algorithm=ATTENTION)
+    assert memory_us(machine, products=attention, read_bytes=3e6, write_bytes=1e6) == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(
