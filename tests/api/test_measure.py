@@ -10,7 +10,7 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.api.measure import hardware_for
 from rooflinekit.calibrate.local_hardware import hardware as local_hardware
-from rooflinekit.errors import InputError, MeasureError, RooflinekitError, SpecError
+from rooflinekit.errors import InputError, RooflinekitError, SpecError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.inputs import Input
 
@@ -164,8 +164,3 @@ def test_threads_belong_to_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (spec.name, str(place.device), place.cuda) == ("nvidia-l4", "cuda:1", torch.cuda)
     with pytest.raises(InputError, match=r"^generic-cloud-cpu-avx2 is a CPU, but the model is to run on cuda:0; name "):
         hardware_for(None, "generic-cloud-cpu-avx2", rk.Execution(), None)
-
-
-def test_what_is_no_module_is_not_run(cpu: Device) -> None:
-    with pytest.raises(MeasureError, match=r"^model: expected a torch\.nn\.Module to run; got function$"):
-        rk.measure_model(lambda x: x + 1, Input(3), gpu=cpu, **QUICK)

@@ -61,12 +61,13 @@ def test_results_have_the_sizes_of_the_case(op: str, sizes: dict[str, int], shap
     assert found.isfinite().all()
 
 
-def test_gradients_of_a_convolution() -> None:
-    sizes = {"b": 2, "c_in": 3, "c_out": 4, "h": 9, "w": 8, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
+@pytest.mark.parametrize(("c_in", "groups", "each"), [(3, 1, 3), (4, 4, 1)])
+def test_gradients_of_a_convolution(c_in: int, groups: int, each: int) -> None:
+    sizes = {"b": 2, "c_in": c_in, "c_out": 4, "h": 9, "w": 8, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "groups": groups}
     data, nothing, _ = result("conv_bwd_data", **sizes)
-    assert (tuple(data.shape), nothing) == ((2, 3, 9, 8), None)
+    assert (tuple(data.shape), nothing) == ((2, c_in, 9, 8), None)
     nothing, weight, _ = result("conv_bwd_weight", **sizes)
-    assert (tuple(weight.shape), nothing) == ((4, 3, 3, 3), None)
+    assert (tuple(weight.shape), nothing) == ((4, each, 3, 3), None)
 
 
 def test_what_the_streams_compute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +92,6 @@ def test_a_layout_of_channels_last() -> None:
     sizes = {"b": 2, "c_in": 8, "c_out": 8, "h": 5, "w": 5, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
     assert result("conv_fwd", **sizes, channels_last=1).is_contiguous(memory_format=torch.channels_last)
     assert result("conv_fwd", **sizes, channels_last=0).is_contiguous()
-
-
-def test_gradients_of_a_depthwise_convolution() -> None:
-    sizes = {"b": 2, "c_in": 4, "c_out": 4, "h": 5, "w": 5, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "groups": 4}
-    assert tuple(result("conv_bwd_data", **sizes)[0].shape) == (2, 4, 5, 5)
-    assert tuple(result("conv_bwd_weight", **sizes)[1].shape) == (4, 1, 3, 3)
 
 
 @pytest.mark.parametrize("causal", [0, 1])
@@ -379,20 +374,8 @@ def test_the_gpu_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == {3}
 
 
-def test_tf32_is_off_while_measuring_and_as_before_afterwards(play: Callable[..., Any]) -> None:
-    seen, before = [], torch.backends.cudnn.allow_tf32
-
-    class Watched(Cuda):
-        def call(self) -> None:
-            seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
-            super().call()
-
-    play(Watched(), precision=0.01)
-    assert set(seen) == {(False, False)}
-    assert torch.backends.cudnn.allow_tf32 is before
-
-
-def test_tf32_is_on_for_its_own_cases(play: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("dtype", ["fp32", "tf32"])
+def test_tf32_is_on_for_its_own_cases_and_as_before_afterwards(play: Callable[..., Any], dtype: str) -> None:
     seen, before = [], (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
 
     class Watched(Cuda):
@@ -400,8 +383,8 @@ def test_tf32_is_on_for_its_own_cases(play: Callable[..., Any]) -> None:
             seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
             super().call()
 
-    play(Watched(), precision=0.01, dtype="tf32")
-    assert set(seen) == {(True, True)}
+    play(Watched(), precision=0.01, dtype=dtype)
+    assert set(seen) == {(dtype == "tf32",) * 2}
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
 
 

@@ -82,37 +82,20 @@ def test_the_text_of_a_file(tmp_path: Path) -> None:
         campaign(
             op=["add", "relu"],
             dtype=["fp32", "bf16"],
-            rows=[3.0, 5.0],
+            rows=[3.0, 12_345_678.0],
             cols=8,
-            b=[None, 2],
+            b=[None, 1_234_567],
             none=[None, None],
             seconds=[2e-5, 1 / 3],
         ),
         file,
         notes={"host": "rack 3"},
     )
-    # a column without a number is left out; sizes are whole, seconds have six digits
+    # a column without a number is left out; sizes are whole, also beside empty cells, seconds have six digits
     assert file.read_text() == (
         "# gpu: nvidia-t4\n# source: lab run 7\n# licence: CC0\n# timing: graph\n# host: rack 3\n"
-        "op,dtype,rows,cols,b,seconds\nadd,fp32,3,8,,2e-05\nrelu,bf16,5,8,2,0.333333\n"
+        "op,dtype,rows,cols,b,seconds\nadd,fp32,3,8,,2e-05\nrelu,bf16,12345678,8,1234567,0.333333\n"
     )
-
-
-def test_sizes_are_written_as_whole_numbers(tmp_path: Path) -> None:
-    file = tmp_path / "run.csv"
-    write_campaign(campaign(op=["add"], dtype=["fp32"], rows=[12_345_678.0], cols=[1], seconds=[0.01]), file)
-    assert read_campaign(file).rows["rows"].tolist() == [12_345_678]
-    assert ",12345678," in file.read_text()
-
-
-def test_sizes_beside_empty_cells_are_whole_too(tmp_path: Path) -> None:
-    file = tmp_path / "run.csv"
-    mixed = campaign(
-        op=["add", "mm"], dtype=["fp32"] * 2, rows=[1_234_567, None], cols=[7, None], m=[None, 8], n=[None, 9],
-        k=[None, 10], seconds=[0.01, 0.02],
-    )  # fmt: skip
-    write_campaign(mixed, file)
-    assert read_campaign(file).rows["rows"].tolist()[0] == 1_234_567
 
 
 def test_campaigns_of_a_folder_come_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -169,38 +152,6 @@ def test_a_crash_before_the_renaming_leaves_the_old_file(tmp_path: Path, monkeyp
     assert len(load_campaigns(tmp_path)) == 1
 
 
-def test_a_crash_in_the_middle_of_writing_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "run.csv"
-    write_campaign(campaign(), file)
-    before = file.read_bytes()
-    write_text = Path.write_text
-
-    def crash(self: Path, text: str, **options: str) -> int:
-        write_text(self, text[: len(text) // 2], **options)
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Path, "write_text", crash)
-    with pytest.raises(OSError, match="disk full"):
-        write_campaign(campaign(op=["add"], dtype=["fp32"], rows=[1], cols=[1], seconds=[1.0]), file)
-    assert file.read_bytes() == before
-    assert len(load_campaigns(tmp_path)) == 1
-
-
-def test_a_new_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "run.csv"
-
-    def crash(self: Path, target: Path) -> Path:
-        raise OSError("power cut")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", crash)
-        with pytest.raises(OSError, match="power cut"):
-            write_campaign(campaign(), file)
-    assert not file.exists()
-    write_campaign(campaign(), file)  # what the crash left is no obstacle
-    assert [path.name for path in tmp_path.iterdir()] == ["run.csv"]
-
-
 # --- wrong files --------------------------------------------------------------------------------------------------
 
 
@@ -240,20 +191,6 @@ def test_what_is_not_a_campaign(tmp_path: Path, content: str | bytes, message: s
     assert refused(tmp_path / "run.csv", content) == message
 
 
-def test_rubbish_behind_good_rows(tmp_path: Path) -> None:
-    assert refused(tmp_path / "run.csv", (HEAD + COLUMNS + ROW).encode() + b"\xff\xfe").startswith(
-        "is no text in UTF-8: invalid start byte"
-    )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "line"), [("-1", 6), ("nan", 6), ("inf", 6), ("0", 6), ("", 6)], ids=["negative", "nan", "inf", "0", ""]
-)
-def test_seconds_that_are_none_are_refused(tmp_path: Path, seconds: str, line: int) -> None:
-    content = HEAD + COLUMNS + ROW.replace("0.00041", seconds) + ROW
-    assert refused(tmp_path / "run.csv", content).startswith(f"line {line}: seconds: expected a positive number; got ")
-
-
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     for end in (len("linear,fp32,51"), len("linear,fp32,512,1280,1280,"), len("linear,fp32,512,1280,1280,0.0")):
         content = HEAD + COLUMNS + ROW + ROW[:end]
@@ -266,8 +203,10 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
             read_campaign(path)
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [("-1.5", "-1.5"), ("nan", "nan"), ("inf", "inf"), ("0.0", "0.0")])
-def test_the_message_shows_the_number_as_it_stands(tmp_path: Path, seconds: str, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [("-1.5", "-1.5"), ("nan", "nan"), ("inf", "inf"), ("0.0", "0.0"), ("", "nan")]
+)
+def test_seconds_that_are_none_are_shown_as_they_stand(tmp_path: Path, seconds: str, shown: str) -> None:
     content = HEAD + COLUMNS + ROW + ROW.replace("0.00041", seconds)
     assert refused(tmp_path / "run.csv", content) == f"line 7: seconds: expected a positive number; got {shown}"
 
@@ -305,24 +244,8 @@ KNOWN_FORMATS = "(known: fp64, fp32, tf32, fp16, bf16, fp8, int8)"
         (HEAD + COLUMNS + ROW.replace("\n", ",7\n"), "its rows have more cells than its head line has columns"),
         (HEAD + COLUMNS + ROW + ROW.replace("fp32", "fp31"),
          f"line 7: dtype 'fp31' is not one that can be timed; did you mean 'fp32' or 'fp16' or 'fp8'? {KNOWN_FORMATS}"),
-        (HEAD + COLUMNS + ROW.replace("fp32", ""), f"line 6: dtype is missing {KNOWN_FORMATS}"),
-        (HEAD + "op,dtype,m,n,seconds\nlinear,fp32,512,1280,0.00041\n",
-         "the table has no column 'k': linear has the sizes m, n, k"),
-        (HEAD + COLUMNS + ROW.replace("512", ""), "line 6: m of linear: expected a positive integer; got nan"),
         (HEAD + COLUMNS + ROW + ROW.replace("512", "-5"), "line 7: m of linear: expected a positive integer; got -5"),
-        (HEAD + COLUMNS + ROW.replace("512", "0.5"), "line 6: m of linear: expected a positive integer; got 0.5"),
-        (HEAD + COLUMNS + ROW.replace("512", "many"), "line 6: m of linear: expected a positive integer; got 'many'"),
     ],
 )  # fmt: skip
 def test_rows_that_cannot_be_counted(tmp_path: Path, content: str, message: str) -> None:
     assert refused(tmp_path / "run.csv", content) == message
-
-
-@pytest.mark.parametrize(
-    ("op", "beginning"),
-    [("conv9", "line 6: op 'conv9' is not one that can be timed"), ("", "line 6: op is missing (known: linear, mm, ")],
-)
-def test_ops_that_nothing_is_known_of(tmp_path: Path, op: str, beginning: str) -> None:
-    message = refused(tmp_path / "run.csv", HEAD + COLUMNS + ROW.replace("linear", op))
-    assert message.startswith(beginning)
-    assert all(name in message for name in ("linear", "softmax", "conv_bwd_weight", "attention"))

@@ -13,16 +13,11 @@ UNITS = {"1", "element", "cycle", "J/flop", "1/clock/SM", "flop/clock/SM", "byte
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_a_constant_says_what_it_is(name: str) -> None:
+def test_a_constant_says_what_it_is_and_starts_within_its_range(name: str) -> None:
     about = CONSTANTS[name]
     assert about.unit in UNITS
     assert len(about.meaning) > 10
     assert about.source
-
-
-@pytest.mark.parametrize("name", CONSTANTS)
-def test_it_starts_within_its_range(name: str) -> None:
-    about = CONSTANTS[name]
     assert 0 < about.low < about.start < about.high
     assert about.spread > 0
     assert 0 <= about.between <= 1

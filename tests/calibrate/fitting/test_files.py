@@ -257,21 +257,6 @@ def test_what_is_written_is_read_again(folder: Path) -> None:
     assert found.measured == {"softmax"}
 
 
-def test_a_crash_before_the_renaming_leaves_the_old_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = folder / "gpu-a.yaml"
-    before = file.read_bytes()
-
-    def crash(self: Path, target: Path) -> Path:
-        raise OSError("power cut")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", crash)
-        with pytest.raises(OSError, match="power cut"):
-            write_fit(calibration(0.5), file, "Made by hand.")
-    assert file.read_bytes() == before
-    assert load_constants("gpu-a").constants["memory_share"].value == 0.75
-
-
 def test_a_cpu_has_constants_of_its_own_and_wide_intervals() -> None:
     """What oneDNN reaches with all cores busy, and stores that read their lines first; all else is a GPU's."""
     cpu = constants_for(load_device("intel-core-i9-10940x"))

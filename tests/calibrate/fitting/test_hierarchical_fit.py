@@ -197,13 +197,9 @@ BLIND = replace(STREAMS, constants=(*STREAMS.constants, "ocml_cycles"))  # addit
 
 
 def test_what_the_data_does_not_tell_stays_where_it_was() -> None:
-    solution = fit(ALL, MACHINES, [BLIND])
-    assert solution.values("gpu-a")["ocml_cycles"] == pytest.approx(CONSTANTS["ocml_cycles"].start, rel=1e-6)
-
-
-def test_its_error_is_that_of_the_prior() -> None:
-    error = fit(ALL, MACHINES, [BLIND]).estimates["", "ocml_cycles"].stderr
-    assert error == pytest.approx(CONSTANTS["ocml_cycles"].spread, rel=0.1)
+    solution, about = fit(ALL, MACHINES, [BLIND]), CONSTANTS["ocml_cycles"]
+    assert solution.values("gpu-a")["ocml_cycles"] == pytest.approx(about.start, rel=1e-6)
+    assert solution.estimates["", "ocml_cycles"].stderr == pytest.approx(about.spread, rel=0.1)
 
 
 def test_a_gpu_deviates_where_it_is_known_well_or_farther_off_than_it_is_uncertain() -> None:
@@ -221,12 +217,6 @@ def test_the_error_of_an_own_value_that_nothing_tells_is_how_far_gpus_differ() -
     assert solution.estimates["gpu-c", "memory_share"].stderr == pytest.approx(
         CONSTANTS["memory_share"].between, rel=0.1
     )
-
-
-def test_a_constant_ends_where_its_meaning_does() -> None:
-    # as if a GPU gave 1.4 times its bandwidth
-    values = fit([streamed("gpu-a", share=1.4)], MACHINES, [STREAMS]).values("gpu-a")
-    assert values["memory_share"] <= 1.0
 
 
 def test_without_measurements_everything_stays_at_its_start() -> None:
@@ -282,10 +272,6 @@ def test_other_ops_and_formats_are_not_looked_at() -> None:
         observe("gpu-a", "gpu-a lab", "add", "profiler", rows.assign(dtype="fp16", seconds=1.0)),
     ]
     assert fit([*ALL, *others], MACHINES, [STREAMS]).estimates == fit(ALL, MACHINES, [STREAMS]).estimates
-
-
-def test_the_same_fit_twice_is_the_same_to_the_last_bit() -> None:
-    assert fit(ALL, MACHINES, [STREAMS]).estimates == fit(ALL, MACHINES, [STREAMS]).estimates
 
 
 # --- stages -------------------------------------------------------------------------------------------------------

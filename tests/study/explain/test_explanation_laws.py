@@ -91,6 +91,8 @@ def test_everything_adds_up(pair: tuple[rk.Prediction, rk.Prediction]) -> None:
     close = functools.partial(pytest.approx, rel=1e-9, abs=1e-9 * max(e.totals))
     assert sum(e.terms().values()) == close(e.delta_s)
     assert sum(driver.delta_s for driver in e.drivers) == close(e.delta_s)
+    sizes = [abs(driver.delta_s) for driver in e.drivers]
+    assert sizes == sorted(sizes, reverse=True)
     assert sum(driver.a_s for driver in e.drivers) == close(e.totals[0])
     assert sum(driver.b_s for driver in e.drivers) == close(e.totals[1])
     assert sum(e.underuse().values()) == close(e.terms()["underuse"])

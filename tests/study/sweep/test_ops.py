@@ -40,10 +40,6 @@ def test_a_row_a_gpu_and_combination(graph: rk.Graph) -> None:
     for row in found.itertuples(index=False):
         alone = rk.predict(nn.Linear(512, 256), rk.Input(row.batch, row.seq, 512), gpu=row.gpu)
         assert row.total_s == pytest.approx(alone.total_s, rel=1e-12)
-        assert (row.low_s, row.high_s) == pytest.approx(alone.interval(0.9), rel=1e-12)
-        assert (row.gpu_s, row.cpu_s) == pytest.approx((alone.gpu_s, alone.cpu_s), rel=1e-12)
-        assert (row.regime, row.fits) == (alone.regime, True)
-        assert row.throughput == pytest.approx(row.batch / row.total_s)
         # Weight and bias, input, output, each in 4 bytes; cuBLAS's 2 · 4 MiB and 8 · 16 KiB.
         assert row.peak_bytes == 4 * (256 * 512 + 256 + row.batch * row.seq * (512 + 256)) + 8_519_680
 
