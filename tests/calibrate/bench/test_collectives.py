@@ -6,20 +6,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 from programs import line_of, lives, started
+from records import case
+from refusals import refused
 
 from rooflinekit.calibrate.bench.collectives import Groups
 from rooflinekit.calibrate.bench.microbench import UnsupportedError
-from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.hosts.ops import COLLECTIVES
 from rooflinekit.errors import CampaignError
-
-
-def case(op: str, **sizes: int) -> Case:
-    return Case(op=op, dtype="fp32", sizes=MappingProxyType(sizes))
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +45,8 @@ def test_gloo(name: str, groups: Groups) -> None:
     ],
 )
 def test_too_few_gpus(devices: int, ranks: int, message: str) -> None:
-    with pytest.raises(UnsupportedError) as caught:
+    with refused(UnsupportedError, message):
         Groups(devices=devices).of(case("nccl_all_reduce", bytes=4, **({"ranks": ranks} if ranks else {})))
-    assert str(caught.value) == message
 
 
 def test_a_process_that_ends_is_told_and_replaced(groups: Groups) -> None:
@@ -60,12 +55,12 @@ def test_a_process_that_ends_is_told_and_replaced(groups: Groups) -> None:
     for worker in group.workers:
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait(30)
-    with pytest.raises(CampaignError) as caught:  # it says nothing of the case, which is to be measured again
-        group.samples(made, 1, 5, 0.5)
-    assert str(caught.value) == (
+    with refused(
+        CampaignError,
         "a process of a collective was ended by SIGKILL; what was measured before is kept, the same command continues "
-        "with this case, and --only can leave out its op"
-    )
+        "with this case, and --only can leave out its op",
+    ):  # it says nothing of the case, which is to be measured again
+        group.samples(made, 1, 5, 0.5)
     another = groups.of(made)
     assert another is not group
     assert len(another.samples(made, 1, 5, 0.5)[1]) == 5

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 from programs import line_of, started
+from records import case
+from refusals import refused
 
 from rooflinekit.calibrate.bench import record_file
-from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, read_record, recording, write_record
 from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.files import write_text
@@ -28,10 +28,8 @@ HEAD = Head(device="nvidia-t4", plan="tiny", digest="d1", units=6, environment={
 
 
 def measurement(rows: int, turn: int = 0) -> Measurement:
-    case = Case(op="add", dtype="fp32", sizes=MappingProxyType({"rows": rows, "cols": 8}))
-    return Measurement(
-        case=case, round=turn, status="ok", timing="graph", inner=10, seconds=(rows * 1e-6, rows * 1.1e-6)
-    )
+    made, seconds = case("add", rows=rows, cols=8), (rows * 1e-6, rows * 1.1e-6)
+    return Measurement(case=made, round=turn, status="ok", timing="graph", inner=10, seconds=seconds)
 
 
 def written(file: Path, count: int = 3, *, finish: bool = False) -> None:
@@ -40,13 +38,6 @@ def written(file: Path, count: int = 3, *, finish: bool = False) -> None:
             recorder.append(measurement(rows))
         if finish:
             recorder.finish()
-
-
-@contextmanager
-def refused(kind: type[Exception], message: str) -> Iterator[None]:
-    with pytest.raises(kind) as caught:
-        yield
-    assert str(caught.value) == message
 
 
 # --- round trip -------------------------------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
+from records import case
+from refusals import refused
 
 from rooflinekit.api import calibrate as calibration_workflows
 from rooflinekit.calibrate.bench.plan import Case, Plan, load_plan
@@ -122,9 +123,7 @@ def test_a_budget_is_spent_on_all_families(tmp_path: Path) -> None:
 
 
 def test_only_some_ops(plan: Plan, tmp_path: Path) -> None:
-    both = replace(
-        plan, cases=(*plan.cases, Case(op="mul", dtype="fp32", sizes=MappingProxyType({"rows": 8, "cols": 8})))
-    )
+    both = replace(plan, cases=(*plan.cases, case("mul", rows=8, cols=8)))
     timer = Streaming()
     with recording(tmp_path / "run.jsonl", head_of(both, "nvidia-l4", {}), 10) as recorder:
         outcome = measure(both, timer, recorder, only=["mul"])
@@ -180,20 +179,8 @@ def recorded(*measurements: Measurement) -> Recorded:
 
 
 def one(rows: int, turn: int = 0, seconds: Sequence[float] = (1e-5,) * 5, **options: Any) -> Measurement:
-    made = Case(
-        op="add", dtype="fp32", sizes=MappingProxyType({"rows": rows, "cols": 8}), threads=options.pop("threads", 0)
-    )
-    return Measurement(
-        **{
-            "case": made,
-            "round": turn,
-            "status": "ok",
-            "timing": "graph",
-            "inner": 1,
-            "seconds": tuple(seconds),
-            **options,
-        }
-    )
+    fixed = {"case": case("add", threads=options.pop("threads", 0), rows=rows, cols=8), "round": turn, "inner": 1}
+    return Measurement(**{**fixed, "status": "ok", "timing": "graph", "seconds": tuple(seconds), **options})
 
 
 def test_ways_of_timing_and_threads_do_not_mix() -> None:
@@ -209,8 +196,7 @@ def test_ways_of_timing_and_threads_do_not_mix() -> None:
 
 
 def test_what_is_no_kernel_is_in_no_table() -> None:
-    case = replace(one(1).case, op="sync", sizes=MappingProxyType({}))
-    found = campaigns_of(recorded(one(1), one(1, case=case, timing="host")), "run")
+    found = campaigns_of(recorded(one(1), one(1, case=case("sync"), timing="host")), "run")
     assert [(c.timing, c.rows["op"].tolist()) for c in found] == [("graph", ["add"])]
 
 
@@ -250,18 +236,16 @@ def test_warnings(measurements: list[Measurement], warning: str) -> None:
 
 
 def test_nothing_to_fit() -> None:
-    with pytest.raises(CampaignError) as caught:
+    with refused(CampaignError, "nvidia-l4: no case is measured yet, so nothing can be fitted"):
         fit_own((), load_device("nvidia-l4"), load_constants())
-    assert str(caught.value) == "nvidia-l4: no case is measured yet, so nothing can be fitted"
-    case = replace(one(1).case, op="mm", sizes=MappingProxyType({"m": 4096, "n": 4096, "k": 4096}))
-    with pytest.raises(CampaignError) as caught:
-        fit_own(campaigns_of(recorded(one(1, case=case)), "run"), load_device("nvidia-l4"), load_constants())
-    assert str(caught.value) == ("nvidia-l4: every case is faster than its specification allows; is it of this device?")
+    big = case("mm", m=4096, n=4096, k=4096)
+    with refused(CampaignError, "nvidia-l4: every case is faster than its specification allows; is it of this device?"):
+        fit_own(campaigns_of(recorded(one(1, case=big)), "run"), load_device("nvidia-l4"), load_constants())
 
 
 @pytest.mark.parametrize(("seconds", "left_out"), [(6e-3, 0), (2e-3, 1)])
 def test_faster_than_the_datasheet_is_left_out(seconds: float, left_out: int) -> None:
     # 2·4096³ = 137 GFLOP at 30.3 TFLOP/s take 4.5 ms at best.
-    big = replace(one(1).case, op="mm", sizes=MappingProxyType({"m": 4096, "n": 4096, "k": 4096}))
+    big = case("mm", m=4096, n=4096, k=4096)
     made = recorded(one(1, case=big, seconds=[seconds] * 5), one(2, seconds=[3e-6] * 5))
     assert fit_own(campaigns_of(made, "run"), load_device("nvidia-l4"), load_constants()).left_out == left_out

@@ -1,26 +1,24 @@
 """Both kinds of files: told apart, held against their rules, summarized, merged where they belong together."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import pandas as pd
 import pytest
+from records import case
+from refusals import refused
 
-from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, read_record, recording, write_record
 from rooflinekit.calibrate.campaigns.campaign import Campaign, read_campaign, write_campaign
 from rooflinekit.calibrate.campaigns.files import Failure, merge_files, read_file, summarize_file, validate
-from rooflinekit.errors import CampaignError, InputError, OutputError, RooflinekitError
+from rooflinekit.errors import CampaignError, InputError, OutputError
 
 HEAD = Head(device="nvidia-t4", plan="tiny", digest="d" * 16, units=6, environment={"torch": "2.13", "driver": "580"})
 
 
 def one(op: str, rows: int, turn: int = 0, dtype: str = "fp32", seconds: tuple[float, ...] = (1.0,) * 5) -> Measurement:
-    case = Case(op=op, dtype=dtype, sizes=MappingProxyType({"rows": rows, "cols": 8}))
-    return Measurement(case=case, round=turn, status="ok", timing="graph", inner=10, seconds=seconds)
+    made = case(op, dtype, rows=rows, cols=8)
+    return Measurement(case=made, round=turn, status="ok", timing="graph", inner=10, seconds=seconds)
 
 
 def failed(op: str, rows: int, turn: int, status: str, note: str) -> Measurement:
@@ -41,13 +39,6 @@ def campaign(file: Path, rows: dict[str, object], **fields: str) -> Path:
 
 MM = {"op": ["mm", "mm"], "dtype": ["fp32", "fp16"], "m": [8, 8], "n": 8, "k": 8, "seconds": [1e-5, 2e-5]}
 ADD = {"op": ["add"], "dtype": ["fp32"], "rows": [8], "cols": [4], "seconds": [3e-5]}
-
-
-@contextmanager
-def refused(kind: type[RooflinekitError], message: str) -> Iterator[None]:
-    with pytest.raises(kind) as caught:
-        yield
-    assert str(caught.value) == message
 
 
 # --- told apart, and held against their rules -------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """What is measured beside kernels: against a clock that calls move, and once each on the CPU at hand."""
 
 from contextlib import contextmanager
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from records import case
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.timers import CpuTimer
@@ -14,10 +15,6 @@ from rooflinekit.calibrate.hosts.bench import Bench, prepare
 from rooflinekit.calibrate.hosts.ops import HOST_OPS, ISSUED, ISSUED_BACKWARD, steady
 
 CPU = torch.device("cpu")
-
-
-def case(op: str, dtype: str = "fp32", threads: int = 0, **sizes: int) -> Case:
-    return Case(op=op, dtype=dtype, sizes=MappingProxyType(sizes), threads=threads)
 
 
 class Gpu:

@@ -1,11 +1,10 @@
 """From medians to a host specification."""
 
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
+from records import case
 
-from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded
 from rooflinekit.calibrate.hosts.draft import HostCost, costs_of, host_of
 from rooflinekit.files import write_text
@@ -18,8 +17,9 @@ BASE = load_host("generic-server")
 
 
 def one(op: str, *seconds: float, turn: int = 0, status: str = "ok", **sizes: int) -> Measurement:
-    made = Case(op=op, dtype="fp16", sizes=MappingProxyType(sizes))
-    return Measurement(case=made, round=turn, status=status, timing="host", inner=1, seconds=seconds or (1e-6,))
+    return Measurement(
+        case=case(op, "fp16", **sizes), round=turn, status=status, timing="host", inner=1, seconds=seconds or (1e-6,)
+    )
 
 
 def costs(*measurements: Measurement) -> tuple[HostCost, ...]:

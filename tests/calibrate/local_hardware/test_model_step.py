@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 from rooflinekit.calibrate.local_hardware import model_run
@@ -141,12 +142,12 @@ def test_what_cannot_be_initialized_is_refused() -> None:
 
     with torch.device("meta"):
         model = nn.Sequential(Scale())
-    with pytest.raises(MeasureError) as caught:
-        model_run.on_device(step(model, Input(3)), CPU, None, {})
-    assert str(caught.value) == (
+    with refused(
+        MeasureError,
         "0.factor of the model is on the meta device, and Scale has no reset_parameters() to give it numbers; build "
-        "the model on the device that it is to run on"
-    )
+        "the model on the device that it is to run on",
+    ):
+        model_run.on_device(step(model, Input(3)), CPU, None, {})
     with pytest.raises(MeasureError, match=r"^model: expected a torch\.nn\.Module to run; got function$"):
         model_run.on_device(step(lambda x: x, Input(3)), CPU, None, {})
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from torch import nn
 
 import rooflinekit as rk
@@ -127,9 +128,8 @@ def test_what_is_saved_is_loaded(validation: Callable[..., Validation], tmp_path
 def test_a_file_is_replaced_only_when_told(validation: Callable[..., Validation], tmp_path: Path) -> None:
     file, found = tmp_path / "pair.json", validation(0.1)
     found.save(file)
-    with pytest.raises(OutputError) as caught:
+    with refused(OutputError, f"{file}: exists; choose another file, or replace it with --force"):
         replace(found, seconds=(0.2,)).save(file)
-    assert str(caught.value) == f"{file}: exists; choose another file, or replace it with --force"
     assert Validation.load(file) == found
     replace(found, seconds=(0.2,)).save(file, force=True)
     assert Validation.load(file).seconds == (0.2,)
@@ -158,9 +158,8 @@ def test_a_damaged_file(
     file = tmp_path / "pair.json"
     validation(0.1).save(file)
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(CampaignError) as caught:
+    with refused(CampaignError, f"{file}: {message}"):
         Validation.load(file)
-    assert str(caught.value) == f"{file}: {message}"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe"])

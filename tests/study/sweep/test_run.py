@@ -2,8 +2,6 @@
 
 import json
 import pickle
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -13,15 +11,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from programs import awaited, started
+from refusals import refused
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.api import predict as workflows
 from rooflinekit.errors import InputError, OutputError, RooflinekitError
-from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.study.sweep import plan as sweep_plan
-from rooflinekit.study.sweep.points import Setting
 
 GPUS = ["nvidia-l4", "nvidia-a100-sxm4-80gb"]
 
@@ -139,46 +134,6 @@ def test_finished_pieces_are_not_worked_out_again(
     same(pd.read_parquet(out), whole)
 
 
-KILLED = """
-import sys, time
-from pathlib import Path
-from rooflinekit.hardware.specs import DEFAULT_HOST
-from rooflinekit.study.sweep import plan as sweep_plan
-from rooflinekit.study.sweep.run import run_to_file
-sweep_plan.BLOCK = 10
-slow = float(sys.argv[3])
-predict = sweep_plan.Piece.predict
-def predicted(piece):
-    print(piece.number, flush=True)
-    time.sleep(slow)
-    return predict(piece)
-sweep_plan.Piece.predict = predicted
-graph, (setting,) = sweep_plan.opened(Path(sys.argv[2]).read_bytes())
-axis = sweep_plan.Axis(name="gpu", choices={setting.machine.name: {"machine": setting.machine}})
-common = {"graph": graph, "host": setting.host, "execution": setting.execution}
-plan = sweep_plan.plan_of([axis], common, {"batch": range(1, 101)})
-run_to_file(plan, Path(sys.argv[1]), executor=None, workers=1, progress=None)
-"""
-
-
-def test_after_a_kill_the_rest_is_worked_out_and_no_more(graph: rk.Graph, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    out, given = tmp_path / "s.parquet", tmp_path / "given"
-    (machine,) = workflows.machines_of(["nvidia-l4"])
-    setting = Setting(machine=machine, host=rk.load_host(DEFAULT_HOST), execution=rk.Execution())
-    given.write_bytes(sweep_plan.packed(graph, [setting]))
-    call = [sys.executable, "-c", KILLED, str(out), str(given)]
-    with started([*call, "0.3"]) as run:
-        awaited(lambda: len(list(out.glob("part-*.parquet"))) >= 3, run)
-        run.send_signal(signal.SIGKILL)
-    done = {int(part.stem[5:12]) for part in out.glob("part-*.parquet")}
-    assert 3 <= len(done) < 10
-    again = subprocess.run([*call, "0"], capture_output=True, text=True, check=True)
-    assert {int(line) for line in again.stdout.split()} == set(range(10)) - done
-    alone = rk.sweep(graph, gpus=["nvidia-l4"], batch=range(1, 101))
-    same(pd.read_parquet(out), alone)
-
-
 class Stopped(BaseException):
     """As an interruption from the keyboard."""
 
@@ -218,9 +173,8 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(graph: rk.Graph,
     ):
         place = out if out.suffix else out / "folder.csv"
         place.mkdir() if out == tmp_path else None
-        with pytest.raises(OutputError) as caught:
+        with refused(OutputError, f"{place}: {message}"):
             rk.sweep(graph, gpus=GPUS, batch=1, out=place)
-        assert str(caught.value) == f"{place}: {message}"
 
 
 def test_sizes_that_vary_together(graph: rk.Graph) -> None:
@@ -246,9 +200,8 @@ def test_sizes_that_vary_together(graph: rk.Graph) -> None:
 )
 def test_sizes_that_cannot_vary_together(together: Any, message: str) -> None:
     two = rk.trace(nn.Linear(64, 128), rk.Input("batch", "seq", 64))
-    with pytest.raises(InputError) as caught:
+    with refused(InputError, message):
         rk.sweep(two, gpus=GPUS, batch=[1, 2], seq=[1, 2, 3], zip=together)
-    assert str(caught.value) == message
 
 
 def test_another_sweep_is_not_continued(graph: rk.Graph, tmp_path: Path) -> None:
@@ -262,12 +215,12 @@ def test_another_sweep_is_not_continued(graph: rk.Graph, tmp_path: Path) -> None
         (lambda: rk.sweep(graph, gpus=GPUS[:1], batch=[1, 2], out=out), "gpu"),
         (lambda: rk.sweep(other, gpus=GPUS, batch=[1, 2], execution="compiled", out=out), "model, execution"),
     ):
-        with pytest.raises(OutputError) as caught:
-            call()
-        assert str(caught.value) == (
+        with refused(
+            OutputError,
             f"{out}: holds another sweep, which differs in {differs}: it is not continued; remove {out} to start anew, "
-            "or choose another name"
-        )
+            "or choose another name",
+        ):
+            call()
 
 
 def test_what_is_no_sweep_is_left_alone(graph: rk.Graph, tmp_path: Path) -> None:
@@ -282,12 +235,12 @@ def test_what_is_no_sweep_is_left_alone(graph: rk.Graph, tmp_path: Path) -> None
 
 def test_without_pyarrow(graph: rk.Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError) as caught:
-        rk.sweep(graph, gpus=GPUS, batch=1, out=tmp_path / "s.parquet")
-    assert str(caught.value) == (
+    with refused(
+        InputError,
         "parquet files need pyarrow, which is not installed: pip install 'rooflinekit[sweeps]', or write csv or json "
-        "instead"
-    )
+        "instead",
+    ):
+        rk.sweep(graph, gpus=GPUS, batch=1, out=tmp_path / "s.parquet")
     assert not (tmp_path / "s.parquet").exists()
     text = rk.sweep(graph, gpus=GPUS, batch=1, out=tmp_path / "s.csv").read_text()
     assert [line.split(",")[0] for line in text.splitlines()] == ["gpu", *GPUS]
@@ -306,6 +259,5 @@ def test_without_pyarrow(graph: rk.Graph, tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )  # fmt: skip
 def test_wrong_use(graph: rk.Graph, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RooflinekitError) as caught:
+    with refused(RooflinekitError, message):
         rk.sweep(graph, gpus=GPUS, batch=1, **options)
-    assert str(caught.value) == message
