@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.sources.tables import read_table
-from rooflinekit.calibrate.links.fitting import COLUMNS, LinkCampaign, write_link_campaign
+from rooflinekit.calibrate.campaigns.campaign import write_campaign
+from rooflinekit.calibrate.links.fitting import COLUMNS, LinkCampaign
 
 FOLDER = Path(__file__).parents[2] / "calibration" / "campaigns" / "links"
 SIZES = 60  # of each kind in vidur's tables, evenly by logarithm
@@ -115,7 +116,7 @@ def main(data: Path) -> None:
     """Writes every campaign anew."""
     for campaign in (*nccl_tests(data), *profiled(data)):
         name = campaign.source.rpartition(", ")[2]
-        write_link_campaign(campaign, FOLDER / f"{name}.csv")
+        write_campaign(campaign, FOLDER / f"{name}.csv")
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -42,9 +42,7 @@ from rooflinekit.files import read_text, write_text
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import nothing
 
-TIMINGS = ("profiler", "alone", "rested", "graph", "backend", "event")
 _MOST_COLUMNS = 100
-HEADER = ("gpu", "source", "licence", "timing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +54,8 @@ class Table:
     timing: str
     rows: pd.DataFrame
     notes: Mapping[str, str] = field(default_factory=nothing)
+    header: ClassVar[tuple[str, ...]]  # fields that the head of a file has
+    timings: ClassVar[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,6 +63,8 @@ class Campaign(Table):
     """Measured ops of one GPU: `rows` holds op, dtype, sizes and seconds."""
 
     gpu: str
+    header: ClassVar[tuple[str, ...]] = ("gpu", "source", "licence", "timing")
+    timings: ClassVar[tuple[str, ...]] = ("profiler", "alone", "rested", "graph", "backend", "event")
 
     @property
     def calls(self) -> float:
@@ -101,7 +103,7 @@ def load_campaigns(folder: Path) -> tuple[Campaign, ...]:
 def read_campaign(file: Path) -> Campaign:
     """One campaign. Raises CampaignError with file and line for what is not one."""
     text = read_text(file, CampaignError)
-    head, rows = read_head(file, text, HEADER, TIMINGS), read_rows(file, text)
+    head, rows = read_head(file, text, Campaign), read_rows(file, text)
     if not isinstance(rows.index, pd.RangeIndex):
         raise CampaignError(f"{file}: its rows have more cells than its head line has columns")
     missing = [name for name in ("op", "dtype", "seconds") if name not in rows]
@@ -144,8 +146,8 @@ def _row_lines(text: str) -> list[int]:
     return [number for number, line in lines if line.partition("#")[0].strip()][1:]
 
 
-def read_head(file: Path, text: str, keys: Sequence[str], timings: Sequence[str]) -> dict[str, Any]:
-    """What the comments at the head of a campaign say of each key, and all else that they say as `notes`.
+def read_head(file: Path, text: str, kind: type[Table]) -> dict[str, Any]:
+    """What the comments at the head of a campaign say of each key of its kind, and all else that they say as `notes`.
 
     Raises CampaignError where a key is missing, or wrong.
     """
@@ -155,7 +157,7 @@ def read_head(file: Path, text: str, keys: Sequence[str], timings: Sequence[str]
             break
         key, _, said = line[1:].partition(":")
         found[key.strip()] = said.strip()
-    missing = [key for key in keys if not found.get(key)]
+    missing = [key for key in kind.header if not found.get(key)]
     if missing:
         raise CampaignError(f"{file}: expected a line '# {missing[0]}: …' at its head")
     if not re.fullmatch(r"[1-9]\d*", found.get("calls", "1")):
@@ -170,19 +172,13 @@ def read_head(file: Path, text: str, keys: Sequence[str], timings: Sequence[str]
             Release.parse(found["torch"])
         except InputError as error:
             raise CampaignError(f"{file}: torch: {str(error).partition(': ')[2]}") from error
-    if found["timing"] not in timings:
-        raise CampaignError(f"{file}: timing: expected {', '.join(timings)}; got {found['timing']!r:.60}")
-    notes = {key: said for key, said in found.items() if key not in keys}
-    return {**{key: found[key] for key in keys}, "notes": MappingProxyType(notes)}
+    if found["timing"] not in kind.timings:
+        raise CampaignError(f"{file}: timing: expected {', '.join(kind.timings)}; got {found['timing']!r:.60}")
+    notes = {key: said for key, said in found.items() if key not in kind.header}
+    return {**{key: found[key] for key in kind.header}, "notes": MappingProxyType(notes)}
 
 
-def head_text(campaign: Table, keys: Sequence[str], notes: Mapping[str, str] | None = None) -> str:
-    """The comments at the head of a file; `notes` stand there too."""
-    head = {key: getattr(campaign, key) for key in keys} | dict(campaign.notes) | dict(notes or {})
-    return "".join(f"# {key}: {value}\n" for key, value in head.items())
-
-
-def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | None = None) -> None:
+def write_campaign(campaign: Table, file: Path, notes: Mapping[str, str] | None = None) -> None:
     """Writes one file, and the folders above it. notes: further lines of its head.
 
     Raises OutputError where it cannot be written.
@@ -191,11 +187,13 @@ def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | No
     write_text(campaign_text(campaign, notes), file)
 
 
-def campaign_text(campaign: Campaign, notes: Mapping[str, str] | None = None) -> str:
+def campaign_text(campaign: Table, notes: Mapping[str, str] | None = None) -> str:
     """What a file of the campaign holds; `notes` stand at its head too."""
     rows = campaign.rows.dropna(axis="columns", how="all")
     whole = {str(name): rows[name].astype("Int64") for name in rows if _whole(rows[name])}
-    return head_text(campaign, HEADER, notes) + str(rows.assign(**whole).to_csv(index=False, float_format="%.6g"))
+    head = {key: getattr(campaign, key) for key in campaign.header} | dict(campaign.notes) | dict(notes or {})
+    comments = "".join(f"# {key}: {value}\n" for key, value in head.items())
+    return comments + str(rows.assign(**whole).to_csv(index=False, float_format="%.6g"))
 
 
 def _whole(column: pd.Series) -> bool:

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Recorded
-from rooflinekit.calibrate.campaigns.campaign import Table, first_wrong, head_text, read_head, read_rows
+from rooflinekit.calibrate.campaigns.campaign import Table, first_wrong, read_head, read_rows
 from rooflinekit.calibrate.fitting.constants import (
     DEVICE_PARTS,
     HOST_PARTS,
@@ -30,7 +31,7 @@ from rooflinekit.calibrate.fitting.constants import (
 from rooflinekit.calibrate.fitting.hierarchical_fit import estimate, robust
 from rooflinekit.calibrate.fitting.spreads import LEAST_SYSTEMATIC, NINETY
 from rooflinekit.errors import CampaignError
-from rooflinekit.files import read_text, write_text
+from rooflinekit.files import read_text
 from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_cluster, members_of
@@ -254,8 +255,6 @@ def refit_links(campaigns: Sequence[LinkCampaign]) -> LinkFit:
 #     call      the call of a process, waited for
 
 
-TIMINGS = ("stream", "profiler", "call")
-HEADER = ("cluster", "source", "licence", "timing")
 COLUMNS = ("collective", "ranks", "format", "bytes", "seconds")
 
 
@@ -269,6 +268,8 @@ class LinkCampaign(Table):
     cluster: str
     links: Cluster | None = None
     devices: tuple[Device, ...] = ()
+    header: ClassVar[tuple[str, ...]] = ("cluster", "source", "licence", "timing")
+    timings: ClassVar[tuple[str, ...]] = ("stream", "profiler", "call")
 
     @property
     def description(self) -> Cluster:
@@ -289,7 +290,7 @@ def load_link_campaigns(folder: Path) -> tuple[LinkCampaign, ...]:
 def read_link_campaign(file: Path) -> LinkCampaign:
     """One file. Raises CampaignError with the reason for what is not one."""
     text = read_text(file, CampaignError)
-    rows, head = read_rows(file, text), read_head(file, text, HEADER, TIMINGS)
+    rows, head = read_rows(file, text), read_head(file, text, LinkCampaign)
     if list(rows.columns) != list(COLUMNS) or rows.empty:
         raise CampaignError(
             f"{file}: expected columns {','.join(COLUMNS)} and rows below; got {','.join(map(str, rows.columns))}"
@@ -301,13 +302,6 @@ def read_link_campaign(file: Path) -> LinkCampaign:
         if (wrong := first_wrong(rows[column])) is not None:
             raise CampaignError(f"{file}: {column}: expected a positive number; got {wrong[1]!r:.60}")
     return LinkCampaign(**head, rows=rows)
-
-
-def write_link_campaign(campaign: LinkCampaign, file: Path) -> None:
-    """Writes one file, and the folders above it. Raises OutputError where it cannot be written."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rows = campaign.rows.to_csv(index=False, columns=list(COLUMNS), float_format="%.6g")
-    write_text(f"{head_text(campaign, HEADER)}{rows}", file)
 
 
 def held_out(rows: pd.DataFrame, among: Sequence[str] = ("collective", "ranks", "format", "bytes")) -> np.ndarray:

@@ -109,9 +109,8 @@ def measure_step(
     after each step, or steps follow each other. dtype, tf32: as `rk.trace` has them. A CUDA graph hides its ops from
     the profiler: theirs are of the same step without it.
 
-    Raises MeasureError for a model that cannot be run there, or not in this way.
+    Raises MeasureError for a model that cannot be run there.
     """
-    place.check(backend)
     with place.chosen(), _running(step, place), fp32_arithmetic(matmul=tf32 is True, convolution=tf32 is not False):
         progress("preparing")
         ready = on_device(step, place.device, dtype, sizes)

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from records import case
 
-from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.campaigns.campaign import write_campaign
 from rooflinekit.calibrate.fitting.constants import LINK_CONSTANTS, STATED
 from rooflinekit.calibrate.fitting.files import load_links, write_links
 from rooflinekit.calibrate.fitting.folder import default_campaigns, default_folder, links_difference
@@ -21,7 +22,6 @@ from rooflinekit.calibrate.links.fitting import (
     load_link_campaigns,
     own_constants,
     read_link_campaign,
-    write_link_campaign,
 )
 from rooflinekit.errors import CampaignError, SpecError
 from rooflinekit.hardware.specs import load_device
@@ -73,7 +73,7 @@ def test_the_wait_of_a_profiled_kernel_belongs_to_its_source() -> None:
 
 
 def test_a_campaign_reads_back(tmp_path: Path) -> None:
-    write_link_campaign(gathers(), tmp_path / "links" / "a.csv")
+    write_campaign(gathers(), tmp_path / "links" / "a.csv")
     (found,) = load_link_campaigns(tmp_path / "links")
     assert (found.cluster, found.timing, len(found.rows)) == ("dgx-a100", "stream", 75)
     assert np.allclose(found.rows["seconds"], gathers().rows["seconds"], rtol=1e-5)
@@ -126,10 +126,10 @@ def test_processes_of_this_machine() -> None:
     device = load_device("generic-cloud-cpu-avx2").replace(sm_count=2)
     # A call of 1 KiB takes 200 µs, of 16 MiB 16.2 ms: 1 GB/s. What neighbours add to a sample does not count.
     measured = [
-        (Case(op="gloo_all_reduce", dtype="fp32", sizes={"bytes": size}), (seconds, 3 * seconds))
+        (case("gloo_all_reduce", bytes=size), (seconds, 3 * seconds))
         for size, seconds in ((1024, 200e-6), (65536, 265e-6), (2**20, 1.25e-3), (2**24, 17.0e-3))
     ]
-    campaign = campaign_of([*measured, (Case(op="issue_view", dtype="fp32", sizes={}), (1e-6,))], device, "here")
+    campaign = campaign_of([*measured, (case("issue_view"), (1e-6,))], device, "here")
     assert campaign is not None
     assert (len(campaign.rows), campaign.rows["ranks"].tolist()) == (4, [2] * 4)
     fit = fit_links(groups_of([campaign]), load_links())
@@ -143,8 +143,7 @@ def test_processes_of_this_machine() -> None:
 
 def test_the_result_of_a_gather_is_all_parts() -> None:
     device = load_device("generic-cloud-cpu-avx2")
-    case = Case(op="gloo_all_gather", dtype="fp32", sizes={"bytes": 1000, "ranks": 4})
-    campaign = campaign_of([(case, (1e-3,))], device, "here")
+    campaign = campaign_of([(case("gloo_all_gather", bytes=1000, ranks=4), (1e-3,))], device, "here")
     assert campaign is not None
     assert campaign.rows["bytes"].tolist() == [4000]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 from rooflinekit.calibrate.local_hardware import model_run
@@ -84,15 +85,6 @@ def test_steps_that_follow_each_other_are_timed_as_a_loop() -> None:
     assert found.steps == 200  # as many as a loop may have: a step takes microseconds
 
 
-@pytest.mark.parametrize("backend", ["cuda-graph", "reduce-overhead"])
-def test_a_cpu_has_no_graphs(backend: str) -> None:
-    with pytest.raises(MeasureError) as caught:
-        measured(nn.Identity(), Place(device=torch.device("cpu")), backend=backend)
-    assert str(caught.value) == (
-        f"execution '{backend}': a CPU has no CUDA graphs; choose 'eager' or 'compiled', or a GPU"
-    )
-
-
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -107,9 +99,8 @@ def test_what_the_model_raises_is_one_line(error: Exception, message: str) -> No
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise error
 
-    with pytest.raises(MeasureError) as caught:
+    with refused(MeasureError, message.format(line=Broken.forward.__code__.co_firstlineno + 1)):
         measured(Broken(), Place(device=torch.device("cpu")))
-    assert str(caught.value) == message.format(line=Broken.forward.__code__.co_firstlineno + 1)
 
 
 def test_warming_up_ends_when_times_no_longer_fall() -> None:
