@@ -1,4 +1,4 @@
-"""Sweeps by other processes, in files, and after an interruption."""
+"""Sweeps by other processes, and in files."""
 
 import json
 import pickle
@@ -113,59 +113,6 @@ def test_parquet_csv_and_json_hold_the_rows(graph: rk.Graph, tmp_path: Path) -> 
     assert [record["batch"] for record in records] == rows["batch"].tolist()
 
 
-@pytest.mark.usefixtures("small")
-def test_finished_pieces_are_not_worked_out_again(
-    graph: rk.Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("pyarrow")
-    out = tmp_path / "s.parquet"
-    swept(graph, out=out)
-    parts = sorted(out.glob("part-*"))
-    assert len(parts) == 6  # 4 cases by two, 25 sizes by ten
-    written = {part: part.stat().st_mtime_ns for part in parts[1:]}
-    whole = pd.read_parquet(out)
-    parts[0].unlink()
-    calls: list[int] = []
-    predict = sweep_plan.Piece.predict
-    monkeypatch.setattr(sweep_plan.Piece, "predict", lambda piece: calls.append(piece.number) or predict(piece))
-    swept(graph, out=out)
-    assert calls == [0]
-    assert {part: part.stat().st_mtime_ns for part in parts[1:]} == written
-    same(pd.read_parquet(out), whole)
-
-
-class Stopped(BaseException):
-    """As an interruption from the keyboard."""
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("name", ["s.csv", "s.json"])
-def test_csv_and_json_go_on_where_they_stopped(
-    graph: rk.Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    out, calls, predict = tmp_path / name, list[int](), sweep_plan.Piece.predict
-
-    def stops(piece: sweep_plan.Piece) -> Any:
-        if len(calls) == 2:
-            raise Stopped
-        calls.append(piece.number)
-        return predict(piece)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sweep_plan.Piece, "predict", stops)
-        with pytest.raises(Stopped):
-            swept(graph, out=out)
-    assert [file.name for file in tmp_path.iterdir()] == [f"{name}.parts"]  # no half of a file
-    with pytest.raises(OutputError, match=rf"{name}\.parts: holds another sweep, which differs in columns: it is not"):
-        swept(graph, out=out, memory=False)
-    monkeypatch.setattr(sweep_plan.Piece, "predict", lambda piece: calls.append(piece.number) or predict(piece))
-    swept(graph, out=out)
-    assert calls == [0, 1, 2, 3, 4, 5]  # none twice
-    assert [file.name for file in tmp_path.iterdir()] == [name]
-    back = read_csv(out) if name.endswith("csv") else pd.DataFrame(json.loads(out.read_text()))
-    same(back, swept(graph))
-
-
 def test_a_place_that_cannot_be_written_is_told_before_the_work(graph: rk.Graph, tmp_path: Path) -> None:
     for out, message in (
         (tmp_path / "none" / "s.csv", f"cannot be written: there is no folder {tmp_path / 'none'}"),
@@ -213,6 +160,7 @@ def test_another_sweep_is_not_continued(graph: rk.Graph, tmp_path: Path) -> None
     for call, differs in (
         (lambda: rk.sweep(graph, gpus=GPUS, batch=[1, 3], out=out), "sizes"),
         (lambda: rk.sweep(graph, gpus=GPUS[:1], batch=[1, 2], out=out), "gpu"),
+        (lambda: rk.sweep(graph, gpus=GPUS, batch=[1, 2], memory=False, out=out), "columns"),
         (lambda: rk.sweep(other, gpus=GPUS, batch=[1, 2], execution="compiled", out=out), "model, execution"),
     ):
         with refused(
