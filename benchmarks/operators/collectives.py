@@ -29,8 +29,8 @@ def main(data: Path) -> None:
     """Prints all tables."""
     shipped = load_link_campaigns(default_campaigns() / "links")
     whole = (*nccl_tests(data), *profiled(data, sizes=0))
-    seen = groups_of(shipped, {i: ~held_out(campaign.rows) for i, campaign in enumerate(shipped)})
-    kept = groups_of(whole, {i: held_out(campaign.rows) for i, campaign in enumerate(whole)})
+    seen = groups_of(replace(campaign, rows=campaign.rows[~held_out(campaign.rows)]) for campaign in shipped)
+    kept = groups_of(replace(campaign, rows=campaign.rows[held_out(campaign.rows)]) for campaign in whole)
     print(f"## Sizes held back\n\n{_HEAD}")
     fit = fit_links(seen)
     print("\n".join(_rows(fit, kept, lambda group: "all")))
@@ -55,8 +55,8 @@ def _of_unseen_node(data: Path) -> tuple[Group, ...]:
     peers = campaign.description
     assert peers.pcie is not None
     apart = peers.model_copy(update={"pcie": peers.pcie.model_copy(update={"peer_access": False})})
-    two = (campaign.rows["ranks"] == 2).to_numpy()
-    return groups_of([campaign, replace(campaign, links=apart)], {0: two, 1: ~two})
+    two, more = (campaign.rows[rows] for rows in (campaign.rows["ranks"] == 2, campaign.rows["ranks"] != 2))
+    return groups_of([replace(campaign, rows=two), replace(campaign, links=apart, rows=more)])
 
 
 def _known(group: Group, fit: LinkFit) -> bool:

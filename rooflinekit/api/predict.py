@@ -292,12 +292,15 @@ def check_listed(gpus: Sequence[str | Path | Device | Machine], *, least: int = 
 
 
 def machines_of(gpus: Sequence[str | Path | Device | Machine], *, burst: bool = False) -> tuple[Machine, ...]:
-    """Each GPU with the constants that were fitted on it, or on others; a Machine has its own, and its limits."""
-    check_listed(gpus)
-    from rooflinekit.study.compare.gpus import check_gpus
+    """Each GPU with the constants that were fitted on it, or on others; a Machine has its own, and its limits.
 
+    Raises InputError for no list of GPUs, and for one that is given twice.
+    """
+    check_listed(gpus)
     machines = tuple(gpu if isinstance(gpu, Machine) else machine_of(gpu, burst=burst) for gpu in gpus)
-    check_gpus(machines)
+    names = [machine.name for machine in machines]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"gpus: {twice[0]!r} is given twice")
     return machines
 
 

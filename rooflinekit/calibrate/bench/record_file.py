@@ -13,7 +13,6 @@ import json
 import os
 import tempfile
 import threading
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.files import check_kind, hold, read_bytes, sync_folder, write_text, writing
 from rooflinekit.hardware.yaml_file import one_line
+from rooflinekit.ir import keyed
 
 #: Held while a line is written: a process that ends itself from another thread waits for it.
 WRITING = threading.Lock()
@@ -88,11 +88,7 @@ class Recorded:
 
     def by_case(self) -> list[list[Measurement]]:
         """The measurements that succeeded, by case, with all rounds of a case together."""
-        found: dict[str, list[Measurement]] = defaultdict(list)
-        for one in self.measurements:
-            if one.status == "ok":
-                found[one.case.key].append(one)
-        return list(found.values())
+        return list(keyed.lists((one.case.key, one) for one in self.measurements if one.status == "ok").values())
 
 
 def read_record(file: Path) -> Recorded:

@@ -17,6 +17,7 @@ from rooflinekit.calibrate.campaigns.campaign import Campaign, campaign_text, re
 from rooflinekit.calibrate.hosts.ops import ALL_OPS
 from rooflinekit.errors import CampaignError, InputError, nearest
 from rooflinekit.files import opened, write_text
+from rooflinekit.ir import keyed
 
 Content = Recorded | Campaign
 
@@ -99,10 +100,7 @@ def summarize_file(file: Path) -> Summary:
 
 def _of_record(recorded: Recorded, file: Path) -> Summary:
     head, cases = recorded.head, recorded.by_case()
-    failed: dict[str, list[Measurement]] = defaultdict(list)
-    for one in recorded.measurements:
-        if one.status != "ok":
-            failed[one.status].append(one)
+    failed = keyed.lists((one.status, one) for one in recorded.measurements if one.status != "ok")
     done = f"{len(recorded.measurements)} of {head.units} measurements"
     return Summary(
         file=file,

@@ -8,7 +8,6 @@ loss that grows linearly for outliers. Standard errors come from the curvature a
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -18,6 +17,7 @@ import numpy as np
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES, Stage
 from rooflinekit.calibrate.fitting.observations import LIBRARY, Observations
+from rooflinekit.ir import keyed
 from rooflinekit.kernels.libraries import rated_as
 from rooflinekit.timing.kernel_batch import Floats
 from rooflinekit.timing.machine import Machine
@@ -259,12 +259,9 @@ class Problem:
         base = self._errors(on_gpus, here)
         offsets = np.cumsum([0, *(len(o) for o in self.observations)])
         jacobian = np.zeros((offsets[-1], len(x)))
-        own: dict[str, list[int]] = defaultdict(list)  # constants that every GPU has of its own, and their places
-        for i, (kind, name) in enumerate(self.priors):
-            if kind in self.machines:
-                own[name].append(i)
         count = len({o.gpu for o in self.observations})
-        own = {name: places for name, places in own.items() if len(places) == count}
+        places = keyed.lists((name, i) for i, (kind, name) in enumerate(self.priors) if kind in self.machines)
+        own = {name: of for name, of in places.items() if len(of) == count}  # constants that every GPU has of its own
         for i, key in enumerate(self.priors):
             if key[0] == "" and key[1] in own:
                 continue

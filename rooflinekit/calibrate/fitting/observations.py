@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -16,6 +15,7 @@ from rooflinekit.calibrate.campaigns.counted import Group, counted
 from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_names, load_device
+from rooflinekit.ir import keyed
 from rooflinekit.ir.points import values_of
 from rooflinekit.kernels.kernel import Kernel
 from rooflinekit.timing.families import plain
@@ -196,9 +196,7 @@ def observations_of(campaigns: Iterable[Campaign]) -> list[Observations]:
 
 def _by_family(found: Observations) -> Iterator[Observations]:
     """Measurements whose residuals are kept under one name."""
-    names = Counter[str]()
-    for group in found.groups:
-        names[group.residuals] += len(group.rows)
+    names = keyed.sums((group.residuals, len(group.rows)) for group in found.groups)
     most = max(names, key=names.__getitem__, default="")
     if len(names) < 2 or plain(most) in _ATTENDING:
         yield replace(found, residuals=most)

@@ -23,6 +23,7 @@ from rooflinekit.calibrate.fitting.spreads import Errors, Starts, Times, of_fitt
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
+from rooflinekit.ir import keyed
 from rooflinekit.published.stated import CAMPAIGNS_OF, Constant
 from rooflinekit.timing.families import complete
 from rooflinekit.timing.kernel_batch import Floats
@@ -71,6 +72,7 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
     of_others = {gpu: found.values(gpu, relatives[gpu]) for gpu, found in without.items()}
     unseen, unseen_times = errors_of(shared, machines, of_others, solution)
     starts = starts_of(shared, machines, of_others)
+    kinds = keyed.lists((architecture_of(machine.device), gpu) for gpu, machine in machines.items())
     priors, known = unmeasured(solution, unseen, starts, unseen_times), of_fitted(errors, times)
     return Refit(
         observations=observations,
@@ -85,7 +87,9 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
         unseen_times=unseen_times,
         without=MappingProxyType(without),
         relatives=MappingProxyType(relatives),
-        architectures=MappingProxyType(_architectures(machines, solution)),
+        architectures=MappingProxyType(
+            {kind: _deviation(kind, solution, "", gpus, MappingProxyType({})) for kind, gpus in kinds.items()}
+        ),
     )
 
 
@@ -173,13 +177,6 @@ def _spreads(gpu: str, errors: Errors, times: Times, known: Mapping[str, Spread]
     return MappingProxyType(
         {family: shrunk(spread_of([e], [s]), len(e), known[family]) for family, (e, s) in own.items()}
     )
-
-
-def _architectures(machines: Mapping[str, Machine], solution: Solution) -> dict[str, Calibration]:
-    kinds: dict[str, list[str]] = defaultdict(list)
-    for gpu, machine in machines.items():
-        kinds[architecture_of(machine.device)].append(gpu)
-    return {kind: _deviation(kind, solution, "", gpus, MappingProxyType({})) for kind, gpus in kinds.items()}
 
 
 def _deviation(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from scipy.stats import t as student
 
+from rooflinekit.ir import keyed
 from rooflinekit.timing.estimate import deviations
 from rooflinekit.timing.families import OF_THE_DAY, wider
 from rooflinekit.timing.kernel_batch import Floats
@@ -143,10 +143,8 @@ def of_fitted(errors: Errors, times: Times) -> dict[str, Spread]:
 
 def _of_families(errors: Errors, told: Callable[[Sequence[tuple[str, str]]], Spread]) -> dict[str, Spread]:
     """Each family's, shrunk by that of what it is a part of, which stands there too."""
-    families, bases = defaultdict[str, list[tuple[str, str]]](list), defaultdict[str, list[tuple[str, str]]](list)
-    for key in errors:
-        families[key[1]].append(key)
-        bases[wider(key[1])].append(key)
+    families = keyed.lists((key[1], key) for key in errors)
+    bases = keyed.lists((wider(key[1]), key) for key in errors)
     found = {name: told(keys) for name, keys in bases.items()}
     for name, keys in families.items():
         found[name] = shrunk(told(keys), sum(errors[key].size for key in keys), told(bases[wider(name)]))

@@ -7,7 +7,6 @@ instead of the start, is fitted beside the constants and belongs to none of them
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from rooflinekit.files import read_text
 from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_cluster, members_of
+from rooflinekit.ir import keyed
 from rooflinekit.timing.collectives import (
     ALGORITHMS,
     COLLECTIVES,
@@ -98,13 +98,12 @@ class LinkFit:
         return [np.log(g.seconds / g.predict(self.constants, self.waits.get(g.source))) for g in chosen]
 
 
-def groups_of(campaigns: Sequence[LinkCampaign], keep: Mapping[int, np.ndarray] | None = None) -> tuple[Group, ...]:
-    """The campaigns' rows by what they are of. keep: of a campaign by its number, which rows are taken."""
+def groups_of(campaigns: Iterable[LinkCampaign]) -> tuple[Group, ...]:
+    """The campaigns' rows by what they are of."""
     found = []
-    for number, campaign in enumerate(campaigns):
+    for campaign in campaigns:
         cluster, devices = campaign.description, campaign.members
-        rows = campaign.rows if keep is None else campaign.rows[keep[number]]
-        for (collective, ranks, form), part in rows.groupby(["collective", "ranks", "format"], sort=True):
+        for (collective, ranks, form), part in campaign.rows.groupby(["collective", "ranks", "format"], sort=True):
             pooled = part.groupby("bytes")["seconds"].median()  # versions of a library count once
             found.append(
                 Group(
@@ -208,10 +207,8 @@ def _unpack(
 def _with_spreads(fit: LinkFit) -> LinkConstants:
     """How far the fit is off, by kind of link."""
     found = dict(fit.constants.spreads)
-    by_link = defaultdict[str, list[Floats]](list)
-    for group, errors in zip(fit.groups, fit.errors(), strict=True):
-        by_link[group.route.links[-1].name].append(errors)
-    for name, parts in by_link.items():
+    by_link = ((group.route.links[-1].name, errors) for group, errors in zip(fit.groups, fit.errors(), strict=True))
+    for name, parts in keyed.lists(by_link).items():
         found[name] = _spread(parts, _ALONE.get(name, LEAST_SYSTEMATIC))
     return replace(fit.constants, spreads=MappingProxyType(found))
 
@@ -304,9 +301,9 @@ def read_link_campaign(file: Path) -> LinkCampaign:
     return LinkCampaign(**head, rows=rows)
 
 
-def held_out(rows: pd.DataFrame, among: Sequence[str] = ("collective", "ranks", "format", "bytes")) -> np.ndarray:
+def held_out(rows: pd.DataFrame) -> np.ndarray:
     """Which rows a test keeps from a fit: a fifth, by a hash of what they are of, the same on every machine."""
-    codes = pd.util.hash_pandas_object(rows[list(among)].astype(str), index=False)
+    codes = pd.util.hash_pandas_object(rows[list(COLUMNS[:-1])].astype(str), index=False)
     return np.asarray(codes % 5 == 0)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import platform
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,26 +36,16 @@ class Rates:
 def measured_rates(cores: int, seconds: float = 0.5) -> Rates:
     """The best of some products and some copies, for about so many seconds each."""
     import torch
+    from torch.utils.benchmark import Timer
 
-    from rooflinekit.calibrate.hosts.bench import on_threads
+    def best(call: Callable[[], Any]) -> float:
+        timer = Timer("call()", globals={"call": call}, num_threads=cores)
+        return min(timer.blocked_autorange(min_run_time=seconds).times)
 
-    with on_threads(cores):
-        a, b, c = (torch.ones(_EDGE, _EDGE) for _ in range(3))
-        source, target = (torch.ones(_BYTES // 8) for _ in range(2))
-        product_s = _best(lambda: torch.mm(a, b, out=c), seconds)
-        copy_s = _best(lambda: target.copy_(source), seconds)
+    a, b, c = (torch.ones(_EDGE, _EDGE) for _ in range(3))
+    source, target = (torch.ones(_BYTES // 8) for _ in range(2))
+    product_s, copy_s = best(lambda: torch.mm(a, b, out=c)), best(lambda: target.copy_(source))
     return Rates(flops=2 * _EDGE**3 / product_s, bandwidth=_BYTES / copy_s)
-
-
-def _best(call: Callable[[], Any], seconds: float) -> float:
-    call()
-    found: list[float] = []
-    end = time.perf_counter() + seconds
-    while not found or time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - start)
-    return min(found)
 
 
 def device_of(rates: Rates) -> Device:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +42,7 @@ def specification(
             raise InputError(f"{option} {found.name}: is a {found.kind.upper()}; expected the {wanted.upper()} at hand")
         return found
     if kind == "cpu":
-        return _known_cpu(allow_draft=allow_draft) or described_cpu()
+        return _known_cpu(allow_draft=allow_draft) or described_cpu()[0]
     from rooflinekit.calibrate.bench import timers
 
     name = timers.gpu_name(index)
@@ -102,18 +101,18 @@ def _known_cpu(*, allow_draft: bool = False) -> Device | None:
         return None
 
 
-def described_cpu(file: Path | None = None) -> Device:
+def described_cpu(file: Path | None = None) -> tuple[Device, Path]:
     """The CPU at hand, from what Linux reports and a second of measuring; or from a file that is there already.
 
     file: by default the CPU's name in this folder. Raises SpecError where Linux says too little.
     """
     said = detection.describe_cpu().mapping
-    file = file or _file_of(said)
+    file = file or Path(f"{said['name']}.yaml")
     if file.exists():
-        return load_device(file)
+        return load_device(file), file
     from rooflinekit.calibrate.local_hardware import cpu
 
-    return cpu.device_of(cpu.measured_rates(min(int(said["sm_count"]), usable_cores())))
+    return cpu.device_of(cpu.measured_rates(min(int(said["sm_count"]), usable_cores()))), file
 
 
 def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
@@ -124,16 +123,11 @@ def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
     known = _known_cpu()
     if known is not None:
         return known, None
-    file = file or _file_of(detection.describe_cpu().mapping)
+    device, file = described_cpu(file)
     if not file.exists():
-        device = described_cpu(file)
         heading = f"{device.display_name}, from what Linux reports and a second of measuring."
         write_text(spec_text(device, heading), file)
     return load_device(file), file
-
-
-def _file_of(said: Mapping[str, object]) -> Path:
-    return Path(f"{said['name']}.yaml")
 
 
 def usable_cores() -> int:

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import combinations, islice, pairwise, permutations
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.errors import FormatError, InputError
+from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.prices import price_hint
@@ -255,16 +255,6 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
     found = pd.DataFrame(list(rows)).set_index("gpu")
     return found.astype({name: float for name in _MAYBE if name in found})
-
-
-def check_gpus(machines: Sequence[Machine]) -> None:
-    """Raises InputError for no machine, and for one that is given twice."""
-    names = [machine.name for machine in machines]
-    if not names:
-        raise InputError("gpus: none is left to compare; give other names or filters")
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise InputError(f"gpus: {twice[0]!r} is given twice")
 
 
 def _row(p: Prediction, peak: float) -> dict[str, Any]:

@@ -306,6 +306,8 @@ class Kinship:
 
 
 _HOST = Part("host")
+_LEVEL = 0.9  # of the bounds
+_DEVIATIONS = deviations(_LEVEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,15 +332,10 @@ class Ratios:
     Predictions that rest on measurements are taken as independent.
     """
 
-    def __init__(
-        self, predictions: Sequence[Prediction], *, one_network: bool, one_host: bool = True, level: float = 0.9
-    ) -> None:
+    def __init__(self, predictions: Sequence[Prediction], *, one_network: bool, one_host: bool = True) -> None:
         """one_network: whether all are steps of one. one_host: whether a host that nobody named is one beside each
-        GPU, as in a choice of GPUs for a host; not so of measurements on other machines. Raises ValueError for a level
-        outside (0, 1).
+        GPU, as in a choice of GPUs for a host; not so of measurements on other machines.
         """
-        self._level = level
-        self._deviations = deviations(level)
         self._one_network, self._one_host = one_network, one_host
         self._predictions = predictions
         self._plain = all(type(p) is Prediction for p in predictions)
@@ -362,8 +359,8 @@ class Ratios:
         if self._plain:
             parts: Sequence[Any] = self._widths(a, b)
         else:  # nothing is common to the two
-            below, above = away(first.total_s, first.interval(self._level))
-            parts = away(second.total_s, second.interval(self._level)), (above, below)
+            below, above = away(first.total_s, first.interval(_LEVEL))
+            parts = away(second.total_s, second.interval(_LEVEL)), (above, below)
         low, high = around(times, *parts)
         return Ratio(times=times, low=low, high=high)
 
@@ -384,11 +381,11 @@ class Ratios:
         kin = Kinship.of(first, second)
         if self._one_host and first.host == second.host:
             kin = replace(kin, same_host=True)
-        kernels = self._deviations * math.sqrt(max(0.0, self._variance(a, b, kin)))
-        pace = self._deviations * max(first.host.spread, second.host.spread)
+        kernels = _DEVIATIONS * math.sqrt(max(0.0, self._variance(a, b, kin)))
+        pace = _DEVIATIONS * max(first.host.spread, second.host.spread)
         issuing = kin.correlation(ISSUED, ISSUED) if self._one_network else 0.0
         hosts = self._by_hosts(a, b, kin.correlation(_HOST, _HOST), pace)
-        return kernels, hosts, self._by_hosts(a, b, issuing, self._deviations * ISSUING)
+        return kernels, hosts, self._by_hosts(a, b, issuing, _DEVIATIONS * ISSUING)
 
     def _variance(self, a: int, b: int, kin: Kinship) -> float:
         """s² of the logarithm, by all but the hosts."""

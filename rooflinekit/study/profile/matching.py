@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -179,17 +180,14 @@ def whole_calls(measured: Sequence[ProfiledOp], kinds: Collection[str]) -> Itera
         if kind in kinds and kind != "fused":
             within = op.depth
             yield kind, op, op.seconds
-        elif (alone := op.seconds - sum(_children(measured, i))) > 0:
+        elif (alone := op.seconds - sum(child.seconds for child in _children(measured, i))) > 0:
             yield kind, op, alone
 
 
-def _children(measured: Sequence[ProfiledOp], parent: int) -> Iterator[float]:
+def _children(measured: Sequence[ProfiledOp], parent: int) -> list[ProfiledOp]:
     depth = measured[parent].depth
-    for op in measured[parent + 1 :]:
-        if op.depth <= depth:
-            return
-        if op.depth == depth + 1:
-            yield op.seconds
+    below = takewhile(lambda op: op.depth > depth, measured[parent + 1 :])
+    return [op for op in below if op.depth == depth + 1]
 
 
 def _paired(kind: str, calls: Sequence[float], ops: Sequence[OpTime]) -> Iterator[OpTime]:

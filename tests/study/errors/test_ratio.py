@@ -74,5 +74,3 @@ def test_no_time_no_ratio(relu: rk.Graph, device: Device, host: Host) -> None:
     nothing = _step(rk.trace(nn.Identity(), rk.Input("batch", 8)), device, host, 1)
     found = Ratios((nothing, _step(relu, device, host, 1)), one_network=False).of(0, 1)
     assert (found.low, found.high, found.certain) == (0.0, math.inf, False)
-    with pytest.raises(ValueError, match="level"):
-        Ratios((nothing,), one_network=True, level=1.0)
