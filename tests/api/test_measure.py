@@ -108,7 +108,6 @@ def test_a_fit_of_ones_own(cpu: Device, tmp_path: Path) -> None:
         "constants:\n  memory_share: {value: 0.5, stderr: 0.01, source: me}\n"
     )
     found = rk.measure_model(nn.Linear(4, 4), Input(3, 4), gpu=cpu, constants=fit, by_op=False, **QUICK)
-    assert found.prediction is not None
     assert found.prediction.machine.constants.value("memory_share") == 0.5
     assert found.predicted.constants == cpu.name
     fit.write_text(fit.read_text().replace(cpu.name, "somebody-else"))

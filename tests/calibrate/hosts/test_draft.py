@@ -27,9 +27,7 @@ def costs(*measurements: Measurement) -> tuple[HostCost, ...]:
 
 
 def host(*measurements: Measurement, gpu: bool = True) -> Host:
-    found = host_of(costs(*measurements), BASE, "nvidia-l4-host", gpu=gpu, source="measured")
-    assert found is not None
-    return found
+    return host_of(costs(*measurements), BASE, "nvidia-l4-host", gpu=gpu, source="measured")
 
 
 def test_medians_over_rounds_by_case() -> None:

@@ -131,7 +131,6 @@ def test_processes_of_this_machine() -> None:
         for size, seconds in ((1024, 200e-6), (65536, 265e-6), (2**20, 1.25e-3), (2**24, 17.0e-3))
     ]
     campaign = campaign_of([*measured, (case("issue_view"), (1e-6,))], device, "here")
-    assert campaign is not None
     assert (len(campaign.rows), campaign.rows["ranks"].tolist()) == (4, [2] * 4)
     fit = fit_links(groups_of([campaign]), load_links())
     (errors,) = fit.errors()
@@ -145,7 +144,6 @@ def test_processes_of_this_machine() -> None:
 def test_the_result_of_a_gather_is_all_parts() -> None:
     device = load_device("generic-cloud-cpu-avx2")
     campaign = campaign_of([(case("gloo_all_gather", bytes=1000, ranks=4), (1e-3,))], device, "here")
-    assert campaign is not None
     assert campaign.rows["bytes"].tolist() == [4000]
 
 

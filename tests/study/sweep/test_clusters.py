@@ -8,7 +8,6 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.study.sweep.plan import label_of
 
 CLUSTERS = ["dgx-a100", "dgx-h100"]
 GLOO = rk.DDP(backend="gloo")
@@ -73,11 +72,9 @@ def test_the_cheapest_that_meets_a_bound(graph: rk.Graph) -> None:
     fast = rows[(rows["total_s"] < bound_s) & (rows["batch"] >= 1000) & rows["fits"]]
     require = [f"time<{bound_s} s", "batch>=1000"]
     found = rk.search(graph, minimize="price", prices=PRICES, require=require, **options)
-    assert found.best is not None
     assert found.best["price"] == fast["price"].min()
     assert (found.predicted, found.exhaustive) == (24, True)
     quickest = rk.search(graph, require=["batch>=1000"], **options).best
-    assert quickest is not None
     assert quickest["total_s"] == pytest.approx(rows[rows["batch"] == 4096]["total_s"].min())
 
 
@@ -85,11 +82,6 @@ def test_what_comes_closest_says_what_it_misses(graph: rk.Graph) -> None:
     found = rk.search(graph, clusters=CLUSTERS[:1], gpus=[8], require=["time<1 ns"], batch=[4])
     assert found.best is None
     assert found.closest["misses"].tolist() == ["batch=4 cannot be cut for 8 devices: expected 8 or more"]
-
-
-def test_labels_say_what_is_not_as_by_default() -> None:
-    assert label_of(GLOO) == "DDP(backend='gloo')"
-    assert label_of(rk.Mesh(tensor=2, pipeline=4)) == "Mesh(tensor=2, pipeline=4)"
 
 
 @pytest.mark.parametrize(
