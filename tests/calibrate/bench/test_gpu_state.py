@@ -1,6 +1,8 @@
 """NVML, played: what is read while a block runs, and what is left out where it does not say."""
 
 import threading
+from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,43 +10,30 @@ import pytest
 from rooflinekit.calibrate.bench.gpu_state import GpuState, throttles
 
 
-class Nvml:
-    """A GPU that slows down from reading to reading, named by `seen`."""
+class Nvml(SimpleNamespace):
+    """A GPU that slows down from reading to reading; `enough` is set once it was read as often as wanted."""
 
     def __init__(self, wanted: int = 3) -> None:
-        self.clocks = iter([1980, 1500, 1740, *[1740] * 10**6])
-        self.powers = iter([600e3, 690e3, 660e3, *[660e3] * 10**6])  # mW
-        self.reasons = iter([0x1, 0x4, 0x20, *[0x0] * 10**6])
-        self.wanted = wanted
-        self.read = 0
-        self.enough = threading.Event()
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
-        return next(self.clocks)
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> float:
-        return next(self.powers)
-
-    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
-        return [50, 71, 64, *[64] * 10**4][self.read]
+        clocks = chain([1980, 1500], repeat(1740))
+        powers = chain([600e3, 690e3], repeat(660e3))  # mW
+        degrees = chain([50, 71], repeat(64))
+        self.reasons = chain([0x1, 0x4, 0x20], repeat(0x0))
+        self.wanted, self.read, self.enough = wanted, 0, threading.Event()
+        super().__init__(
+            nvmlDeviceGetHandleByIndex=lambda index: index,
+            nvmlDeviceGetClockInfo=lambda handle, kind: next(clocks),
+            nvmlDeviceGetPowerUsage=lambda handle: next(powers),
+            nvmlDeviceGetTemperature=lambda handle, sensor: next(degrees),
+            nvmlDeviceGetEnforcedPowerLimit=lambda handle: 700e3,
+            nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980,
+            nvmlSystemGetDriverVersion=lambda: "580.95",
+        )
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
         self.read += 1
         if self.read >= self.wanted:
             self.enough.set()
         return next(self.reasons)
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> float:
-        return 700e3
-
-    def nvmlDeviceGetMaxClockInfo(self, handle: int, kind: int) -> int:
-        return 1980
-
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "580.95"
 
 
 def test_a_reading() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -279,38 +280,23 @@ class Cuda:
         return 1
 
 
-class Nvml:
-    """`pynvml` of a GPU at 1980 MHz and 55 °C under its power cap; it does not say how much it draws."""
-
-    def nvmlDeviceGetHandleByPciBusId(self, bus_id: str) -> str:
-        assert bus_id == "00000000:1b:00.0"
-        return "handle"
-
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "580.1"
-
-    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
-        assert (handle, kind) == ("handle", 1)
-        return 1980
-
-    def nvmlDeviceGetMaxClockInfo(self, handle: str, kind: int) -> int:
-        return self.nvmlDeviceGetClockInfo(handle, kind)
-
-    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
-        return 55
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
-        raise RuntimeError("not supported")
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
-        return 0x1 | 0x4  # idle once, and the power cap
+#: `pynvml` of a GPU at 1980 MHz and 55 °C under its power cap; it does not say how much it draws.
+NVML = SimpleNamespace(
+    nvmlDeviceGetHandleByPciBusId={"00000000:1b:00.0": "handle"}.__getitem__,
+    nvmlSystemGetDriverVersion=lambda: "580.1",
+    nvmlDeviceGetClockInfo=lambda handle, kind: {("handle", 1): 1980}[handle, kind],
+    nvmlDeviceGetMaxClockInfo=lambda handle, kind: {("handle", 1): 1980}[handle, kind],
+    nvmlDeviceGetTemperature=lambda handle, sensor: 55,
+    nvmlDeviceGetPowerUsage=Mock(side_effect=RuntimeError("not supported")),
+    nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x1 | 0x4,  # idle once, and the power cap
+)
 
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def timed(cuda: Cuda, **options: Any) -> Any:
         monkeypatch.setattr(timers, "calls_of", lambda *_: Calls(calls=(cuda.call, cuda.call), bytes=1))
-        timer = CudaTimer(0, 0, cuda=cuda, device="cpu", nvml=Nvml())
+        timer = CudaTimer(0, 0, cuda=cuda, device="cpu", nvml=NVML)
         made = case("add", options.pop("dtype", "fp32"), rows=1, cols=1)
         return timer.time(made, **{"turn": 2, "warmup": 3, "samples": 9, **options})
 
@@ -387,7 +373,7 @@ def test_tf32_is_on_for_its_own_cases_and_as_before_afterwards(play: Callable[..
 
 
 def test_what_is_no_kernel_is_timed_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    timer = CudaTimer(0, 0, cuda=Cuda(), device="cpu", nvml=Nvml())
+    timer = CudaTimer(0, 0, cuda=Cuda(), device="cpu", nvml=NVML)
     issued = timer.time(case("issue_default"), turn=0, warmup=1, samples=5, precision=0.5)
     assert (issued.status, issued.timing, issued.inner) == ("ok", "host", 200)
     assert "clock" not in issued.state  # asking NVML would hold the CPU up
@@ -432,7 +418,7 @@ def test_samples_of_a_cpu_go_through_all_sets() -> None:
 
 
 def test_the_environment_of_a_gpu() -> None:
-    found = CudaTimer(0, 0, cuda=Cuda(), device="cpu", nvml=Nvml()).environment()
+    found = CudaTimer(0, 0, cuda=Cuda(), device="cpu", nvml=NVML).environment()
     assert (found["gpu"], found["driver"], found["clock limit"]) == ("NVIDIA H200", "580.1", "1980 MHz")
     assert found["power limit"] == "unknown"
     host = ("torch", "python", "system", "host cpu", "cpus", "vectors", "governor")
