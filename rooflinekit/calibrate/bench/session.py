@@ -37,7 +37,6 @@ class Outcome:
 
     measured: int  # units
     left: int  # units of this run that the budget did not allow
-    complete: bool  # whether the whole plan is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +94,9 @@ def measure(
         spent[family] += clock() - before
         if not queues[family]:
             del spent[family]
-    complete = len(recorder.done) == len(plan.units())
-    if complete:
+    if len(recorder.done) == len(plan.units()):
         recorder.finish()
-    return Outcome(measured=measured, left=len(missing) - measured, complete=complete)
+    return Outcome(measured=measured, left=len(missing) - measured)
 
 
 def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campaign, ...]:

@@ -77,12 +77,12 @@ def test_a_budget_ends_it_between_two_cases_and_the_next_run_goes_on(plan: Plan,
         outcome = measure(
             plan, timer, recorder, budget_s=35, clock=lambda: timer.now, progress=lambda *seen: shown.append(seen)
         )
-    assert (outcome.measured, outcome.left, outcome.complete) == (4, 6, False)
+    assert (outcome.measured, outcome.left, recorder.finished) == (4, 6, False)
     assert [seen[:2] for seen in shown] == [(0, 10), (1, 10), (2, 10), (3, 10)]
     assert [name for _, _, name in shown] == [key for key, _ in timer.asked]
     with recording(file, head, expected_bytes(plan)) as recorder:
         outcome = measure(plan, timer, recorder)
-    assert (outcome.measured, outcome.left, outcome.complete) == (6, 0, True)
+    assert (outcome.measured, outcome.left, recorder.finished) == (6, 0, True)
     assert len(set(timer.asked)) == len(timer.asked) == 10
     assert read_record(file).finished
 
@@ -127,8 +127,9 @@ def test_only_some_ops(plan: Plan, tmp_path: Path) -> None:
     timer = Streaming()
     with recording(tmp_path / "run.jsonl", head_of(both, "nvidia-l4", {}), 10) as recorder:
         outcome = measure(both, timer, recorder, only=["mul"])
-        assert (outcome.measured, outcome.left, outcome.complete) == (2, 0, False)
-        assert measure(both, timer, recorder).complete
+        assert (outcome.measured, outcome.left, recorder.finished) == (2, 0, False)
+        measure(both, timer, recorder)
+        assert recorder.finished
 
 
 def test_the_file_is_not_larger_than_was_made_sure_of(plan: Plan, tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_the_file_is_not_larger_than_was_made_sure_of(plan: Plan, tmp_path: Path
 
 def test_calibrate_finds_what_the_timer_was_made_of(plan: Plan, tmp_path: Path) -> None:
     found = calibration_workflows.calibrate(plan, load_device("nvidia-l4"), Streaming(), tmp_path / "run.jsonl")
-    assert found.outcome.complete
+    assert found.recorded.finished
     share = found.fit.calibration.constants["memory_share"]
     # The median of both rounds lies half a per cent above the first; five cases do not quite outweigh other GPUs' 90 %.
     # An L4 keeps error codes among its data, which add (1 + 1 / 48) · 16 / 15 = 1.089 to two reads and a write: 240 of

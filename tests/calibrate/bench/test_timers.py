@@ -178,7 +178,6 @@ def test_number_formats() -> None:
         (case("to_fp32", rows=1, cols=1), "to_fp32 of fp32 casts nothing"),
         (case("attention_bwd", b=1, s=2, t=2, heads=2, kv_heads=1, d=8),
          "attention_bwd needs as many key heads as query heads, and when causal as many keys as queries"),
-        (case("launch_graph", nodes=1), "launch_graph needs a GPU"),
         (case("nccl_all_reduce", bytes=4), "nccl_all_reduce needs 2 GPUs; PyTorch sees 0"),
         (case("llm_rope", rows=1, cols=1), "llm_rope has no call in PyTorch"),
         (case("attention", b=1, s=1, t=1, heads=1, kv_heads=1, d=1, window=4),

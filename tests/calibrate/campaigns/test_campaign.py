@@ -9,7 +9,6 @@ import pytest
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign, load_campaigns, read_campaign, write_campaign
 from rooflinekit.calibrate.campaigns.operators import OPS
-from rooflinekit.calibrate.fitting.folder import default_campaigns
 from rooflinekit.errors import CampaignError
 from rooflinekit.ir.inputs import Release
 
@@ -110,12 +109,6 @@ def test_a_folder_without_campaigns(tmp_path: Path) -> None:
         CampaignError, match=f"^{re.escape(str(tmp_path))}: expected campaign files \\(\\*\\.csv\\); found none$"
     ):
         load_campaigns(tmp_path)
-
-
-def test_the_shipped_campaigns_are_the_default() -> None:
-    found = load_campaigns(default_campaigns())
-    assert len(found) >= 40
-    assert all(c.licence and c.source and len(c.rows) for c in found)
 
 
 @pytest.mark.parametrize(
