@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -88,12 +89,9 @@ def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
 def read_events(path: Path, progress: Progress | None = None) -> Trace:
     """A trace that may hold no kernels. Raises CampaignError as `read_trace` does."""
     with opened(path, CampaignError) as raw:
-        size = path.stat().st_size
         try:
-            devices, events, _ = _head(_Watched(_stream(raw), raw, size, None))
-            raw.seek(0)
-            stream = _Watched(_stream(raw), raw, size, progress)
-            found = _Events(ijson.items(stream, events, use_float=True, buf_size=1 << 18))
+            devices, events, _ = _head(_Watched(raw))
+            found = _Events(ijson.items(_Watched(raw, progress), events, use_float=True, buf_size=1 << 18))
         except (ijson.JSONError, ValueError) as error:  # ValueError: letters or numbers that Python cannot hold
             raise CampaignError(f"{path}: {_EXPECTED}; {_reason(error)}") from error
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -105,17 +103,15 @@ def read_events(path: Path, progress: Progress | None = None) -> Trace:
     )  # fmt: skip
 
 
-def _stream(raw: IO[bytes]) -> IO[bytes]:
-    compressed = raw.read(2) == _GZIP
-    raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[return-value]
-
-
 class _Watched:
-    """A stream that says how far it has been read."""
+    """A file from its beginning, unpacked where it is compressed, that says how far it has been read."""
 
-    def __init__(self, stream: IO[bytes], raw: IO[bytes], size: int, progress: Progress | None) -> None:
-        self.stream, self.raw, self.size, self.progress = stream, raw, size, progress
+    def __init__(self, raw: IO[bytes], progress: Progress | None = None) -> None:
+        self.raw, self.progress, self.size = raw, progress, raw.seek(0, os.SEEK_END)
+        raw.seek(0)
+        compressed = raw.read(2) == _GZIP
+        raw.seek(0)
+        self.stream: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if compressed else raw
 
     def read(self, count: int = -1) -> bytes:
         if self.progress is not None:
@@ -132,7 +128,7 @@ def rank_in(file: Path) -> int | None:
     """The rank that a trace says it is of, before its events; None where it does not, or is no trace."""
     try:
         with file.open("rb") as raw:
-            return _head(_Watched(_stream(raw), raw, file.stat().st_size, None))[2]
+            return _head(_Watched(raw))[2]
     except (ijson.JSONError, ValueError, EOFError, zlib.error, OSError):  # reading all of it says what is wrong
         return None
 
