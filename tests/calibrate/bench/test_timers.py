@@ -2,14 +2,14 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
+from played_gpu import Gpu
 from records import case
 from refusals import refused
 
@@ -218,67 +218,6 @@ def test_a_case_too_large_for_the_memory() -> None:
 # --- CUDA, played -----------------------------------------------------------------------------------------------------
 
 
-class Cuda:
-    """`torch.cuda` as far as it is used, on a clock that calls move: 3 µs each, 2 µs in a graph, 1 µs for a replay."""
-
-    def __init__(self, *, capturable: bool = True) -> None:
-        self.now = 0.0
-        self.capturable = capturable
-        self.recording: list[str] | None = None
-        self.emptied = 0
-        self.current = [0]
-
-    def call(self) -> None:
-        if self.recording is not None:
-            self.recording.append("call")
-        else:
-            self.now += 3e-6
-
-    def Event(self, *, enable_timing: bool) -> Any:
-        assert enable_timing
-        cuda, event = self, SimpleNamespace(at=None, synchronize=lambda: None)
-        event.record = lambda: setattr(event, "at", cuda.now)
-        event.elapsed_time = lambda end: (end.at - event.at) * 1e3
-        return event
-
-    def CUDAGraph(self) -> Any:
-        graph = SimpleNamespace(calls=0)
-        graph.replay = lambda: setattr(self, "now", self.now + 1e-6 + 2e-6 * graph.calls)
-        return graph
-
-    @contextmanager
-    def graph(self, graph: Any) -> Iterator[None]:
-        if not self.capturable:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        self.recording = []
-        yield
-        graph.calls, self.recording = len(self.recording), None
-
-    @contextmanager
-    def device(self, index: int) -> Iterator[None]:
-        self.current.append(index)
-        yield
-        self.current.pop()
-
-    @contextmanager
-    def stream(self, side: object) -> Iterator[None]:
-        yield
-
-    def Stream(self) -> object:
-        return object()
-
-    def synchronize(self) -> None: ...
-
-    def empty_cache(self) -> None:
-        self.emptied += 1
-
-    def get_device_properties(self, index: int) -> Any:
-        return SimpleNamespace(name="NVIDIA H200", pci_domain_id=0, pci_bus_id=0x1B, pci_device_id=0)
-
-    def device_count(self) -> int:
-        return 1
-
-
 #: `pynvml` of a GPU at 1980 MHz and 55 °C under its power cap; it does not say how much it draws.
 NVML = SimpleNamespace(
     nvmlDeviceGetHandleByPciBusId={"00000000:1b:00.0": "handle"}.__getitem__,
@@ -293,7 +232,7 @@ NVML = SimpleNamespace(
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    def timed(cuda: Cuda, **options: Any) -> Any:
+    def timed(cuda: Gpu, **options: Any) -> Any:
         monkeypatch.setattr(timers, "calls_of", lambda *_: Calls(calls=(cuda.call, cuda.call), bytes=1))
         timer = CudaTimer(0, 0, cuda=cuda, device="cpu", nvml=NVML)
         made = case("add", options.pop("dtype", "fp32"), rows=1, cols=1)
@@ -303,11 +242,11 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_a_graph_is_replayed(play: Callable[..., Any]) -> None:
-    cuda = Cuda()
+    cuda = Gpu()
     found = play(cuda, precision=0.01)
-    # A call takes 3 µs on its own: 334 make a millisecond. In the graph 2 µs, and a 334th of the replay's 1 µs.
-    assert (found.status, found.timing, found.inner, found.round) == ("ok", "graph", 334, 2)
-    assert found.seconds == pytest.approx([2e-6 + 1e-6 / 334] * 5, rel=1e-4)  # five equal ones are enough
+    # A call takes 24 µs on its own: 42 make a millisecond. In the graph 2 µs, and a 42nd of the replay's 9 µs.
+    assert (found.status, found.timing, found.inner, found.round) == ("ok", "graph", 42, 2)
+    assert found.seconds == pytest.approx([2e-6 + 9e-6 / 42] * 5, rel=1e-4)  # five equal ones are enough
     said = {"clock": 1.98e9, "clock_min": 1.98e9, "temperature": 55.0, "throttle": 4.0}
     state = {name: value for name, value in found.state.items() if name not in ("load", "readings")}
     assert state == {**said, "copies": 2, "set_bytes": 1, "cached": 0.0}
@@ -316,13 +255,13 @@ def test_a_graph_is_replayed(play: Callable[..., Any]) -> None:
 
 
 def test_what_cannot_be_captured_is_timed_call_by_call(play: Callable[..., Any]) -> None:
-    found = play(Cuda(capturable=False), precision=0.01)
+    found = play(Gpu(capturable=False), precision=0.01)
     assert (found.status, found.timing, found.inner) == ("ok", "event", 1)
-    assert found.seconds == pytest.approx([3e-6] * 5, rel=1e-4)
+    assert found.seconds == pytest.approx([24e-6] * 5, rel=1e-4)
 
 
 def test_out_of_memory_is_no_fallback(play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = Cuda()
+    cuda = Gpu()
 
     def full(graph: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has …")
@@ -334,7 +273,7 @@ def test_out_of_memory_is_no_fallback(play: Callable[..., Any], monkeypatch: pyt
 
 
 def test_a_device_that_fails_ends_the_run(play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = Cuda()
+    cuda = Gpu()
 
     def broken() -> None:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with …")
@@ -349,7 +288,7 @@ def test_a_device_that_fails_ends_the_run(play: Callable[..., Any], monkeypatch:
 
 
 def test_the_gpu_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda, seen = Cuda(), set()
+    cuda, seen = Gpu(), set()
     monkeypatch.setattr(timers, "calls_of", lambda *_: Calls(calls=(lambda: seen.add(cuda.current[-1]),), bytes=1))
     CudaTimer(3, 0, cuda=cuda, device="cpu").time(
         case("add", rows=1, cols=1), turn=0, warmup=1, samples=5, precision=0.1
@@ -361,7 +300,7 @@ def test_the_gpu_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tf32_is_on_for_its_own_cases_and_as_before_afterwards(play: Callable[..., Any], dtype: str) -> None:
     seen, before = [], (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
 
-    class Watched(Cuda):
+    class Watched(Gpu):
         def call(self) -> None:
             seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
             super().call()
@@ -372,7 +311,7 @@ def test_tf32_is_on_for_its_own_cases_and_as_before_afterwards(play: Callable[..
 
 
 def test_what_is_no_kernel_is_timed_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    timer = CudaTimer(0, 0, cuda=Cuda(), device="cpu", nvml=NVML)
+    timer = CudaTimer(0, 0, cuda=Gpu(), device="cpu", nvml=NVML)
     issued = timer.time(case("issue_default"), turn=0, warmup=1, samples=5, precision=0.5)
     assert (issued.status, issued.timing, issued.inner) == ("ok", "host", 200)
     assert "clock" not in issued.state  # asking NVML would hold the CPU up
@@ -398,9 +337,9 @@ def test_a_case_that_lasts_ends_at_five_samples(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_graph_holds_every_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = Cuda()
-    # 3 µs a call: 334 of them make a millisecond; 500 sets are few enough to be in one graph
-    for sets, inner in ((2, 334), (500, 500), (5000, 334)):
+    cuda = Gpu()
+    # 24 µs a call: 42 of them make a millisecond; 60 sets are few enough to be in one graph
+    for sets, inner in ((2, 42), (60, 60), (5000, 42)):
         monkeypatch.setattr(timers, "calls_of", lambda *_, n=sets: Calls(calls=(cuda.call,) * n, bytes=1))
         timer = CudaTimer(0, 0, cuda=cuda, device="cpu")
         found = timer.time(case("add", rows=1, cols=1), turn=0, warmup=1, samples=5, precision=0.1)
@@ -417,7 +356,7 @@ def test_samples_of_a_cpu_go_through_all_sets() -> None:
 
 
 def test_the_environment_of_a_gpu() -> None:
-    found = CudaTimer(0, 0, cuda=Cuda(), device="cpu", nvml=NVML).environment()
+    found = CudaTimer(0, 0, cuda=Gpu(), device="cpu", nvml=NVML).environment()
     assert (found["gpu"], found["driver"], found["clock limit"]) == ("NVIDIA H200", "580.1", "1980 MHz")
     assert found["power limit"] == "unknown"
     host = ("torch", "python", "system", "host cpu", "cpus", "vectors", "governor")

@@ -1,11 +1,10 @@
 """What is measured beside kernels: against a clock that calls move, and once each on the CPU at hand."""
 
-from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
+from played_gpu import Gpu
 from records import case
 
 from rooflinekit.calibrate.bench.plan import Case
@@ -15,56 +14,6 @@ from rooflinekit.calibrate.hosts.bench import Bench, prepare
 from rooflinekit.calibrate.hosts.ops import HOST_OPS, ISSUED, ISSUED_BACKWARD, steady
 
 CPU = torch.device("cpu")
-
-
-class Gpu:
-    """A GPU and its CPU on one clock: calls are issued in 4 µs and run 20 µs; waiting takes 7 µs more.
-
-    A graph is launched in 9 µs and runs 2 µs a kernel.
-    """
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.ends = 0.0  # when the GPU is done
-        self.capturing: SimpleNamespace | None = None
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def call(self) -> None:
-        if self.capturing is not None:
-            self.capturing.calls += 1
-            return
-        self.now += 4e-6
-        self.ends = max(self.now, self.ends) + 20e-6
-
-    def synchronize(self) -> None:
-        self.now = max(self.now, self.ends) + 7e-6
-
-    def CUDAGraph(self) -> Any:
-        graph = SimpleNamespace(calls=0)
-
-        def replay() -> None:
-            self.now += 9e-6
-            self.ends = max(self.now, self.ends) + 2e-6 * graph.calls
-
-        graph.replay = replay
-        return graph
-
-    @contextmanager
-    def graph(self, graph: Any) -> Any:
-        self.capturing = graph
-        yield
-        self.capturing = None
-
-    def Event(self, *, enable_timing: bool) -> Any:
-        event = SimpleNamespace(at=None, synchronize=self.synchronize)
-        event.record = lambda: setattr(event, "at", max(self.now, self.ends))
-        event.elapsed_time = lambda end: (end.at - event.at) * 1e3
-        return event
 
 
 @pytest.fixture
