@@ -13,9 +13,9 @@ import browser
 import torch  # noqa: F401  imported once here, so that no test pays for it in its own time
 from command_line import Run, caller
 from hypothesis import settings
-from round_numbers import constants
+from round_numbers import DEVICE, constants
 
-from rooflinekit.hardware.device import Clock, Device, Memory
+from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.timing.machine import Machine
 
@@ -60,18 +60,7 @@ def kept_traces(monkeypatch: pytest.MonkeyPatch, _folder_of_traces: Path) -> Non
 @pytest.fixture
 def device() -> Device:
     """10 TFLOP/s fp32, 100 TFLOP/s fp16 matrix, 1 TB/s: ridge points 10 and 100. Special functions: 1 T/s."""
-    return Device(
-        name="round-gpu",
-        vendor="Nobody",
-        architecture="Round",
-        sm_count=50,
-        lanes_per_sm=80,
-        clock=Clock(boost=1.25e9),  # 2 · 50 · 80 · 1.25 GHz = 10 TFLOP/s; 16 · 50 · 1.25 GHz = 1 T/s
-        dram=Memory(capacity=16e9, bandwidth=1e12),
-        l2_capacity=4e6,
-        matrix_peak={"fp16": 100e12},
-        vector_peak={"fp32": 10e12, "fp64": 5e12},
-    )
+    return DEVICE
 
 
 @pytest.fixture

@@ -1,12 +1,25 @@
-"""Constants that make a machine reach its peaks, so that expected values can be worked out by hand."""
+"""A device, and constants that make it reach its peaks, so that expected values can be worked out by hand."""
 
 from types import MappingProxyType
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.published.stated import Constant
 from rooflinekit.timing.families import ALL
 from rooflinekit.timing.machine import Calibration, Spread
 
+DEVICE = Device(
+    name="round-gpu",
+    vendor="Nobody",
+    architecture="Round",
+    sm_count=50,
+    lanes_per_sm=80,
+    clock=Clock(boost=1.25e9),  # 2 · 50 · 80 · 1.25 GHz = 10 TFLOP/s; 16 · 50 · 1.25 GHz = 1 T/s
+    dram=Memory(capacity=16e9, bandwidth=1e12),
+    l2_capacity=4e6,
+    matrix_peak={"fp16": 100e12},
+    vector_peak={"fp32": 10e12, "fp64": 5e12},
+)
 #: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
 _IDEAL = {
     **dict.fromkeys(("issue_share", "memory_share", "product_memory_share"), 1.0),

@@ -6,16 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from observed import observe
-from round_numbers import constants
+from observed import elements, observe
+from round_numbers import DEVICE, constants
 
 from rooflinekit.calibrate.fitting.constants import CONSTANTS, Stage
 from rooflinekit.calibrate.fitting.hierarchical_fit import Estimate, Solution, fit
 from rooflinekit.calibrate.fitting.observations import Observations
-from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.timing.machine import Machine
 
-CLOCK = 1.25e9
+CLOCK = DEVICE.clock.boost
 BANDWIDTH = {"gpu-a": 1e12, "gpu-b": 0.5e12, "gpu-c": 2e12}
 SHARE = {"gpu-a": 0.80, "gpu-b": 0.78, "gpu-c": 0.82}  # of the bandwidth; their geometric mean is 0.7998
 RAMP = 3000  # cycles
@@ -30,19 +29,8 @@ STREAMS = Stage(
 
 
 def machine(name: str, **changes: object) -> Machine:
-    made = Device(
-        name=name,
-        vendor="Nobody",
-        architecture="Round",
-        sm_count=50,
-        lanes_per_sm=80,
-        clock=Clock(boost=CLOCK),
-        dram=Memory(capacity=16e9, bandwidth=BANDWIDTH.get(name, 1e12)),
-        l2_capacity=4e6,
-        matrix_peak={"fp16": 100e12},
-        vector_peak={"fp32": 10e12, "fp64": 5e12},
-    )
-    return Machine.of(made.replace(**changes), constants())
+    dram = {"bandwidth": BANDWIDTH.get(name, 1e12)}
+    return Machine.of(DEVICE.replace(name=name, dram=dram, **changes), constants())
 
 
 MACHINES = {name: machine(name) for name in BANDWIDTH}
@@ -61,15 +49,7 @@ def streamed(
     rows, cols = spread_sizes(seed, count)
     seconds = RAMP / CLOCK + np.maximum(12 * rows * cols / (BANDWIDTH[gpu] * (share or SHARE[gpu])), LOAD_S)
     random = np.random.default_rng(seed + 1)
-    table = pd.DataFrame(
-        {
-            "op": op,
-            "dtype": "fp32",
-            "rows": rows,
-            "cols": cols,
-            "seconds": seconds * np.exp(noise * random.normal(size=count)),
-        }
-    )
+    table = elements(rows, cols, seconds * np.exp(noise * random.normal(size=count)), op)
     return observe(gpu, f"{gpu} lab", op, "profiler", table)
 
 
@@ -157,8 +137,7 @@ def test_the_harness_is_found() -> None:
         rows, cols = spread_sizes(seed, 120)
         kernel = 1e-6 + RAMP / CLOCK + 12 * rows * cols / (1e12 * 0.8)
         seconds = 12e-6 * factor + np.maximum(kernel, 25e-6)
-        table = pd.DataFrame({"op": op, "dtype": "fp32", "rows": rows, "cols": cols, "seconds": seconds})
-        found.append(observe("gpu-a", "gpu-a lab", op, "event", table))
+        found.append(observe("gpu-a", "gpu-a lab", op, "event", elements(rows, cols, seconds, op)))
     solution = fit(found, MACHINES, [STREAMS])
     harness = solution.harness("gpu-a lab")
     assert log_ratio(harness["dispatch"], 12e-6) < 0.1
@@ -171,8 +150,7 @@ def test_the_harness_is_found() -> None:
 def test_what_a_library_adds_is_found() -> None:
     rows, cols = spread_sizes(5, 120)
     seconds = 6e-6 + 0.4e-6 + RAMP / CLOCK + 12 * rows * cols / (1e12 * 0.8)
-    table = pd.DataFrame({"op": "add", "dtype": "fp32", "rows": rows, "cols": cols, "seconds": seconds})
-    served = observe("gpu-a", "gpu-a server", "add", "backend", table)
+    served = observe("gpu-a", "gpu-a server", "add", "backend", elements(rows, cols, seconds))
     # a profiler's measurements beside it tell the ramp
     solution = fit([served, streamed("gpu-a", share=0.8)], MACHINES, [STREAMS])
     assert log_ratio(solution.harness("gpu-a server")["backend"], 6e-6) < 0.05
@@ -210,8 +188,7 @@ def test_a_gpu_deviates_where_it_is_known_well_or_farther_off_than_it_is_uncerta
 
 def test_the_error_of_an_own_value_that_nothing_tells_is_how_far_gpus_differ() -> None:
     """A GPU whose only measurements are too small for its bandwidth to show."""
-    table = pd.DataFrame({"op": "add", "dtype": "fp32", "rows": 1, "cols": range(1, 81), "seconds": RAMP / CLOCK})
-    tiny = observe("gpu-c", "gpu-c lab", "add", "profiler", table)
+    tiny = observe("gpu-c", "gpu-c lab", "add", "profiler", elements(1, range(1, 81), RAMP / CLOCK))
     solution = fit([*ALL[:2], tiny], MACHINES, [STREAMS])
     assert solution.estimates["gpu-c", "memory_share"].log == pytest.approx(0.0, abs=1e-3)
     assert solution.estimates["gpu-c", "memory_share"].stderr == pytest.approx(

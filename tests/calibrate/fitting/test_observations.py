@@ -3,17 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
-from observed import observe
+from observed import campaign, elements, observe
 from round_numbers import constants
 
-from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.fitting.observations import observations_of, without_faults
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.timing.machine import Machine
 
 #: 1000·1000 additions of 4 bytes: 12 MB at 1 TB/s are 12 µs.
-ADDITION = pd.DataFrame({"op": ["add"], "dtype": ["fp32"], "rows": [1000], "cols": [1000], "seconds": [2e-5]})
+ADDITION = elements(1000, 1000, [2e-5])
 HARNESS = {"dispatch": 10e-6, "after": 30e-6, "backend": 5e-6, "dispatch:add": 2.0, "dispatch:mul": 7.0}
 
 
@@ -77,9 +76,7 @@ def test_kernels_of_one_op_follow_each_other(device: Device) -> None:
     # written, 6 µs; the product: 2 + 1 MB read, 1 MB written, 4 µs. Each starts after a gap of 0.4 µs. An L2 of 4 MB,
     # twice as fast, has half of the 4 MB when it is gone through for its largest value, (4.6 - 4) of 1.2 MB, and 0.6 of
     # 3.2 MB where 2 MB are written beside.
-    rows = pd.DataFrame(
-        {"op": ["mm_quantized"], "dtype": ["fp8"], "m": [1000], "n": [500], "k": [2000], "seconds": [1.0]}
-    )
+    rows = pd.DataFrame([{"op": "mm_quantized", "dtype": "fp8", "m": 1000, "n": 500, "k": 2000, "seconds": 1.0}])
     fast = Machine.of(device.replace(matrix_peak={"fp16": 1e15, "fp8": 1e18}), constants(kernel_gap_graph=0.4e-6))
     found = observe("gpu", "gpu lab", "mm_quantized", "graph", rows).predict(fast, {})
     assert found[0] == pytest.approx(15.2e-6 - 0.5e-12 * 4e6 * (0.6 / 1.2 + 0.6 / 3.2))
@@ -95,29 +92,17 @@ def test_the_fastest_algorithm_is_taken_where_it_can_run(device: Device) -> None
         }
     )  # fmt: skip
     huge = device.replace(dram={"bandwidth": 1e15})
-    found = observe("gpu", "gpu lab", "conv_fwd", "profiler", rows).predict(
-        Machine.of(huge, constants(simt_convolution=0.9)), {}
-    )
+    machine = Machine.of(huge, constants(simt_convolution=0.9))
+    found = observe("gpu", "gpu lab", "conv_fwd", "profiler", rows).predict(machine, {})
     # 4×4 blocks: 36 products of 3200×64×64 are 36·25 tiles of 128×64, 18 full waves: a quarter of the FLOP at 0.9
     assert found[0] == pytest.approx(377.4874e-6 / 4 / 0.9, rel=1e-3)  # and 0.09 µs of transforms
     # 12800 rows are 100 tiles of 128×64, two full waves
     assert found[1] == pytest.approx(377.4874e-6 / 4 / 0.9)
 
 
-def campaign(rows: pd.DataFrame, source: str = "lab.example/data 7ab, table 3") -> Campaign:
-    return Campaign(gpu="gpu", source=source, licence="CC0", timing="event", rows=rows)
-
-
 def test_each_op_and_format_is_a_group() -> None:
-    rows = pd.DataFrame(
-        {
-            "op": ["add", "mul", "add", "add", "relu"],
-            "dtype": ["fp32", "fp32", "fp16", "fp32", "fp32"],
-            "rows": [1, 2, 3, 4, 5],
-            "cols": 10,
-            "seconds": [0.1, 0.2, 0.3, 0.4, 0.5],
-        }
-    )
+    rows = elements([1, 2, 3, 4, 5], 10, [0.1, 0.2, 0.3, 0.4, 0.5], op=["add", "mul", "add", "add", "relu"])
+    rows.loc[2, "dtype"] = "fp16"
     found = observations_of([campaign(rows)])
     assert [(o.op, o.rows["dtype"][0], o.seconds.tolist()) for o in found] == [
         ("add", "fp16", [0.3]),
@@ -131,7 +116,7 @@ def test_each_op_and_format_is_a_group() -> None:
 
 
 def test_some_of_the_measurements_are_counted_anew() -> None:
-    rows = pd.DataFrame({"op": "add", "dtype": "fp32", "rows": [1, 2, 3], "cols": 10, "seconds": [0.1, 0.2, 0.3]})
+    rows = elements([1, 2, 3], 10, [0.1, 0.2, 0.3])
     found = observe("gpu", "gpu lab", "add", "event", rows).taken(np.array([True, False, True]))
     assert len(found) == 2
     assert found.seconds.tolist() == [0.1, 0.3]

@@ -1,22 +1,19 @@
 """A fit of everything, on made-up campaigns of two GPUs: what each file gets, and what leaving one out means."""
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
+import observed
 import pandas as pd
 import pytest
+from observed import elements, observe
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.hierarchical_fit import Solution
-from rooflinekit.calibrate.fitting.observations import observations_of
-from rooflinekit.calibrate.fitting.refit import (
-    Refit,
-    errors_of,
-    machines_of,
-    refit,
-)
+from rooflinekit.calibrate.fitting.refit import Refit, errors_of, machines_of, refit
 from rooflinekit.calibrate.fitting.spreads import of_another_gpu, of_left_out, shrunk, spread_of
 from rooflinekit.errors import DeviceNotFoundError
 from rooflinekit.hardware.specs import load_device
@@ -35,10 +32,8 @@ def campaign(gpu: str, share: float, factor: float = 1.0) -> Campaign:
     for op, size in (("add", 12), ("relu", 8)):
         rows, cols = (np.round(np.exp(random.uniform(4.6, high, 60))) for high in (9.9, 8.3))
         seconds = factor * (RAMP_S + size * rows * cols / (bandwidth * share)) * np.exp(0.02 * random.normal(size=60))
-        tables.append(pd.DataFrame({"op": op, "dtype": "fp32", "rows": rows, "cols": cols, "seconds": seconds}))
-    return Campaign(
-        gpu=gpu, source="lab/run", licence="CC0", timing="profiler", rows=pd.concat(tables, ignore_index=True)
-    )
+        tables.append(elements(rows, cols, seconds, op))
+    return observed.campaign(pd.concat(tables, ignore_index=True), gpu)
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +148,7 @@ def test_nor_by_way_of_its_harness() -> None:
 
     def timed(factor: float) -> Refit:
         campaigns = [campaign(left, GPUS[left], factor), campaign(other, GPUS[other])]
-        return refit(
-            [Campaign(gpu=c.gpu, source=c.source, licence="CC0", timing="event", rows=c.rows) for c in campaigns]
-        )
+        return refit([replace(c, timing="event") for c in campaigns])
 
     key = left, "elementwise"
     once, slower = (timed(factor).unseen_errors[key] for factor in (1.0, 1.5))
@@ -169,9 +162,8 @@ def test_the_same_campaigns_give_the_same_constants(found: Refit) -> None:
 
 
 def test_a_gpu_without_specification() -> None:
-    rows = pd.DataFrame({"op": ["add"], "dtype": ["fp32"], "rows": [1], "cols": [1], "seconds": [1.0]})
     with pytest.raises(DeviceNotFoundError, match="nvidia-imaginary"):
-        refit([Campaign(gpu="nvidia-imaginary", source="x", licence="CC0", timing="graph", rows=rows)])
+        refit([observed.campaign(elements([1], 1, 1.0), "nvidia-imaginary")])
 
 
 # --- GPUs of one architecture -------------------------------------------------------------------------------------
@@ -217,22 +209,9 @@ def test_a_gpu_that_is_left_out_takes_after_its_relatives(related: Refit) -> Non
 
 def test_errors_are_logarithms_of_measured_over_predicted() -> None:
     gpu = "nvidia-v100-pcie-32gb"
-    machines = machines_of([gpu])
     values = {name: about.start for name, about in CONSTANTS.items()}
-    (o,) = observations_of(
-        [
-            Campaign(
-                gpu=gpu,
-                source="lab/run",
-                licence="CC0",
-                timing="profiler",
-                rows=pd.DataFrame(
-                    {"op": "add", "dtype": "fp32", "rows": [1000] * 2, "cols": [1000] * 2, "seconds": [1e-5, 2e-5]}
-                ),
-            )
-        ]
-    )
-    errors = errors_of([o], machines, {gpu: values}, Solution())[0][gpu, "elementwise"]
+    found = observe(gpu, "lab", "add", "profiler", elements(1000, 1000, [1e-5, 2e-5]))
+    errors = errors_of([found], machines_of([gpu]), {gpu: values}, Solution())[0][gpu, "elementwise"]
     assert errors[1] - errors[0] == pytest.approx(math.log(2))
 
 
