@@ -11,11 +11,11 @@ import json
 import os
 import re
 import tomllib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -463,13 +463,8 @@ def _computing(graph: Graph) -> set[_Key]:
 
 def _keyed(graph: Graph) -> dict[_Key, Op]:
     """Each op by what finds it again in another version of the network."""
-    seen: Counter[tuple[str, str, Phase]] = Counter()
-    found: dict[_Key, Op] = {}
-    for op in graph.ops:
-        like = op.module, op.kind, op.phase
-        found[*like, seen[like]] = op
-        seen[like] += 1
-    return found
+    number = defaultdict[tuple[str, str, Phase], Iterator[int]](count)  # of those alike
+    return {(op.module, op.kind, op.phase, next(number[op.module, op.kind, op.phase])): op for op in graph.ops}
 
 
 def _traced(
