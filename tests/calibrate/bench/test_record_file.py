@@ -216,24 +216,24 @@ def opened(file: Path, head: Head = HEAD) -> None:
         pass
 
 
+CHANGED = "was changed, added or taken from elsewhere after it was measured"
+FOREIGN = "is not of a campaign that rooflinekit has measured"
+
+
 @pytest.mark.parametrize(
     ("edit", "line", "reason"),
     [
-        (lambda text: text.replace("1e-06", "2e-06", 1), 2,
-         "was changed, added or taken from elsewhere after it was measured"),
-        (lambda text: text.replace("nvidia-t4", "nvidia-t5", 1), 1,
-         "was changed, added or taken from elsewhere after it was measured"),
-        (lambda text: "".join(text.splitlines(keepends=True)[i] for i in (0, 2, 3)), 2,
-         "was changed, added or taken from elsewhere after it was measured"),
-        (lambda text: "".join(text.splitlines(keepends=True)[i] for i in (0, 1, 1, 2, 3)), 3,
-         "was changed, added or taken from elsewhere after it was measured"),
-        (lambda text: "op,dtype,seconds\n" + text, 1, "is not of a campaign that rooflinekit has measured"),
-        (lambda text: text[text.index("\n") + 1 :], 1, "is not of a campaign that rooflinekit has measured"),
-        (lambda text: text + "\n", 5, "is not of a campaign that rooflinekit has measured"),
-        (lambda text: text + '{"case": 1}\n', 5, "was changed, added or taken from elsewhere after it was measured"),
-        (lambda text: text + "\udcff\n", 5, "is not of a campaign that rooflinekit has measured"),
+        (lambda text: text.replace("1e-06", "2e-06", 1), 2, CHANGED),
+        (lambda text: text.replace("nvidia-t4", "nvidia-t5", 1), 1, CHANGED),
+        (lambda text: "".join(text.splitlines(keepends=True)[i] for i in (0, 2, 3)), 2, CHANGED),
+        (lambda text: "".join(text.splitlines(keepends=True)[i] for i in (0, 1, 1, 2, 3)), 3, CHANGED),
+        (lambda text: "op,dtype,seconds\n" + text, 1, FOREIGN),
+        (lambda text: text[text.index("\n") + 1 :], 1, FOREIGN),
+        (lambda text: text + "\n", 5, FOREIGN),
+        (lambda text: text + '{"case": 1}\n', 5, CHANGED),
+        (lambda text: text + "\udcff\n", 5, FOREIGN),
     ],
-)  # fmt: skip
+)
 def test_an_edited_file(tmp_path: Path, edit, line: int, reason: str) -> None:
     file = tmp_path / "run.jsonl"
     written(file)

@@ -158,28 +158,19 @@ def test_a_crash_before_the_renaming_leaves_the_old_file(tmp_path: Path, monkeyp
         (HEAD.replace("# source: lab run 7\n", "") + COLUMNS + ROW, "expected a line '# source: …' at its head"),
         (HEAD.replace("# licence: CC0\n", "") + COLUMNS + ROW, "expected a line '# licence: …' at its head"),
         (HEAD.replace("# timing: event\n", "") + COLUMNS + ROW, "expected a line '# timing: …' at its head"),
-        (
-            HEAD.replace("event", "sync") + COLUMNS + ROW,
-            "timing: expected profiler, alone, rested, graph, backend, event; got 'sync'",
-        ),
-        (
-            HEAD + "# torch: new\n" + COLUMNS + ROW,
-            "torch: expected a release of PyTorch from 1.0 on, such as '1.12' or '2.4'; got 'new'",
-        ),
+        (HEAD.replace("event", "sync") + COLUMNS + ROW,
+         "timing: expected profiler, alone, rested, graph, backend, event; got 'sync'"),
+        (HEAD + "# torch: new\n" + COLUMNS + ROW,
+         "torch: expected a release of PyTorch from 1.0 on, such as '1.12' or '2.4'; got 'new'"),
         (HEAD, "not a campaign: No columns to parse from file"),
         (HEAD + "op,dtype,m\nadd,fp32,7\n", "expected columns op, dtype and seconds; seconds is missing"),
         (HEAD + "kind,m,seconds\nadd,7,1\n", "expected columns op, dtype and seconds; op, dtype is missing"),
         (HEAD + COLUMNS + ROW.replace("0.00041", "fast"), "line 6: seconds: expected a positive number; got 'fast'"),
-        (
-            HEAD + COLUMNS + ROW + ROW.replace("0.00041", "0.0004.1"),
-            "line 7: seconds: expected a positive number; got '0.0004.1'",
-        ),
-        (
-            b"\x89PNG\r\n\x1a\n" + b"\x00" * 50,
-            "is no text in UTF-8: invalid start byte at byte 0",
-        ),
+        (HEAD + COLUMNS + ROW + ROW.replace("0.00041", "0.0004.1"),
+         "line 7: seconds: expected a positive number; got '0.0004.1'"),
+        (b"\x89PNG\r\n\x1a\n" + b"\x00" * 50, "is no text in UTF-8: invalid start byte at byte 0"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_a_campaign(tmp_path: Path, content: str | bytes, message: str) -> None:
     assert refused(tmp_path / "run.csv", content) == message
 
