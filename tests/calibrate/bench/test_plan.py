@@ -125,33 +125,31 @@ def test_the_page_about_plans_counts_their_cases() -> None:
         ]
 
 
+EMPTY = "a list is empty; expected at least one op, one number format and one of each size"
+
+
 @pytest.mark.parametrize(
-    ("cases", "message"),
+    ("case", "message"),
     [
-        ("  cases: [{op: ad, dtypes: [fp32], sizes: {}}]\n", "case 1: no op is called 'ad'; did you mean 'add'"),
-        ("  cases: [{op: add, dtypes: [fp31], sizes: {}}]\n",
+        ("op: ad, dtypes: [fp32], sizes: {}", "case 1: no op is called 'ad'; did you mean 'add'"),
+        ("op: add, dtypes: [fp31], sizes: {}",
          "case 1: no number format is called 'fp31' (known: fp64, fp32, tf32, fp16, bf16, fp8, int8)"),
-        ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: 1}}]\n",
-         "case 1: add lacks the size 'cols'; it has rows, cols"),
-        ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: 1, cols: 1, m: 2}}]\n",
+        ("op: add, dtypes: [fp32], sizes: {rows: 1}", "case 1: add lacks the size 'cols'; it has rows, cols"),
+        ("op: add, dtypes: [fp32], sizes: {rows: 1, cols: 1, m: 2}",
          "case 1: add has no size 'm'; it has rows, cols"),
-        ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: 1, cols: [2, 0]}}]\n",
+        ("op: add, dtypes: [fp32], sizes: {rows: 1, cols: [2, 0]}",
          "case 1: cols of add: expected a positive integer; got 0"),
-        ("  cases: [{op: sync, dtypes: [fp32], sizes: {m: 1}}]\n", "case 1: sync has no size 'm'; it has none"),
-        ("  cases: [{op: [add, mull], dtypes: [fp32], sizes: {rows: 1, cols: 1}}]\n",
+        ("op: sync, dtypes: [fp32], sizes: {m: 1}", "case 1: sync has no size 'm'; it has none"),
+        ("op: [add, mull], dtypes: [fp32], sizes: {rows: 1, cols: 1}",
          "case 1: no op is called 'mull'; did you mean 'mul'"),
-        ("  cases: [{op: [], dtypes: [fp32]}]\n",
-         "case 1: a list is empty; expected at least one op, one number format and one of each size"),
-        ("  cases: [{op: add, dtypes: [], sizes: {rows: 1, cols: 2}}]\n",
-         "case 1: a list is empty; expected at least one op, one number format and one of each size"),
-        ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: [], cols: 2}}]\n",
-         "case 1: a list is empty; expected at least one op, one number format and one of each size"),
-        ("  cases: [{op: add, dtypes: fp32, sizes: {}}]\n",
-         "cuda: cases: 0: dtypes: input should be a valid list; got 'fp32'"),
+        ("op: [], dtypes: [fp32]", f"case 1: {EMPTY}"),
+        ("op: add, dtypes: [], sizes: {rows: 1, cols: 2}", f"case 1: {EMPTY}"),
+        ("op: add, dtypes: [fp32], sizes: {rows: [], cols: 2}", f"case 1: {EMPTY}"),
+        ("op: add, dtypes: fp32, sizes: {}", "cuda: cases: 0: dtypes: input should be a valid list; got 'fp32'"),
     ],
 )  # fmt: skip
-def test_wrong_cases(tmp_path: Path, cases: str, message: str) -> None:
-    file = plan(tmp_path, cases=cases)
+def test_wrong_cases(tmp_path: Path, case: str, message: str) -> None:
+    file = plan(tmp_path, cases=f"  cases: [{{{case}}}]\n")
     with pytest.raises(SpecError) as caught:
         load_plan(file, "cuda")
     assert str(caught.value).startswith(f"{file}: {message}")
