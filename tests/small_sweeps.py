@@ -74,18 +74,27 @@ def parts_of(out: Path) -> Path:
     return out if out.suffix == ".parquet" else out.with_name(f"{out.name}.parts")
 
 
+def before_each(monkeypatch: Patch, act: Callable[[sweep_plan.Piece], object]) -> None:
+    """From now on this happens before a piece is worked out."""
+
+    def predict(piece: sweep_plan.Piece) -> Any:
+        act(piece)
+        return predicted(piece)
+
+    monkeypatch.setattr(sweep_plan.Piece, "predict", predict)
+
+
 def half_done(graph: rk.Graph, out: Path, monkeypatch: Patch, pieces: int = 5) -> list[Path]:
     """The pieces of a sweep that was stopped."""
     calls: list[int] = []
 
-    def stops(piece: sweep_plan.Piece) -> Any:
+    def stop(piece: sweep_plan.Piece) -> None:
         if len(calls) == pieces:
             raise Stopped
         calls.append(piece.number)
-        return predicted(piece)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweep_plan.Piece, "predict", stops)
+        before_each(patch, stop)
         with pytest.raises(Stopped):
             swept(graph, out=out)
     found = sorted(parts_of(out).glob("part-*"))
@@ -96,7 +105,7 @@ def half_done(graph: rk.Graph, out: Path, monkeypatch: Patch, pieces: int = 5) -
 def counted(monkeypatch: Patch) -> list[int]:
     """The numbers of the pieces that are worked out from now on, in this process."""
     calls: list[int] = []
-    monkeypatch.setattr(sweep_plan.Piece, "predict", lambda piece: calls.append(piece.number) or predicted(piece))
+    before_each(monkeypatch, lambda piece: calls.append(piece.number))
     return calls
 
 
@@ -116,13 +125,7 @@ def raises(error: BaseException) -> Any:
 
 def killed_at(monkeypatch: Patch, when: Callable[[sweep_plan.Piece], bool]) -> None:
     """Processes die over such pieces, as by the system when memory is out."""
-
-    def predict(piece: sweep_plan.Piece) -> Any:
-        if when(piece):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return predicted(piece)
-
-    monkeypatch.setattr(sweep_plan.Piece, "predict", predict)
+    before_each(monkeypatch, lambda piece: when(piece) and os.kill(os.getpid(), signal.SIGKILL))
 
 
 HOW = "its process was ended by SIGKILL, as by the system when memory is out"

@@ -13,11 +13,11 @@ from small_sweeps import (
     PIECES,
     Patch,
     Stopped,
+    before_each,
     check,
     counted,
     half_done,
     parts_of,
-    predicted,
     raises,
     swept,
     warned,
@@ -202,14 +202,13 @@ def test_a_piece_that_is_lost_meanwhile_is_made_again_by_the_same_call(
     out = tmp_path / name
     lost: list[Path] = []
 
-    def predict(piece: sweep_plan.Piece) -> Any:
+    def lose(piece: sweep_plan.Piece) -> None:
         if piece.number == 9:
             lost.append(sorted(parts_of(out).glob("part-*"))[4])
             damage(lost[0])
-        return predicted(piece)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweep_plan.Piece, "predict", predict)
+        before_each(patch, lose)
         with pytest.raises(OutputError) as caught:
             swept(graph, out=out)
     assert str(caught.value) == f"{lost[0]}: {message}; finished pieces are kept: the same call continues"
@@ -226,14 +225,8 @@ def test_a_folder_that_is_taken_away_meanwhile(
     tmp_path: Path, graph: rk.Graph, rows: pd.DataFrame, monkeypatch: Patch, name: str
 ) -> None:
     out = tmp_path / name
-
-    def predict(piece: sweep_plan.Piece) -> Any:
-        if piece.number == 9:
-            shutil.rmtree(parts_of(out))
-        return predicted(piece)
-
     with monkeypatch.context() as patch:
-        patch.setattr(sweep_plan.Piece, "predict", predict)
+        before_each(patch, lambda piece: piece.number == 9 and shutil.rmtree(parts_of(out)))
         with pytest.raises(OutputError, match=r"cannot be written: No such file or directory$"):
             swept(graph, out=out)
     swept(graph, out=out)

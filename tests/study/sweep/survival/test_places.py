@@ -6,7 +6,6 @@ import subprocess
 import time
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,10 +15,10 @@ from small_sweeps import (
     NAMES,
     PIECES,
     Patch,
+    before_each,
     check,
     counted,
     parts_of,
-    predicted,
     raises,
     read,
     swept,
@@ -105,14 +104,13 @@ def test_two_processes_do_not_write_one_sweep(
     out.parent.mkdir()
     (tmp_path / "reached").touch()
 
-    def waits(piece: sweep_plan.Piece) -> Any:
+    def wait(piece: sweep_plan.Piece) -> None:
         if piece.number == 3:
             (tmp_path / "reached").write_text("x")
             time.sleep(600)
-        return predicted(piece)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweep_plan.Piece, "predict", waits)
+        before_each(patch, wait)
         other = get_context("fork").Process(target=swept, args=(graph,), kwargs={"out": out, "workers": 2})
         other.start()
     awaited((tmp_path / "reached").read_text, other)

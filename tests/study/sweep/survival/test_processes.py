@@ -18,12 +18,12 @@ from small_sweeps import (
     NAMES,
     PIECES,
     Patch,
+    before_each,
     check,
     half_done,
     killed_at,
     ordered,
     parts_of,
-    predicted,
     raises,
     read,
     swept,
@@ -123,12 +123,11 @@ def test_where_every_process_dies_it_comes_to_an_end(tmp_path: Path, graph: rk.G
 
 
 def test_memory_that_runs_out_in_python(graph: rk.Graph, rows: pd.DataFrame, monkeypatch: Patch) -> None:
-    def predict(piece: sweep_plan.Piece) -> Any:
+    def fill(piece: sweep_plan.Piece) -> None:
         if len(piece.sizes["batch"]) > 3 or 7 in piece.sizes["batch"]:
             raise MemoryError
-        return predicted(piece)
 
-    monkeypatch.setattr(sweep_plan.Piece, "predict", predict)
+    before_each(monkeypatch, fill)
     for workers in (1, 2):
         with warned():
             found = swept(graph, workers=workers, batch=range(1, 16), execution=["eager"])
