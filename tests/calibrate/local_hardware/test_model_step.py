@@ -17,8 +17,9 @@ from rooflinekit.tracing.tracer import Step
 CPU = torch.device("cpu")
 
 
-def step(model: Any, *args: Any, **fields: Any) -> Step:
-    return Step(model=model, args=args, kwargs=fields.pop("kwargs", {}), **fields)
+def ready_to_run(model: Any, *args: Any, dtype: DType | None = None, rows: int = 3, **fields: Any) -> Step:
+    described = Step(model=model, args=args, **{"kwargs": {}, **fields})
+    return model_run.on_device(described, CPU, dtype, {"rows": rows})
 
 
 class Watched(nn.Linear):
@@ -36,8 +37,7 @@ class Watched(nn.Linear):
 def test_a_copy_runs_and_the_model_stays_as_it_was() -> None:
     model = Watched()
     before = model.weight.clone()
-    ready = model_run.on_device(step(model, Input("rows", 4), mode="training", optimizer=torch.optim.SGD), CPU, None,
-                                 {"rows": 3})  # fmt: skip
+    ready = ready_to_run(model, Input("rows", 4), mode="training", optimizer=torch.optim.SGD)
     assert ready.model is not model
     model_run.eager(ready, CPU)()
     assert torch.equal(model.weight, before)
@@ -50,7 +50,7 @@ def test_a_copy_runs_and_the_model_stays_as_it_was() -> None:
 @pytest.mark.parametrize(("mode", "training"), [("inference", False), ("training", True)])
 def test_the_mode_of_the_step(mode: Any, training: bool) -> None:
     model = Watched().train(mode == "inference")  # the other one
-    ready = model_run.on_device(step(model, Input(3, 4), mode=mode), CPU, None, {})
+    ready = ready_to_run(model, Input(3, 4), mode=mode)
     model_run.eager(ready, CPU)()
     assert [seen[1:] for seen in ready.model.seen] == [(training, training)]  # type: ignore[attr-defined]
     assert model.training is not training
@@ -64,7 +64,7 @@ def test_a_step_of_training_is_that_of_the_trace() -> None:
     def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.5)
 
-    ready = model_run.on_device(step(model, x, mode="training", optimizer=optimizer), CPU, None, {})
+    ready = ready_to_run(model, x, mode="training", optimizer=optimizer)
     run = model_run.eager(ready, CPU)
     for _ in range(2):  # gradients begin empty each time
         run()
@@ -84,25 +84,21 @@ def test_a_loss_with_targets_and_keyword_inputs() -> None:
         seen.append(tuple(target.shape))
         return nn.functional.cross_entropy(output, target)
 
-    described = step(Net(4, 3), kwargs={"x": Input("rows", 4)}, mode="training", loss=loss,
-                     targets=(Input("rows", dtype="int64"),))  # fmt: skip
-    ready = model_run.on_device(described, CPU, None, {"rows": 5})
+    given = {"kwargs": {"x": Input("rows", 4)}, "targets": (Input("rows", dtype="int64"),)}
+    ready = ready_to_run(Net(4, 3), rows=5, mode="training", loss=loss, **given)
     model_run.eager(ready, CPU)()
     assert seen == [(5,)]
 
 
 def made(described: Any, model: nn.Module | None = None, dtype: DType | None = None) -> torch.Tensor:
-    found: torch.Tensor = model_run.on_device(step(model or nn.Identity(), described), CPU, dtype, {}).args[0]
+    found: torch.Tensor = ready_to_run(model or nn.Identity(), described, dtype=dtype).args[0]
     return found
 
 
 def test_numbers() -> None:
     floats = made(Input(1000, 10))
-    assert (floats.dtype, abs(float(floats.mean())) < 0.1, abs(float(floats.std()) - 1) < 0.1) == (
-        torch.float32,
-        True,
-        True,
-    )
+    assert floats.dtype is torch.float32
+    assert (float(floats.mean()), float(floats.std())) == (pytest.approx(0, abs=0.1), pytest.approx(1, abs=0.1))
     assert made(Input(7, 3), dtype=DType.BFLOAT16).dtype is torch.bfloat16
     assert made(Input(7, 3, dtype="float8_e4m3fn")).dtype is torch.float8_e4m3fn
     assert made(Input(7, 3, dtype="complex64")).dtype is torch.complex64
@@ -126,7 +122,7 @@ def test_tensors_that_were_given_are_copied() -> None:
 def test_a_model_without_numbers_is_initialized() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 2))
-    ready = model_run.on_device(step(model, Input(2, 3, 3, 3)), CPU, None, {})
+    ready = ready_to_run(model, Input(2, 3, 3, 3))
     output = model_run.eager(ready, CPU)()
     assert isinstance(output, torch.Tensor)
     assert output.isfinite().all()
@@ -147,9 +143,9 @@ def test_what_cannot_be_initialized_is_refused() -> None:
         "0.factor of the model is on the meta device, and Scale has no reset_parameters() to give it numbers; build "
         "the model on the device that it is to run on",
     ):
-        model_run.on_device(step(model, Input(3)), CPU, None, {})
+        ready_to_run(model, Input(3))
     with pytest.raises(MeasureError, match=r"^model: expected a torch\.nn\.Module to run; got function$"):
-        model_run.on_device(step(lambda x: x, Input(3)), CPU, None, {})
+        ready_to_run(lambda x: x, Input(3))
 
 
 @pytest.fixture
@@ -166,13 +162,11 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
 
 
 def test_what_is_compiled(compiler: list[tuple[str, str | None]]) -> None:
-    ready = model_run.on_device(step(nn.Linear(2, 2), Input(3, 2)), CPU, None, {})
+    ready = ready_to_run(nn.Linear(2, 2), Input(3, 2))
     model_run.compiled(ready, CPU)()
     assert compiler == [("Linear", None)]
     compiler.clear()
-    ready = model_run.on_device(
-        step(nn.Linear(2, 2), Input(3, 2), mode="training", optimizer=torch.optim.Adam), CPU, None, {}
-    )
+    ready = ready_to_run(nn.Linear(2, 2), Input(3, 2), mode="training", optimizer=torch.optim.Adam)
     model_run.compiled(ready, CPU, "reduce-overhead")
     assert compiler == [("forward", "reduce-overhead"), ("step", "reduce-overhead")]
 
@@ -184,7 +178,7 @@ def test_the_optimizer_works_on_many_tensors_at_once_and_fits_a_graph() -> None:
         made.append(torch.optim.Adam(parameters))
         return made[-1]
 
-    ready = model_run.on_device(step(nn.Linear(2, 2), Input(3, 2), mode="training", optimizer=optimizer), CPU, None, {})
+    ready = ready_to_run(nn.Linear(2, 2), Input(3, 2), mode="training", optimizer=optimizer)
     model_run.eager(ready, CPU)
     model_run.eager(ready, CPU, capturable=True)
     assert [one.param_groups[0]["foreach"] for one in made] == [True, True]
@@ -192,5 +186,5 @@ def test_the_optimizer_works_on_many_tensors_at_once_and_fits_a_graph() -> None:
 
 
 def test_lower_precision_around_model_and_loss() -> None:
-    ready = model_run.on_device(step(nn.Linear(2, 2), Input(3, 2), autocast=DType.BFLOAT16), CPU, None, {})
+    ready = ready_to_run(nn.Linear(2, 2), Input(3, 2), autocast=DType.BFLOAT16)
     assert model_run.eager(ready, CPU)().dtype is torch.bfloat16  # type: ignore[attr-defined]

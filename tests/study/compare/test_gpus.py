@@ -74,12 +74,16 @@ def test_per_dollar_goes_by_the_price_of_an_hour_where_one_is_given(graph: rk.Gr
     assert "last, for want of a launch price: " in launched
 
 
-def _round_comparison(device: Device, host: Host, **second: object) -> GpuComparison:
-    """ReLU of 2^28 numbers, 1 GiB in and out, on 1 TB/s, and on a second device."""
+def _compared(host: Host, *devices: Device) -> GpuComparison:
+    """ReLU of 2^28 numbers, 1 GiB in and out."""
     graph = rk.trace(nn.ReLU(), rk.Input("batch", 2**20)).at(batch=256)
-    other = device.replace(name="other-gpu", **second)
-    machines = [Machine.of(one, constants()) for one in (device, other)]
+    machines = [Machine.of(one, constants()) for one in devices]
     return compare_machines(graph, machines, host, Execution(sync="none"))
+
+
+def _round_comparison(device: Device, host: Host, **second: object) -> GpuComparison:
+    """On 1 TB/s, and on a second device."""
+    return _compared(host, device, device.replace(name="other-gpu", **second))
 
 
 def test_more_flop_and_less_bandwidth_is_found(device: Device, host: Host) -> None:
@@ -109,11 +113,9 @@ def test_claims_are_made_by_pairs(device: Device, host: Host) -> None:
     # network's 0.08² 0.81. 2 · (0.01 · 0.06 + 0.04 · 0.09 + 0.0064 · 0.19) is 0.104²; exp(1.645 · 0.104) = 1.187, while
     # the intervals of two times are apart from exp(2 · 1.645 · √0.05) = 2.09 on. Neighbours differ by 1.15, others by
     # 1.32 and more.
-    graph = rk.trace(nn.ReLU(), rk.Input("batch", 2**20)).at(batch=256)
     steps = {"a": 1e12, "b": 0.87e12, "c": 0.756e12, "d": 0.657e12}
     devices = [device.replace(name=name, dram={"bandwidth": bandwidth}) for name, bandwidth in steps.items()]
-    machines = [Machine.of(one, constants()) for one in devices]
-    found = compare_machines(graph, machines, host, Execution(sync="none"))
+    found = _compared(host, *devices)
     assert not any(pair.certain for pair in found.neighbours)
     assert found.claims == (("a", "c"), ("a", "d"), ("b", "d"))
     assert str(found).splitlines()[-1] == (
