@@ -83,4 +83,4 @@ def _price(answer: Answer, pricing: Pricing) -> Price:
         return pricing.of(answer.machine.device)
     if isinstance(answer, Served):
         return pricing.of(answer.decode.machine.device)
-    return pricing.of_all(())
+    raise InputError("price: a Job does not say which GPUs it runs on; expected a Price")

@@ -86,6 +86,8 @@ def test_a_cluster_by_hand() -> None:
     assert bought["owned"] == pytest.approx(1964 * 8 * 9 / (4 * 8766 * 3600) + 0.36 * 0.002)
     with pytest.raises(InputError, match="costs: expected steps of one kind; got samples and tokens"):
         rk.costs([job, Job(what="one", total_s=1.0, energy_j=1.0, batch=1)], [Price(currency="USD", hour=1.0)] * 2)
+    with pytest.raises(InputError, match="price: a Job does not say which GPUs it runs on; expected a Price"):
+        rk.costs(job, Pricing(table=rk.load_prices("example")))
 
 
 def test_unequal_gpus_cost_their_mean() -> None:
