@@ -167,12 +167,6 @@ class KernelBatch:
         """Whether a kernel has products."""
         return np.bincount(self.products.kernel, minlength=len(self)) > 0
 
-    @property
-    def fetches_tiles(self) -> NDArray[np.bool_]:
-        """Whether a kernel fetches tiles of matrices; fused attention reads keys and values as they lie."""
-        tiled = self.products.of_algorithm(lambda one: one.shape) != "queries"
-        return np.bincount(self.products.kernel[tiled], minlength=len(self)) > 0
-
     def per_kernel(self, values: Floats) -> Floats:
         """The sum of these numbers of products, for each kernel."""
         return np.bincount(self.products.kernel, weights=values, minlength=len(self)).astype(float)

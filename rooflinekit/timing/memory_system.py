@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.kernels.kernel import Kernel
@@ -131,14 +132,25 @@ def passed_bytes(work: KernelBatch, memory_s: Floats, machine: Machine) -> tuple
 
 def sustained_bandwidth(work: KernelBatch, machine: Machine) -> Floats:
     """byte/s of DRAM by kernel: those of products fetch tiles, all others stream."""
-    share = np.where(work.fetches_tiles, machine.product_bandwidth_share, machine.bandwidth_share)
+    share = np.where(_fetches_tiles(work, machine), machine.product_bandwidth_share, machine.bandwidth_share)
     return machine.bandwidth * share * work.streamed
 
 
 def cache_bandwidth(work: KernelBatch, machine: Machine) -> Floats:
     """byte/s of the last-level cache by kernel: those that fetch tiles get the same share of it as of DRAM."""
-    share = np.where(work.fetches_tiles, machine.values["product_memory_share"], 1.0)
+    share = np.where(_fetches_tiles(work, machine), machine.values["product_memory_share"], 1.0)
     return np.maximum(machine.l2_bandwidth * share * work.streamed, sustained_bandwidth(work, machine))
+
+
+def _fetches_tiles(work: KernelBatch, machine: Machine) -> NDArray[np.bool_]:
+    """Whether a kernel fetches tiles of matrices; fused attention reads keys and values as they lie.
+
+    A CPU's streams fetch what they write before, which its attention hardly does.
+    """
+    if machine.device.kind == "cpu":
+        return work.multiplies
+    tiled = work.products.of_algorithm(lambda one: one.shape) != "queries"
+    return np.bincount(work.products.kernel[tiled], minlength=len(work)) > 0
 
 
 def _cached(work: KernelBatch, machine: Machine) -> Floats:
