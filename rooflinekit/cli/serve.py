@@ -395,10 +395,9 @@ def rates_of(option: str, words: str) -> list[float]:
 def cv_of(words: str) -> float:
     """Coefficient of variation of the gaps: 'poisson' is 1, 'even' 0, 'gamma:2' 2."""
     known = {"poisson": 1.0, "even": 0.0}
-    if words in known:
-        return known[words]
+    kind, _, number = words.partition(":")
     try:
-        return float(words.removeprefix("gamma:")) if words.startswith("gamma:") else float("x")
+        return known[words] if words in known else float(number if kind == "gamma" else "")
     except ValueError:
         raise InputError(
             f"--arrivals {words!r}: expected poisson, even, or gamma:CV with the coefficient of variation of the gaps, "

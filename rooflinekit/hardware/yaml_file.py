@@ -243,11 +243,9 @@ def _lines(mapping: Mapping[str, Any], comments: Mapping[str, str], prefix: str)
     for key, value in mapping.items():
         path = f"{prefix}{key}"
         comment = f"  # {comments[path]}" if path in comments else ""
-        if isinstance(value, Mapping):
+        if value is None or isinstance(value, Mapping):
             found.append(f"{key}:{comment}")
-            found += [f"  {line}" for line in _lines(value, comments, f"{path}.")]
-        elif value is None:
-            found.append(f"{key}:{comment}")
+            found += [f"  {line}" for line in _lines(value or {}, comments, f"{path}.")]
         elif isinstance(value, list | tuple):
             flow = yaml.safe_dump(list(value), width=math.inf, allow_unicode=True, default_flow_style=True)
             found.append(f"{key}: {flow.strip()}{comment}")

@@ -10,6 +10,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.keyed import sums
 from rooflinekit.ir.op import Basis, PricedOp
 from rooflinekit.ir.sizes import Size, evaluator
 
@@ -96,19 +98,19 @@ class Coverage:
 def coverage_of(ops: Sequence[PricedOp], dims: Sequence[str], assumptions: Sequence[Assumption] = ()) -> Coverage:
     """The coverage of priced ops with these open sizes."""
     at = _smallest_sizes(ops, dims)  # shares need numbers
-    flop = {True: 0.0, False: 0.0}
-    moved = {True: 0.0, False: 0.0}
-    for priced in ops:
-        for cost in priced.costs:
-            exact = priced.basis is not Basis.DEFAULT
-            flop[exact] += float(at(cost.flop))
-            moved[exact] += float(at(cost.bytes))
+
+    def exact(count: Callable[[Cost], Size]) -> float:
+        """The share of what is counted that comes from exact rules."""
+        costs = ((priced.basis is not Basis.DEFAULT, cost) for priced in ops for cost in priced.costs)
+        found = {True: 0.0, False: 0.0} | sums((ruled, float(at(count(cost)))) for ruled, cost in costs)
+        return found[True] / (found[True] + found[False]) if any(found.values()) else 1.0
+
     kinds = Counter(p.op.kind for p in ops if p.basis is Basis.DEFAULT)
     return Coverage(
         ops=MappingProxyType(dict(Counter(p.basis for p in ops))),
         default_kinds=MappingProxyType(dict(kinds.most_common())),
-        flop_share=flop[True] / (flop[True] + flop[False]) if any(flop.values()) else 1.0,
-        bytes_share=moved[True] / (moved[True] + moved[False]) if any(moved.values()) else 1.0,
+        flop_share=exact(lambda cost: cost.flop),
+        bytes_share=exact(lambda cost: cost.bytes),
         assumptions=tuple(assumptions),
     )
 

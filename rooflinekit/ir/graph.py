@@ -495,8 +495,7 @@ def opened(graph: Graph, size: str) -> tuple[Graph, dict[str, int]]:
     known.
     """
     whole = whole_of(graph)
-    known = (*whole.dims, *(name for name in whole.sizes))
-    check_names((size,), known, complete=False)
+    check_names((size,), (*whole.dims, *whole.sizes), complete=False)
     if size not in whole.dims:
         whole = _traced_anew(graph, {"fixed": None})
     for forced in whole.forced:

@@ -54,30 +54,21 @@ class Chain:
     @property
     def limit(self) -> str:
         """What a link takes most of its time for: "launches", "starts" or "work"."""
-        parts = {
-            "launches": self.waited_s,
-            "starts": self.starts_s,
-            "work": self.device_s - self.starts_s,
-        }
+        parts = {"launches": self.waited_s, "starts": self.starts_s, "work": self.device_s - self.starts_s}
         return max(parts, key=parts.__getitem__)
 
 
 def chains_of(p: Prediction) -> tuple[Chain, ...]:
     """The chains of a step in order, without those of a single link."""
-    found = []
-    for span in p.spans:
-        kernel = span.timing.kernel
-        if kernel.chain is None or kernel.chain.links == 1:
-            continue
-        found.append(
-            Chain(
-                module=kernel.module, kind=kernel.kind, phase=kernel.phase.value, links=kernel.chain.links,
-                kernels=kernel.kernels, device_s=span.timing.total_s, waited_s=span.waited_s,
-                starts_s=span.timing.launch_s, ideal_s=span.timing.ideal_s,
-                memory_s=span.timing.memory_s,
-            )
-        )  # fmt: skip
-    return tuple(found)
+    spans = ((span, span.timing, span.timing.kernel) for span in p.spans)
+    return tuple(
+        Chain(
+            module=kernel.module, kind=kernel.kind, phase=kernel.phase.value, links=kernel.chain.links,
+            kernels=kernel.kernels, device_s=timing.total_s, waited_s=span.waited_s, starts_s=timing.launch_s,
+            ideal_s=timing.ideal_s, memory_s=timing.memory_s,
+        )
+        for span, timing, kernel in spans if kernel.chain is not None and kernel.chain.links > 1
+    )  # fmt: skip
 
 
 def without_recurrence(graph: Graph) -> Graph:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rooflinekit.ir import keyed
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.step.timeline import Span
 from rooflinekit.timing.energy import PARTS, PowerLaw, drawn_under_limit
@@ -189,20 +190,14 @@ def drawn_by(timings: Iterable[Timing], machine: Machine) -> Mapping[str, float]
 
 def energy_together(members: Sequence[Member], total_s: float) -> Energy | None:
     """What all draw over so many seconds, with the widest spread of any kind; None where one states no power."""
-    laws = [PowerLaw.of(member.machine) for member in members]
+    laws = [(member.count, law) for member in members if (law := PowerLaw.of(member.machine)) is not None]
+    if len(laws) < len(members):
+        return None
     powers = [member.machine.constants.power for member in members]
-    idle_w = board_w = 0.0
-    names = dict.fromkeys(name for member in members for name in member.kernels_j)
-    parts_j = dict.fromkeys(("idle", *names), 0.0)
-    for member, law in zip(members, laws, strict=True):
-        if law is None:
-            return None
-        idle_w += member.count * law.idle_w
-        board_w += member.count * law.board_w
-        for name, joules in member.kernels_j.items():
-            parts_j[name] += member.count * joules
-    parts_j["idle"] = idle_w * total_s
+    idle_w = sum(count * law.idle_w for count, law in laws)
+    drawn = keyed.sums((name, one.count * joules) for one in members for name, joules in one.kernels_j.items())
     return Energy(
-        total_s=total_s, idle_w=idle_w, parts_j=MappingProxyType(parts_j), board_w=board_w,
+        total_s=total_s, idle_w=idle_w, parts_j=MappingProxyType({"idle": idle_w * total_s} | drawn),
+        board_w=sum(count * law.board_w for count, law in laws),
         spread=max(power.spread for power in powers if power is not None), gpus=sum(m.count for m in members),
     )  # fmt: skip

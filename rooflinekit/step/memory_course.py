@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby, repeat, zip_longest
 from types import MappingProxyType
 
+from rooflinekit.ir.keyed import sums
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.step.allocator import rounded
 from rooflinekit.step.entry import by_issue
@@ -81,12 +82,10 @@ def _by_module(ops: Sequence[Op], lives: Sequence[Life]) -> list[str]:
             made[ops[life.first].module] += life.size
     total = made.total() or 1
     for depth in range(1, 1 + max((name.count(".") + 1 for name in made), default=1)):
-        cut: Counter[str] = Counter()
-        for name, size in made.items():
-            cut[_first(name, depth)] += size
+        cut = sums((_first(name, depth), size) for name, size in made.items())
         if max(cut.values(), default=0) <= total / 2:
             break
-    before, part = 0, {_OUTSIDE: _PARTS}
+    before, part = 0.0, {_OUTSIDE: _PARTS}
     for name, size in cut.items():
         part.setdefault(name, int((before + size / 2) / total * _PARTS))
         before += size

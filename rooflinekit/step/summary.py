@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -81,15 +80,13 @@ def _seconds(prediction: Prediction) -> Mapping[str, float]:
 
 def _folded(table: pd.DataFrame) -> pd.DataFrame:
     """Neighbours with numbers for names that hold and cost the same, as one row with their sums."""
-    children: dict[str, list[str]] = defaultdict(list)
-    for path in table.index[1:]:
-        children[path.rpartition(".")[0]].append(path)
+    children = keyed.lists((path.rpartition(".")[0], path) for path in table.index[1:])
     same = {path: (str(row["output"]), row["parameters"], row["flop"], row["bytes"]) for path, row in table.iterrows()}
     named = {"": ""}
 
     def name(path: str) -> None:
-        runs = groupby(children[path], lambda child: same[child] if child.rpartition(".")[2].isdecimal() else child)
-        for _, alike in runs:
+        below = children.get(path, ())
+        for _, alike in groupby(below, lambda child: same[child] if child.rpartition(".")[2].isdecimal() else child):
             run = list(alike)
             first, last = (child.rpartition(".")[2] for child in (run[0], run[-1]))
             label = first if first == last else f"{first}…{last}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +53,8 @@ def compare(p: Prediction, variants: Mapping[str, Any]) -> pd.DataFrame:
         execution=p.execution, autocast=p.graph.autocast, channels_last=p.graph.channels_last,
         sizes=tuple(p.sizes.items()),
     )  # fmt: skip
-    found_variants = dict.fromkeys([own, *_variants(p, own, variants)])
-    predictions = dict(_predicted(p, found_variants))
-    table = pd.DataFrame([_row(variant, predictions[variant], p) for variant in found_variants])
+    ways = dict.fromkeys([own, *_variants(p, own, variants)])
+    table = pd.DataFrame([_row(way, found, p) for way, found in _predicted(p, ways)])
     return table if "attention" in variants else table.drop(columns="attention")
 
 
@@ -108,18 +108,19 @@ def _listed(name: str, given: Any) -> Sequence[Any]:
     return found
 
 
-def _predicted(p: Prediction, found_variants: Iterable[_Variant]) -> Iterator[tuple[_Variant, Prediction]]:
+def _predicted(p: Prediction, ways: Iterable[_Variant]) -> Iterator[tuple[_Variant, Prediction]]:
     """Each way with its prediction; the model is traced once for all that need the same trace."""
-    traced: dict[tuple[Any, bool], Graph] = {}
-    sized: dict[tuple[Any, bool, tuple[tuple[str, int], ...]], Graph] = {}
-    for variant in found_variants:
-        options = variant.autocast, variant.channels_last
-        if options not in traced:
-            traced[options] = traced_with(p.graph, autocast=variant.autocast, channels_last=variant.channels_last)
-        place = (*options, variant.sizes)
-        if place not in sized:
-            sized[place] = resized(traced[options], **dict(variant.sizes))
-        yield variant, p.again(graph=sized[place], execution=variant.execution)
+
+    @cache
+    def traced(autocast: Any, channels_last: bool) -> Graph:
+        return traced_with(p.graph, autocast=autocast, channels_last=channels_last)
+
+    @cache
+    def sized(autocast: Any, channels_last: bool, sizes: tuple[tuple[str, int], ...]) -> Graph:
+        return resized(traced(autocast, channels_last), **dict(sizes))
+
+    for way in ways:
+        yield way, p.again(graph=sized(way.autocast, way.channels_last, way.sizes), execution=way.execution)
 
 
 def _row(variant: _Variant, found: Prediction, base: Prediction) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from rooflinekit.ir.keyed import lists
 from rooflinekit.present.figures.labels import PAD, Box, Ground, Numbers, Offer, crossings
 from rooflinekit.present.figures.records.caption import three_digits
 from rooflinekit.present.figures.records.figure import Figure, Point, Roof, RoofKind
@@ -334,10 +335,8 @@ def _levels(compute: Sequence[Roof]) -> list[tuple[Roof, ...]]:
 
 def _joined(roofs: Sequence[Roof]) -> str:
     """Names with what they share written once: "bf16/fp16 matrix, fp32 vector"."""
-    units: dict[str, list[str]] = {}
-    for roof in roofs:
-        math_name, _, unit = roof.name.partition(" ")
-        units.setdefault(unit, []).append(math_name)
+    parted = (roof.name.partition(" ") for roof in roofs)
+    units = lists((unit, math_name) for math_name, _, unit in parted)
     return ", ".join("/".join(names) + (f" {unit}" if unit else "") for unit, names in units.items())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -12,6 +11,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import device_rows
 from rooflinekit.ir.keyed import sums
 from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.tables import paths_to
 from rooflinekit.present.figures.curves import energy_roofline, time_energy
 from rooflinekit.present.figures.inline import Block, inline
 from rooflinekit.present.figures.plot import roofline
@@ -280,11 +280,10 @@ def _areas(points: Sequence[Point], rows: Sequence[View]) -> tuple[View, ...]:
     """The beginnings of module paths, as deep as they stay few, each with its share of the time."""
     found: dict[str, float] = {}
     for depth in range(1, 6):
-        shares: dict[str, float] = defaultdict(float)
-        for point, row in zip(points, rows, strict=True):
-            parts = row["module"].split(".")
-            for end in range(1, min(depth, len(parts)) + 1):
-                shares[".".join(parts[:end])] += point.share
+        shares = sums(
+            (path, point.share)
+            for point, row in zip(points, rows, strict=True) for path in paths_to(row["module"], depth)[1:]
+        )  # fmt: skip
         if len(shares) > _MOST_AREAS and found:
             break
         found = shares
