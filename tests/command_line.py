@@ -17,10 +17,18 @@ class Result:
     out: str
     err: str
 
-    def refused(self, message: str) -> None:
-        """It was wrong use: status 2, nothing on standard output, and one line on standard error that begins so."""
+    def answered(self) -> str:
+        """It went well: status 0, and nothing on standard error. What it printed."""
+        assert (self.status, self.err) == (0, "")
+        return self.out
+
+    def refused(self, start: str = "", *, has: str = "") -> None:
+        """It was wrong use: status 2, nothing on standard output, and one line on standard error that begins so and
+        has these words.
+        """
         assert (self.status, self.out) == (2, "")
-        assert self.err.startswith(f"rooflinekit: {message}"), self.err
+        assert self.err.startswith(f"rooflinekit: {start}"), self.err
+        assert has in self.err
         assert self.err.count("\n") == 1, self.err
 
 

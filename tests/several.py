@@ -50,6 +50,15 @@ def slow_cluster(bandwidth: str | float) -> rk.Cluster:
     return base.model_copy(update={"nvlink": link})
 
 
+#: So that a step has several.
+SMALL = rk.DDP(bucket_bytes=20_000, first_bucket_bytes=1)
+
+
+def overlapped() -> rk.ParallelPrediction:
+    """Small buckets over a slow switch: some are hidden, the last ones exposed."""
+    return step(SMALL, cluster=slow_cluster(5e8), batch=65536)
+
+
 #: Of the transformer below.
 WIDTH, LAYERS, SEQUENCE = 64, 2, 16
 

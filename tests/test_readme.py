@@ -31,15 +31,10 @@ def test_the_output_shown_is_the_output(
 
 
 @pytest.mark.parametrize("command", OWN)
-def test_the_newcomers_own_module(
-    command: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_traces: None
-) -> None:
+def test_the_newcomers_own_module(command: str, run: Run, here: Path, kept_traces: None) -> None:
     (block,) = re.findall(r"```python\n(.*?class Net.*?)```", START, re.DOTALL)
-    (tmp_path / "net.py").write_text(block, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    result = run(*shlex.split(command))
-    assert (result.status, result.err) == (0, "")
-    assert re.match(r"Net\b", result.out)
+    (here / "net.py").write_text(block, encoding="utf-8")
+    assert re.match(r"Net\b", run(*shlex.split(command)).answered())
 
 
 def test_there_is_something_to_test() -> None:

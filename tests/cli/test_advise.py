@@ -12,10 +12,9 @@ SIZE = ("-i", "batch,3,224,224", "--batch", 16)
 
 
 def test_advice(run: Run, net: str) -> None:
-    result = run("advise", net, *SIZE, "--gpu", "l4", "--other-gpu", "l40s")
-    assert (result.status, result.err) == (0, "")
-    assert result.out.startswith("Net, inference, batch 16, float32, eager, nvidia-l4: ")
-    assert "nvidia-l40s: saves " in result.out
+    said = run("advise", net, *SIZE, "--gpu", "l4", "--other-gpu", "l40s").answered()
+    assert said.startswith("Net, inference, batch 16, float32, eager, nvidia-l4: ")
+    assert "nvidia-l40s: saves " in said
     document = json.loads(run("advise", net, *SIZE, "--gpu", "l4", "--other-gpu", "l40s", "--json").out)
     (direct,) = json.loads(run("predict", net, *SIZE, "--gpu", "l40s", "--json").out)["predictions"]
     (entry,) = (one for one in document["suggestions"] if one["what"] == "nvidia-l40s")

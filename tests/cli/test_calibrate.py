@@ -54,18 +54,15 @@ def run(call: Run, tmp_path: Path) -> Run:
 
 
 def test_measures_fits_and_goes_on(run: Run, tmp_path: Path) -> None:
-    first = run(*SPEC, "--plan", "tiny.yaml", "--only", "mm", "--out", "run.jsonl")
-    assert (first.status, first.err) == (0, "")
-    lines = first.out.splitlines()
+    lines = run(*SPEC, "--plan", "tiny.yaml", "--only", "mm", "--out", "run.jsonl").answered().splitlines()
     # 3 products and 4 sums, each in 2 rounds
     assert lines[0] == "one-core, plan tiny: 6 of 14 measurements"
     assert lines[-1] == "samples in run.jsonl, medians in run-backend.csv, constants in run.fit.yaml"
     before = (tmp_path / "run.jsonl").read_bytes()
 
-    second = run(*SPEC, "--plan", "tiny.yaml", "--out", "run.jsonl")
-    assert (second.status, second.err) == (0, "")
-    assert second.out.splitlines()[0] == "one-core, plan tiny: 14 of 14 measurements"
-    assert "warning: 2 cases were unsupported, such as add fp8 " in second.out
+    said = run(*SPEC, "--plan", "tiny.yaml", "--out", "run.jsonl").answered()
+    assert said.splitlines()[0] == "one-core, plan tiny: 14 of 14 measurements"
+    assert "warning: 2 cases were unsupported, such as add fp8 " in said
     assert (tmp_path / "run.jsonl").read_bytes().startswith(before)
     assert read_record(tmp_path / "run.jsonl").finished
     found = read_campaign(tmp_path / "run-backend.csv")
@@ -74,7 +71,7 @@ def test_measures_fits_and_goes_on(run: Run, tmp_path: Path) -> None:
     assert fit[0] == "# Constants of one-core. Made by `rooflinekit calibrate` from run.jsonl."
     # Nothing is left to measure: the third run only fits.
     whole = (tmp_path / "run.jsonl").read_bytes()
-    assert run(*SPEC, "--plan", "tiny.yaml", "--out", "run.jsonl").out == second.out
+    assert run(*SPEC, "--plan", "tiny.yaml", "--out", "run.jsonl").out == said
     assert (tmp_path / "run.jsonl").read_bytes() == whole
 
 
@@ -83,9 +80,8 @@ def test_the_host_alone(run: Run, call: Run, tmp_path: Path) -> None:
         "schema: 1\nname: host\ncpu: {warmup: 1, samples: 5, precision: 0.5, rounds: 1, cases: ["
         "{op: [issue_default, issue_view], dtypes: [fp32]}, {op: sync, dtypes: [fp32]}]}\n"
     )
-    found = run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl")
-    assert (found.status, found.err) == (0, "")
-    lines = found.out.splitlines()
+    said = run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl").answered()
+    lines = said.splitlines()
     assert lines[0] == "one-core, plan host: 3 of 3 measurements"
     assert [line.split()[0] for line in lines if line.startswith(" issue_")] == ["issue_default", "issue_view"]
     assert "warning: 1 cases were unsupported, such as sync fp32 threads=1: sync needs a GPU" in lines
@@ -99,7 +95,7 @@ def test_the_host_alone(run: Run, call: Run, tmp_path: Path) -> None:
     assert (predicted.status, predicted.err) == (0, "")
     # The same command again measures nothing and writes the same host.
     before = (tmp_path / "run-host.yaml").read_text()
-    assert run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl").out == found.out
+    assert run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl").out == said
     assert (tmp_path / "run-host.yaml").read_text() == before
     document = checked("calibrate", run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl", "--json").out)
     assert document["files"] == {"samples": ["run.jsonl"], "host": ["run-host.yaml"]}
@@ -166,16 +162,14 @@ def test_interrupted(run: Run, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_arguments(run: Run, args: tuple[str, ...], message: str) -> None:
-    found = run(*args)
-    assert (found.status, found.out, found.err) == (2, "", f"rooflinekit: {message}\n")
+    run(*args).refused(f"{message}\n")
 
 
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
 def test_a_device_is_no_record(run: Run, tmp_path: Path, device: str) -> None:
     (tmp_path / "run.jsonl").symlink_to(device)
     found = run(*SPEC, "--plan", "tiny.yaml", "--out", "run.jsonl")
-    message = "rooflinekit: run.jsonl: is no file but a device or pipe; choose another name\n"
-    assert (found.status, found.out, found.err) == (2, "", message)
+    found.refused("run.jsonl: is no file but a device or pipe; choose another name\n")
     assert (tmp_path / "run.jsonl").is_symlink()
 
 
@@ -188,8 +182,7 @@ def test_a_limit_on_files_is_one_line(run: Run, tmp_path: Path, limit: int) -> N
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     if limit < 30_000:  # 14 lines of 870 bytes at most are tried out beforehand
-        assert (found.status, found.out) == (2, "")
-        assert found.err == "rooflinekit: run.jsonl: cannot be written: File too large\n"
+        found.refused("run.jsonl: cannot be written: File too large\n")
         assert not (tmp_path / "run.jsonl").exists()
     else:
         assert (found.status, found.err) == (0, "")

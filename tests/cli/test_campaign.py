@@ -39,9 +39,7 @@ def test_validate(run: Run) -> None:
 
 
 def test_summarize(run: Run) -> None:
-    found = run("summarize", "a.jsonl", "t.csv")
-    assert (found.status, found.err) == (0, "")
-    assert [line.rstrip() for line in found.out.splitlines() if line.strip()] == [
+    assert [line.rstrip() for line in run("summarize", "a.jsonl", "t.csv").answered().splitlines() if line.strip()] == [
         "a.jsonl: nvidia-t4, plan tiny, 3 of 4 measurements",
         "  torch: 2.13",
         "  driver: 580.65",
@@ -58,9 +56,7 @@ def test_summarize(run: Run) -> None:
 
 
 def test_merge(run: Run) -> None:
-    found = run("merge", "a.jsonl", "b.jsonl", "--out", "both.jsonl")
-    assert (found.status, found.err) == (0, "")
-    lines = found.out.splitlines()
+    lines = run("merge", "a.jsonl", "b.jsonl", "--out", "both.jsonl").answered().splitlines()
     assert lines[0] == "both.jsonl: nvidia-t4, plan tiny, 4 of 4 measurements, finished"
     assert lines[-1] == "written to both.jsonl"
     assert read_record(Path("both.jsonl")).finished

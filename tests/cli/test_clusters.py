@@ -4,22 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Run, caller
+from command_line import Run
 
 import rooflinekit as rk
 
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    monkeypatch.chdir(tmp_path)
-    return caller(monkeypatch, capsys)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_all_clusters(run: Run) -> None:
-    result = run("clusters")
-    assert (result.status, result.err) == (0, "")
+    said = run("clusters").answered()
     for cluster in rk.clusters():
-        assert cluster.name in result.out
+        assert cluster.name in said
     assert [one["name"] for one in json.loads(run("clusters", "--json").out)["clusters"]] == [
         c.name for c in rk.clusters()
     ]
@@ -47,11 +42,10 @@ def test_check_takes_a_cluster(run: Run) -> None:
 
 
 def test_a_collective(run: Run) -> None:
-    result = run("collective", "all-reduce", "--bytes", "100MB", "--cluster", "dgx-h100", "--gpus", "4")
-    assert (result.status, result.err) == (0, "")
-    assert "all-reduce of 100 MB on 4 of dgx-h100" in result.out
+    said = run("collective", "all-reduce", "--bytes", "100MB", "--cluster", "dgx-h100", "--gpus", "4").answered()
+    assert "all-reduce of 100 MB on 4 of dgx-h100" in said
     for word in ("90 % between", "over nvlink-4 at 450 GB/s", "bus bandwidth", "transfer"):
-        assert word in result.out
+        assert word in said
     assert (
         "0 s: one device"
         in run("collective", "all-gather", "--bytes", "1GB", "--cluster", "dgx-h100", "--gpus", "1").out
@@ -87,7 +81,4 @@ def test_json_is_what_python_gives(run: Run) -> None:
     ],
 )
 def test_wrong_use_is_one_line(run: Run, words: tuple[str, ...], message: str) -> None:
-    result = run("collective", *words)
-    assert (result.status, result.out) == (2, "")
-    assert message in result.err
-    assert result.err.count("\n") == 1
+    run("collective", *words).refused(has=message)

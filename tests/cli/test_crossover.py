@@ -13,9 +13,8 @@ SIZE = ("-i", "batch,64", "--batch", 16)
 
 def test_crossovers(run: Run, net: str) -> None:
     # the formula is derived in tests/study/test_intensity.py
-    result = run("crossover", net, *SIZE, "--gpu", "t4", "--other-gpu", "l4", "--latex")
-    assert (result.status, result.err) == (0, "")
-    heading, *lines = result.out.splitlines()
+    said = run("crossover", net, *SIZE, "--gpu", "t4", "--other-gpu", "l4", "--latex").answered()
+    heading, *lines = said.splitlines()
     assert heading.startswith("Net, inference, batch ")  # bandwidths are of a step of one size
     assert heading.endswith(", float32, eager")
     assert lines[:2] == [

@@ -8,17 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from command_line import Run, caller
+from command_line import Run
 
 from rooflinekit.hardware import specs
 
+pytestmark = pytest.mark.usefixtures("here")
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    monkeypatch.chdir(tmp_path)
-    return caller(monkeypatch, capsys)
 
 
 def first_words(text: str) -> list[str]:
@@ -26,9 +21,7 @@ def first_words(text: str) -> list[str]:
 
 
 def test_the_table(run: Run) -> None:
-    result = run("devices")
-    assert (result.status, result.err) == (0, "")
-    heads, units, *rows = [line for line in result.out.splitlines() if not line.startswith("note: ")]
+    heads, units, *rows = [line for line in run("devices").answered().splitlines() if not line.startswith("note: ")]
     assert heads.split()[:9] == ["device", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
     assert units.split() == [*["TFLOP/s"] * 8, "GiB", "GB/s", "FLOP/B", "W", "$", "GFLOP/s", "GFLOP/s"]
     by_name = {row.split()[0]: row.split() for row in rows}
@@ -101,8 +94,7 @@ def test_letters_that_a_terminal_would_act_upon_are_refused(run: Run, line: str)
     kept = re.sub(rf"^{key}:.*\n(?:  .*\n)*", "", text, flags=re.MULTILINE)  # with the lines that it goes on in
     Path("mine.yaml").write_text(f"{kept}{line}\n", "utf-8")
     result = run("devices", "mine.yaml")
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: mine.yaml: {key}: ")
+    result.refused(f"mine.yaml: {key}: ")
     assert result.err.removesuffix("\n").isprintable()
 
 
@@ -114,8 +106,7 @@ def test_brackets_of_a_file_are_printed_as_they_are(run: Run) -> None:
 
 def test_drafts(run: Run) -> None:
     refused = run("devices", "b100")
-    assert (refused.status, refused.out) == (2, "")
-    assert refused.err.startswith("rooflinekit: nvidia-b100: is a draft (announced figures")
+    refused.refused("nvidia-b100: is a draft (announced figures")
     assert refused.err.endswith("(--allow-draft on the command line)\n")
     assert "draft: announced figures" in run("devices", "b100", "--allow-draft").out
     assert run("specs", "new", "--from", "b100").status == 2
@@ -152,9 +143,7 @@ def test_wrong_use_is_one_line_and_status_2(run: Run, args: tuple[str, ...], mes
 
 
 def test_check_of_everything_that_is_shipped(run: Run) -> None:
-    result = run("check")
-    assert (result.status, result.err) == (0, "")
-    lines = result.out.splitlines()
+    lines = run("check").answered().splitlines()
     assert lines[-1] == "146 specifications, 0 failed"
     assert "nvidia-l4: 14 passed" in lines
     assert "nvidia-b100 (draft): 15 passed" in lines

@@ -94,9 +94,7 @@ def test_documents_are_as_published(run: Run, net: str, tmp_path: Path, name: st
              "ROWS": str(ROOT / "calibration/campaigns/nvidia-t4/convolutions_fp32.csv"),
              "LOCK": str(lock), "SNAPSHOT": str(snapshot),
              "RECORD": str(tmp_path / "a.jsonl"), "OTHER": str(tmp_path / "b.jsonl")}  # fmt: skip
-    result = run(*(files.get(word, word) for word in arguments), "--json")
-    assert (result.status, result.err) == (0, "")
-    checked(name, result.out)
+    checked(name, run(*(files.get(word, word) for word in arguments), "--json").answered())
 
 
 def test_every_document_is_tried_and_published() -> None:

@@ -49,8 +49,7 @@ def test_it_writes_one_file_and_says_so_and_again_the_same(run: Run, net: str, t
 def test_a_language_model_is_served_from_its_dimensions(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     given = ("--gpu", "h100-sxm5-80gb", "--execution", "cuda-graph", "--power", "100", "--batch", "1,8")
-    result = run("explore", "llama-3.1-8b", "--step", "decode", *given, "--out", out)
-    assert (result.status, result.err) == (0, "")
+    run("explore", "llama-3.1-8b", "--step", "decode", *given, "--out", out).answered()
     data = data_of(out.read_text(encoding="utf-8"))
     assert data["choices"]["workload"] == ["decode"]
     assert [name for name, _ in data["sizes"][0]] == ["context", "batch"]
@@ -61,9 +60,7 @@ def test_a_language_model_is_served_from_its_dimensions(run: Run, tmp_path: Path
 
 def test_serving_is_of_language_models(run: Run, net: str, tmp_path: Path) -> None:
     given = ("-i", "batch,64", "--gpu", "l4", "--step", "decode", "--out", tmp_path / "page.html")
-    result = run("explore", net, *given)
-    assert result.status == 2
-    assert result.err.count("\n") == 1
+    run("explore", net, *given).refused()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +74,4 @@ def test_serving_is_of_language_models(run: Run, net: str, tmp_path: Path) -> No
     ],
 )
 def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
-    result = run("explore", net, "-i", "batch,64", "--gpu", "l4", *args)
-    assert (result.status, result.out) == (2, "")
-    assert message in result.err
-    assert result.err.count("\n") == 1
+    run("explore", net, "-i", "batch,64", "--gpu", "l4", *args).refused(has=message)

@@ -72,8 +72,7 @@ def test_writes_prints_and_removes(run: Run, campaigns: Path, tmp_path: Path) ->
     )
     (fits / "energy.yaml").write_text("# Constants of power: what a board draws.\n# Made by `python benchmarks/…`.\n")
     (fits / "notes.yaml").write_text("mine: true\n")
-    result = run("--campaigns", campaigns, "--out", "fits")
-    assert (result.status, result.err) == (0, "")
+    said = run("--campaigns", campaigns, "--out", "fits").answered()
     # The fit of a GPU without measurements goes, a file that no fit has made stays.
     assert sorted(file.name for file in fits.iterdir()) == [
         *("architecture-8.0.yaml", "architecture-8.9.yaml"),
@@ -97,17 +96,17 @@ def test_writes_prints_and_removes(run: Run, campaigns: Path, tmp_path: Path) ->
     assert "issue_share" not in constants(fits / "nvidia-rtx-4090.yaml")
     assert constants(fits / "priors.yaml")["issue_share"] == 0.9
 
-    assert result.out.splitlines()[0] == "200 measurements on 2 GPUs: nvidia-a100-sxm4-80gb, nvidia-rtx-4090"
-    unmeasured, *own = row(result.out, "memory_share")
+    assert said.splitlines()[0] == "200 measurements on 2 GPUs: nvidia-a100-sxm4-80gb, nvidia-rtx-4090"
+    unmeasured, *own = row(said, "memory_share")
     assert unmeasured[6:] == ["calibration/campaigns,", "all", "GPUs"]
     for gpu, (_, share) in SHARES.items():
         *_, one = (one for one in own if one[-1] == gpu)  # after that of its architecture
         assert float(one[1]) == pytest.approx(share, rel=0.01)
         assert (one[2], one[5]) == ("±", "1")
-    assert " ".join(row(result.out, "issue_share")[0][6:]) == "starting point of the fit; no measurement tells it"
+    assert " ".join(row(said, "issue_share")[0][6:]) == "starting point of the fit; no measurement tells it"
     # Noise-free; what all kernels are off together is never taken for less than 3 %.
-    assert row(result.out, "elementwise")[0][-6:] == ["0%", "/", "3%", "0%", "/", "3%"]
-    assert result.out.splitlines()[-2:] == [
+    assert row(said, "elementwise")[0][-6:] == ["0%", "/", "3%", "0%", "/", "3%"]
+    assert said.splitlines()[-2:] == [
         "fits written to fits",
         "removed, as no campaign is of them: nvidia-t4.yaml",
     ]
@@ -164,9 +163,7 @@ def test_collectives_are_fitted_beside(run: Run, found: Refit, tmp_path: Path, m
     file.write_text(file.read_text().replace("share nvlink-3", "hop nvlink-1"))
     assert run("--campaigns", "campaigns", "--out", "fits", "--check").status == 1
     (links / "mine.csv").write_text("# cluster: dgx-a100\n")
-    result = run("--campaigns", "campaigns", "--out", "fits")
-    assert (result.status, result.out) == (2, "")
-    assert "campaigns/links/mine.csv: not a campaign" in result.err
+    run("--campaigns", "campaigns", "--out", "fits").refused(has="campaigns/links/mine.csv: not a campaign")
 
 
 # --- what can be wrong ------------------------------------------------------------------------------------------------
@@ -183,25 +180,20 @@ def test_wrong_arguments(run: Run, campaigns: Path, tmp_path: Path) -> None:
         (("--campaigns", campaigns, "--out", "taken"), "taken: cannot be written: Not a directory"),
         (("--campaigns", campaigns, "--out", "taken/fits"), "taken/fits: cannot be written: Not a directory"),
     ):  # fmt: skip
-        result = run(*args)
-        assert (result.status, result.out, result.err) == (2, "", f"rooflinekit: {message}\n")
+        run(*args).refused(f"{message}\n")
     assert not (tmp_path / "fits").exists()
 
 
 def test_an_unknown_gpu(run: Run, tmp_path: Path) -> None:
     write_campaign(tmp_path / "campaigns", "nobody-x1")
-    result = run("--campaigns", "campaigns", "--out", "fits")
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith("rooflinekit: unknown device 'nobody-x1'")
+    run("--campaigns", "campaigns", "--out", "fits").refused("unknown device 'nobody-x1'")
 
 
 def test_an_installation_has_no_campaigns(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(fit_folder, "data_dir", lambda name: tmp_path)  # as in a wheel: fits alone
-    result = run("--out", "fits")
-    assert (result.status, result.out) == (2, "")
-    assert result.err == (
-        "rooflinekit: rooflinekit is installed without the measurements that its fits rest on: pass --campaigns DIR, "
-        "such as calibration/campaigns of a checkout\n"
+    run("--out", "fits").refused(
+        "rooflinekit is installed without the measurements that its fits rest on: pass --campaigns DIR, such as "
+        "calibration/campaigns of a checkout\n"
     )
 
 

@@ -31,9 +31,7 @@ def folder(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_nothing_changed(run: Run, folder: Path) -> None:
     before = Path("rooflinekit.lock").read_text()
-    result = run("guard")
-    assert (result.status, result.err) == (0, "")
-    assert result.out.startswith("ok    net on nvidia-l4: ")
+    assert run("guard").answered().startswith("ok    net on nvidia-l4: ")
     run("guard", "--update")
     assert Path("rooflinekit.lock").read_text() == before
 

@@ -50,9 +50,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
 
 def test_the_comparison(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    found = run("net.py:Net", *IMAGE, *CPU, "--out", "pair.json")
-    assert (found.status, found.err) == (0, "")
-    lines = [line.rstrip() for line in found.out.splitlines()]
+    lines = [line.rstrip() for line in run("net.py:Net", *IMAGE, *CPU, "--out", "pair.json").answered().splitlines()]
     assert lines[0] == "Net, inference, batch 2, eager, on generic-cloud-cpu-avx512, 1 thread"
     for word in ("time of a step", "half of the samples, 90 % interval", "regime", "convolution", "between ops"):
         assert any(line.strip().startswith(word) for line in lines), word
@@ -63,8 +61,7 @@ def test_the_comparison(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pair = rk.Validation.load(tmp_path / "pair.json")
     assert (pair.model, pair.sizes, pair.inputs) == ("Net", {"batch": 2}, ("batch,3,16,16:float32",))
     again = run("net.py:Net", *IMAGE, *CPU, "--out", "pair.json")
-    assert (again.status, again.out) == (2, "")
-    assert again.err == "rooflinekit: pair.json: exists; choose another file, or replace it with --force\n"
+    again.refused("pair.json: exists; choose another file, or replace it with --force\n")
     training = run(
         "net.py:Net", *IMAGE, *CPU, "--out", "pair.json", "--force", "--mode", "training", "--optimizer", "SGD"
     )
@@ -78,9 +75,7 @@ def test_the_comparison(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ids=["token ids", "a model on the meta device"],
 )
 def test_random_numbers_are_such_as_the_model_can_take(run: Run, args: tuple[object, ...]) -> None:
-    found = run(*args, *CPU, "--no-by-op", "--sync", "none")
-    assert (found.status, found.err) == (0, "")
-    assert "furthest" not in found.out
+    assert "furthest" not in run(*args, *CPU, "--no-by-op", "--sync", "none").answered()
 
 
 @pytest.mark.parametrize(
@@ -120,11 +115,7 @@ def test_the_comparison_as_a_document(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_model_that_traces_and_does_not_run(run: Run) -> None:
-    found = run("net.py:Broken", "--input", "4,4", *CPU)
-    assert (found.status, found.out) == (2, "")
-    assert found.err.startswith("rooflinekit: Broken")
-    assert "has no attribute 'lost'" in found.err
-    assert found.err.count("\n") == 1
+    run("net.py:Broken", "--input", "4,4", *CPU).refused("Broken", has="has no attribute 'lost'")
 
 
 def test_a_gpu_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

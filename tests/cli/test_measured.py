@@ -78,5 +78,4 @@ def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], messag
 
 def test_a_search_asks_which_size_was_measured(run: Run, net: str) -> None:
     result = run("search", net, *INPUT, "--batch", "8,16", *MEASURED, "--gpu", "l4")
-    assert result.err.startswith("rooflinekit: measured_at: 2 values of batch are compared; say which was measured")
-    assert result.err.count("\n") == 1
+    result.refused("measured_at: 2 values of batch are compared; say which was measured")

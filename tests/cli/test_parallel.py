@@ -13,11 +13,10 @@ SIZE = ("-i", "batch,32", "--batch", 64)
 
 
 def test_a_step_on_four_gpus(run: Run, net: str) -> None:
-    result = run("parallel", net, *SIZE, "--cluster", "dgx-a100", "--gpus", 4, "--optimizer", "Adam")
-    assert (result.status, result.err) == (0, "")
-    assert "training (batch=64), float32, eager on 4 of dgx-a100, DDP: " in result.out
-    assert "hidden" in result.out
-    assert "exposed" in result.out
+    said = run("parallel", net, *SIZE, "--cluster", "dgx-a100", "--gpus", 4, "--optimizer", "Adam").answered()
+    assert "training (batch=64), float32, eager on 4 of dgx-a100, DDP: " in said
+    assert "hidden" in said
+    assert "exposed" in said
 
 
 def test_json_and_trace(run: Run, net: str, tmp_path: Path) -> None:
@@ -76,15 +75,13 @@ def test_what_an_answer_would_leave_out_is_refused(run: Run, net: str, option: t
     asked = {"fit-into": ("--gpu", "nvidia-l4"), "sweep": ("--mode", "training", "--cluster", "dgx-a100")}
     for command, place in asked.items():
         result = run(command, net, *SIZE, *place, *option)
-        assert (result.status, result.out) == (2, "")
-        assert result.err.startswith(f"rooflinekit: {option[0]}: ")
+        result.refused(f"{option[0]}: ")
         assert result.err.endswith("does not take it; leave it out\n")
 
 
 def test_what_fits(run: Run, net: str) -> None:
-    result = run("fit-into", net, *SIZE, "--gpu", "nvidia-rtx-3070", "--optimizer", "Adam")
-    assert (result.status, result.err) == (0, "")
-    heading, chosen, *_ = result.out.splitlines()
+    said = run("fit-into", net, *SIZE, "--gpu", "nvidia-rtx-3070", "--optimizer", "Adam").answered()
+    heading, chosen, *_ = said.splitlines()
     assert heading == "Net, training (no loss named, optimizer Adam), batch 64, float32, eager"
     assert chosen == "fastest that fits: as it is"
 
@@ -103,10 +100,7 @@ def test_what_fits(run: Run, net: str) -> None:
     ],
 )
 def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[object, ...], message: str) -> None:
-    result = run("parallel", net, *SIZE, *args)
-    assert (result.status, result.out) == (2, "")
-    assert message in result.err.splitlines()[0]
-    assert result.err.count("\n") == 1
+    run("parallel", net, *SIZE, *args).refused(has=message)
 
 
 def test_gloo_is_a_strategy(run: Run, net: str) -> None:

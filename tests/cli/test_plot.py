@@ -26,9 +26,7 @@ COMMON = ("--input", "batch,64", "--batch", 32, "--gpu", "nvidia-l4")
 )
 def test_each_figure(run, net, tmp_path, options, told) -> None:
     out = tmp_path / "figure.svg"
-    result = run("plot", net, *COMMON, *options, "--out", out)
-    assert (result.status, result.err) == (0, "")
-    assert result.out == f"figure written to {out}\n"
+    assert run("plot", net, *COMMON, *options, "--out", out).answered() == f"figure written to {out}\n"
     assert told in out.read_text(encoding="utf-8")
 
 
@@ -51,10 +49,9 @@ def test_a_figure_says_how_it_is_made_again(run, net, tmp_path, form) -> None:
 def test_several_networks_are_a_mark_each(run, net, tmp_path) -> None:
     out, other = tmp_path / "figure.svg", tmp_path / "wide.py"
     other.write_text("from torch import nn\nWide = nn.Linear(64, 4096)\n", encoding="utf-8")
-    result = run("plot", net, "--with", f"{other}:Wide", *COMMON, "--caption", "--out", out)
-    assert (result.status, result.err) == (0, "")
+    said = run("plot", net, "--with", f"{other}:Wide", *COMMON, "--caption", "--out", out).answered()
     assert {"Net", "Wide"} <= {word.strip() for word in re.findall(r">([^<>]*)<", out.read_text(encoding="utf-8"))}
-    assert "path" not in result.out  # no arrows lead from one to the other
+    assert "path" not in said  # no arrows lead from one to the other
     refused = run("plot", net, "--with", f"{other}:Wide", *COMMON, "--over", "batch=1,2", "--out", out)
     assert refused.err.startswith("rooflinekit: --with: draws one mark for each network")
 
@@ -62,10 +59,9 @@ def test_several_networks_are_a_mark_each(run, net, tmp_path) -> None:
 def test_measured_beside_predicted_with_a_caption(run, net, tmp_path) -> None:
     trace = write(two_steps(), tmp_path / "trace.json")
     out = tmp_path / "figure.pgf"
-    result = run("plot", net, *COMMON, "--trace", trace, "--caption", "--out", out)
-    assert (result.status, result.err) == (0, "")
-    assert "Measured: 100 µs; predicted / measured − 1 is " in result.out
-    assert "Hollow marks are predicted, filled ones measured" in result.out
+    said = run("plot", net, *COMMON, "--trace", trace, "--caption", "--out", out).answered()
+    assert "Measured: 100 µs; predicted / measured − 1 is " in said
+    assert "Hollow marks are predicted, filled ones measured" in said
     assert r"\begin{pgfpicture}" in out.read_text(encoding="utf-8")
 
 
@@ -85,8 +81,7 @@ SEVERAL = ("--input", "batch,64", "--batch", 1024, "--mode", "training", "--opti
 )
 def test_figures_of_several_devices(run, net, tmp_path, options, told) -> None:
     out = tmp_path / "figure.svg"
-    result = run("plot", net, *SEVERAL, *options, "--width", "page", "--out", out)
-    assert (result.status, result.err) == (0, "")
+    run("plot", net, *SEVERAL, *options, "--width", "page", "--out", out).answered()
     assert told in out.read_text(encoding="utf-8")
 
 
@@ -106,10 +101,7 @@ def test_figures_of_several_devices(run, net, tmp_path, options, told) -> None:
     ],
 )
 def test_wrong_use_of_several_devices(run, net, tmp_path, options, message) -> None:
-    result = run("plot", net, *SEVERAL, *options, "--out", tmp_path / "a.svg")
-    assert result.status == 2
-    assert message in result.err
-    assert len(result.err.splitlines()) == 1
+    run("plot", net, *SEVERAL, *options, "--out", tmp_path / "a.svg").refused(has=message)
 
 
 def test_what_several_devices_need(run, net, tmp_path) -> None:
@@ -141,10 +133,7 @@ def test_what_several_devices_need(run, net, tmp_path) -> None:
     ],
 )
 def test_wrong_use_is_one_line(run, net, tmp_path, options, message) -> None:
-    result = run("plot", net, *COMMON, *options, "--out", tmp_path / "a.svg")
-    assert result.status == 2
-    assert message in result.err
-    assert len(result.err.splitlines()) == 1
+    run("plot", net, *COMMON, *options, "--out", tmp_path / "a.svg").refused(has=message)
     assert not (tmp_path / "a.svg").exists()
 
 

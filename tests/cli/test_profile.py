@@ -17,9 +17,7 @@ NET = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64
 
 
 def test_the_regime_and_the_kernels(run, trace) -> None:
-    result = run("profile", trace)
-    assert (result.status, result.err) == (0, "")
-    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    lines = [" ".join(line.split()) for line in run("profile", trace).answered().splitlines()]
     assert lines[0] == "trace.json: 2 steps by ProfilerStep, NVIDIA L4, 100 µs a step"
     # busy 30.5 of 100 µs; of the other 69.5, 66.5 for the CPU: 95.7 %
     regime = "regime: CPU-bound: the GPU is busy for 30.5% of the time; for 95.7% of the rest it waits for the CPU"
@@ -31,14 +29,13 @@ def test_the_regime_and_the_kernels(run, trace) -> None:
 
 
 def test_beside_a_prediction_for_the_gpu_of_the_trace(run, trace, net) -> None:
-    result = run("profile", trace, net, "--input", "batch,64", "--batch", 32)
-    assert (result.status, result.err) == (0, "")
-    assert "Net on nvidia-l4" in result.out
-    rows = [line.split() for line in result.out.splitlines()]
+    said = run("profile", trace, net, "--input", "batch,64", "--batch", 32).answered()
+    assert "Net on nvidia-l4" in said
+    rows = [line.split() for line in said.splitlines()]
     assert ["addmm", "0", "1", "24.0", "µs"] in [row[:5] for row in rows]
     assert ["relu_", "1", "1", "4.00", "µs"] in [row[:5] for row in rows]
     note = "note: the trace is of NVIDIA L4, and nvidia-a10 is another device"
-    assert note not in result.out
+    assert note not in said
     for words in ((), (net, "-i", "32,64")):
         assert note in run("profile", trace, *words, "--gpu", "nvidia-a10").out.splitlines()
 
@@ -94,6 +91,4 @@ def test_a_trace_of_a_cpu_shows_its_calls(run, tmp_path) -> None:
 def test_wrong_use_is_one_line(run, trace, net, tmp_path, words, message) -> None:
     write(document(*launched("k", 1, 2, 3, 1), devices=()), tmp_path / "nameless.json")
     names = {"trace": trace, "net": net, "net_file": f"{tmp_path}/net.py", "nameless": f"{tmp_path}/nameless.json"}
-    result = run("profile", *(word.format(**names) for word in words))
-    assert (result.status, result.out) == (2, "")
-    assert result.err == f"rooflinekit: {message.format(**names)}\n"
+    run("profile", *(word.format(**names) for word in words)).refused(f"{message.format(**names)}\n")

@@ -63,12 +63,6 @@ def test_the_program_in_it_predicts_the_same(run: Run, net: str, tmp_path: Path,
         (("--out", "r.html", "--gpu", "nvidia-l4", "--gpu", "t4", "--gpu", "t4"), "gpus: 'nvidia-t4' is given twice"),
     ],
 )
-def test_wrong_use_is_one_line(
-    run: Run, net: str, args: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = run("report", f"{net}:Net", *SIZE, *args)
-    assert (result.status, result.out) == (2, "")
-    assert message in result.err
-    assert result.err.count("\n") == 1
-    assert not list(tmp_path.glob("*.html"))
+def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str, here: Path) -> None:
+    run("report", f"{net}:Net", *SIZE, *args).refused(message)
+    assert not list(here.glob("*.html"))

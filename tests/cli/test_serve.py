@@ -12,8 +12,7 @@ CONFIG = "llama-3.1-8b"
 
 def test_a_served_model(run: Run) -> None:
     result = run("serve", CONFIG, "--gpu", "l40s", "--batch", 4, "--output", 16, "--weights", "fp8", "--kv", "fp8")
-    assert (result.status, result.err) == (0, "")
-    lines = result.out.splitlines()
+    lines = result.answered().splitlines()
     assert lines[0] == "llama-3.1-8b on nvidia-l40s: 4 clients, 1024 tokens in, 16 out, weights fp8, cache fp8"
     assert "at 64.0 KiB a token" in result.out
 
@@ -40,16 +39,14 @@ def test_each_gpu_has_its_own_price(run: Run) -> None:
 def test_a_gpu_that_it_does_not_fit_is_a_row(run: Run) -> None:
     # 8 G weights of 2 bytes are more than the 16 GB of a T4.
     args = ("serve", CONFIG, "--gpu", "t4", "--gpu", "l40s", "--batch", 1, "-i", 64, "--output", 8)
-    result = run(*args)
-    assert (result.status, result.err) == (0, "")
-    assert re.search(r"^ nvidia-l40s +1 +64 +8 +\d", result.out, re.MULTILINE)
-    assert re.search(r"^ t4 +1 +64 +8 +does not fit +–", result.out, re.MULTILINE)
-    assert "left out: llama-3.1-8b does not fit nvidia-t4: one request needs " in result.out
+    said = run(*args).answered()
+    assert re.search(r"^ nvidia-l40s +1 +64 +8 +\d", said, re.MULTILINE)
+    assert re.search(r"^ t4 +1 +64 +8 +does not fit +–", said, re.MULTILINE)
+    assert "left out: llama-3.1-8b does not fit nvidia-t4: one request needs " in said
     document = json.loads(run(*args, "--json").out)
     assert [one["gpu"] for one in document["servings"]] == ["nvidia-l40s"]
     assert [(one["gpu"], one["batch"], one["input"]) for one in document["refused"]] == [("t4", 1, 64)]
-    alone = run("serve", CONFIG, "--gpu", "t4")
-    assert (alone.status, alone.out) == (2, "")
+    run("serve", CONFIG, "--gpu", "t4").refused()
 
 
 @pytest.mark.parametrize(
@@ -67,11 +64,10 @@ def test_wrong_use_is_one_line(run: Run, args: tuple[str, ...], message: str) ->
 
 def test_requests_at_a_rate(run: Run) -> None:
     args = ("serve", CONFIG, "--gpu", "l40s", "-i", 64, "--output", 8, "--requests", 20)
-    result = run(*args, "--rate", "2/s", "--arrivals", "gamma:2", "--seed", 3)
-    assert (result.status, result.err) == (0, "")
-    assert "20 requests with gaps that vary by 2, 64 tokens in, 8 out" in result.out.splitlines()[0]
-    assert re.search(r"^ first token +\S+ \S+ +\S+ \S+", result.out, re.MULTILINE)
-    assert result.out == run(*args, "--rate", "120/min", "--arrivals", "gamma:2", "--seed", 3).out
+    said = run(*args, "--rate", "2/s", "--arrivals", "gamma:2", "--seed", 3).answered()
+    assert "20 requests with gaps that vary by 2, 64 tokens in, 8 out" in said.splitlines()[0]
+    assert re.search(r"^ first token +\S+ \S+ +\S+ \S+", said, re.MULTILINE)
+    assert said == run(*args, "--rate", "120/min", "--arrivals", "gamma:2", "--seed", 3).out
     assert len(re.findall(r"^ nvidia-l40s", run(*args, "--rate", "2,4/s").out, re.MULTILINE)) == 2
 
 
@@ -90,9 +86,8 @@ def test_an_engine_by_name_at_a_rate(run: Run) -> None:
 def test_requests_of_a_log(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("arrival,input,output\n0,64,8\n1.5,100,4\n", encoding="utf-8")
-    result = run("serve", CONFIG, "--gpu", "l40s", "--requests", log)
-    assert (result.status, result.err) == (0, "")
-    assert "2 requests as the log says, 82 tokens in, 6 out" in result.out
+    said = run("serve", CONFIG, "--gpu", "l40s", "--requests", log).answered()
+    assert "2 requests as the log says, 82 tokens in, 6 out" in said
 
 
 def test_a_service_level(run: Run, tmp_path: Path) -> None:
@@ -111,9 +106,8 @@ def test_a_service_level(run: Run, tmp_path: Path) -> None:
         "ttft=500ms,tpot=40ms",
     )
     figure = tmp_path / "rates.svg"
-    result = run(*args, "--load", "100/s", "--price-per-hour", 1, "--figure", figure)
-    assert (result.status, result.err) == (0, "")
-    assert "first token within 500 ms, each further token within 40.0 ms, for 90% of the requests:" in result.out
+    said = run(*args, "--load", "100/s", "--price-per-hour", 1, "--figure", figure).answered()
+    assert "first token within 500 ms, each further token within 40.0 ms, for 90% of the requests:" in said
     assert "Requests/s" in figure.read_text(encoding="utf-8")
 
 
@@ -133,9 +127,7 @@ def test_a_service_level(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_rates_are_one_line(run: Run, args: tuple[str, ...], message: str) -> None:
-    result = run("serve", CONFIG, "--gpu", "l40s", *args)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"rooflinekit: {message}")
+    run("serve", CONFIG, "--gpu", "l40s", *args).refused(message)
 
 
 def test_settings_of_the_engine(run: Run) -> None:
@@ -159,10 +151,9 @@ def test_engines_apart_and_the_cheapest_of_several(run: Run) -> None:
     # 64 tokens of 2 · 32 layers · 8 heads · 128 numbers of 2 bytes
     assert served["disaggregation"]["transfer_s"] == pytest.approx(5e-6 + 64 * 2**17 / 10e9)
     searched = (*args, "--slo", "ttft=21ms", "--load", "20/s", "--weights", "bf16,fp8", "--search")
-    result = run(*searched)
-    assert (result.status, result.err) == (0, "")
-    assert "copies   GPUs for 20/s" in result.out
-    assert "2 combinations considered, " in result.out
+    said = run(*searched).answered()
+    assert "copies   GPUs for 20/s" in said
+    assert "2 combinations considered, " in said
     assert json.loads(run(*searched, "--json").out)["considered"] == 2
 
 

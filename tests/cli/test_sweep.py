@@ -17,9 +17,7 @@ INPUT = ("-i", "batch,64")
 
 def test_lists_and_ranges(run: Run, net: str, tmp_path: Path) -> None:
     options = (net, *INPUT, "--batch", "1,4:8:2", "--gpu", "l4", "--execution", "eager,compiled")
-    result = run("sweep", *options, "--json")
-    assert (result.status, result.err) == (0, "")
-    rows = json.loads(result.out)["rows"]
+    rows = json.loads(run("sweep", *options, "--json").answered())["rows"]
     assert [(row["execution"], row["batch"]) for row in rows] == [
         (way, batch) for way in ("eager", "compiled") for batch in (1, 4, 6, 8)
     ]
@@ -92,9 +90,7 @@ def test_everything_is_looked_at_before_the_model(run: Run, tmp_path: Path) -> N
         (("--maximize", "throughput", "--minimize", "time"), "minimize 'time' and maximize 'throughput': expected one"),
         (("--zip", "batch,sqe"), "zip: "),
     ):
-        result = run("search", *options, *wrong)
-        assert (result.status, result.out) == (2, "")
-        assert result.err.startswith(f"rooflinekit: {message}"), result.err
+        run("search", *options, *wrong).refused(message)
 
 
 def test_memory_that_runs_out_loses_no_piece(

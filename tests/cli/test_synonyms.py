@@ -162,9 +162,7 @@ def test_each_word_has_one_meaning() -> None:
     ids=str,
 )
 def test_the_answer_is_one_line(run: Run, words: tuple[str, ...], message: str) -> None:
-    result = run(*words)
-    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
-    assert result.err.startswith(f"rooflinekit: {message}")
+    run(*words).refused(message)
 
 
 def test_hosts_are_listed_as_devices_are(run: Run) -> None:

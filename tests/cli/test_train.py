@@ -44,20 +44,17 @@ def test_search_draws_what_it_found(run: Run, tmp_path: Path) -> None:
 
 
 def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
-    found = run("train", LLAMA, *SIZES, "--out", tmp_path / "a.svg")
-    assert found.err == "rooflinekit: --out: draws what --search has found; add --search\n"
-    found = run("train", LLAMA, *SIZES, "--search", "--tp", "2")
-    assert found.err.startswith("rooflinekit: --tp: --search chooses the layout")
-    found = run("train", LLAMA, *SIZES, "--tp", "3")
-    assert "expected a multiple of 3 GPUs; got 8" in found.err
-    assert (
-        run("train", LLAMA).err
-        == "rooflinekit: --cluster is missing: a cluster, as `rooflinekit clusters` lists them\n"
-    )
-    found = run("train", LLAMA, *SIZES, "--micro-batch", "4")  # 8 copies with 2 of the 16 sequences each
-    assert found.err == (
-        "rooflinekit: batch=16 cannot be cut for 8 copies with micro-batches of 4: expected 32 or more\n"
-    )
+    for args, message in (
+        ((*SIZES, "--out", tmp_path / "a.svg"), "--out: draws what --search has found; add --search\n"),
+        ((*SIZES, "--search", "--tp", "2"), "--tp: --search chooses the layout"),
+        ((), "--cluster is missing: a cluster, as `rooflinekit clusters` lists them\n"),
+        (
+            (*SIZES, "--micro-batch", "4"),  # 8 copies with 2 of the 16 sequences each
+            "batch=16 cannot be cut for 8 copies with micro-batches of 4: expected 32 or more\n",
+        ),
+    ):
+        run("train", LLAMA, *args).refused(message)
+    run("train", LLAMA, *SIZES, "--tp", "3").refused(has="expected a multiple of 3 GPUs; got 8")
     assert run("train", LLAMA, *SIZES, "--gpus", "0").err == "rooflinekit: --gpus: expected 1 or more\n"
     found = run("train", LLAMA, *SIZES, "--tokens", "15T")
     assert found.err == "rooflinekit: --tokens: expected a number in digits, such as 8 or 1.5e12\n"

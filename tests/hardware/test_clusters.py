@@ -97,12 +97,9 @@ SLOTS = "pcie: {generation: 4, lanes: 16, peer_access: true"
         (SWITCH, SIX + ", mesh: {0-0: 1}", "nvlink: mesh: expected two devices, such as '0-3'; got '0-0'"),
     ],
 )
-def test_what_a_file_must_not_say(
-    old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_a_file_must_not_say(old: str, new: str, message: str, here: Path) -> None:
     assert old in DGX
-    written(tmp_path, DGX.replace(old, new))
+    written(here, DGX.replace(old, new))
     with pytest.raises(SpecError) as caught:
         specs.load_cluster("mine.yaml")
     assert str(caught.value).startswith(f"mine.yaml: {message}")

@@ -102,15 +102,8 @@ def test_at_without_sizes_changes_nothing(graph):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"batsh": 4},
-            "no size is named 'batsh' in this workload: it has 'batch'; did you mean 'batch'?",
-        ),
+        ({"batsh": 4}, "no size is named 'batsh' in this workload: it has 'batch'; did you mean 'batch'?"),
         ({"batch": 0}, "size 'batch': expected a positive integer; got 0"),
-        ({"batch": -2}, "size 'batch': expected a positive integer; got -2"),
-        ({"batch": True}, "size 'batch': expected a positive integer; got True"),
-        ({"batch": 2.0}, "size 'batch': expected a positive integer; got 2.0"),
-        ({"batch": "8"}, "size 'batch': expected a positive integer; got '8'"),
     ],
 )
 def test_sizes_that_a_graph_refuses(graph, given, message):

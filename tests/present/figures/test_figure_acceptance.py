@@ -118,16 +118,10 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "roofline": lambda: plot.roofline(step(dtype="float16")),
     "path": lambda: plot.roofline([step(batch=batch) for batch in (1, 64, 4096)], path=True),
     "timeline": lambda: plot.timeline(step(mode="training"), width="column"),
-    "several_timeline": lambda: plot.timeline(overlapped(), width="column"),
-    "several_waterfall": lambda: plot.waterfall(overlapped()),
+    "several_timeline": lambda: plot.timeline(several.overlapped(), width="column"),
+    "several_waterfall": lambda: plot.waterfall(several.overlapped()),
     "several_roofline": lambda: plot.roofline([several.step(gpus=gpus) for gpus in (2, 4, 8)]),
 }
-
-
-def overlapped() -> rk.ParallelPrediction:
-    """Small buckets over a slow switch: some are hidden, the last ones exposed."""
-    small = rk.DDP(bucket_bytes=20_000, first_bucket_bytes=1)
-    return several.step(small, cluster=several.slow_cluster(5e8), batch=65536)
 
 
 @pytest.mark.parametrize("name", PICTURES)

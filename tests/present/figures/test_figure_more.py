@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgba
+from overlaps import overlaps
 
 import rooflinekit as rk
 from rooflinekit.calibrate.local_hardware.run_record import ModelRun, ProfiledOp
@@ -114,6 +115,7 @@ def test_hollow_is_predicted_and_filled_is_measured() -> None:
     assert sorted(found[True]) == pytest.approx(sorted(p.flop / p.measured_s for p in figure.points))
     texts = [text.get_text() for text in ax.texts]
     assert any(text.endswith(" −67 %") for text in texts)
+    assert overlaps(ax) == []
 
 
 def test_a_point_above_its_roof_is_an_error_until_explained() -> None:
@@ -282,14 +284,6 @@ def test_a_step_that_the_memory_cannot_hold_says_so() -> None:
     assert not figure.series[0].prediction.memory.fits  # 128 GiB in, as much out
     assert "does not fit, at any intensity" in caption(figure)
     assert "does not fit" not in caption(roofline_figure(twins()))
-
-
-@pytest.mark.parametrize("options", [{"by_level": True}, {"launch": True}, {"normalized": True}, {}])
-def test_text_covers_no_text(options: Any) -> None:
-    from overlaps import overlaps
-
-    assert overlaps(plot.roofline(twins(batch=16), **options)) == []
-    assert overlaps(plot.roofline(measured_twins())) == []
 
 
 def test_marks_never_vanish() -> None:

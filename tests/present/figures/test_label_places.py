@@ -103,11 +103,6 @@ def test_the_key_counts_the_marks_whose_names_found_no_room() -> None:
     assert unnamed.startswith(f"{len(marks) - len(names)} unnamed: ")
 
 
-def test_captions_say_the_names_of_products() -> None:
-    assert "on NVIDIA L4: " in plot.caption(step(L4))
-    assert "nvidia-l4:" not in plot.caption(step(L4))
-
-
 @pytest.mark.parametrize("gpu", ["intel-max-1550", H100])
 def test_a_key_without_room_stands_over_the_axes(gpu: str) -> None:
     """Where it would hide marks."""

@@ -18,7 +18,6 @@ from rooflinekit.present.figures import plot
 from rooflinekit.present.figures.labels import Ground, Name
 from rooflinekit.present.figures.style import style_of
 from rooflinekit.present.figures.timeline import merged
-from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 
@@ -87,13 +86,6 @@ def test_phases_of_a_training_step() -> None:
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
-
-
-def test_memory_of_a_chain_by_hand() -> None:
-    model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU())
-    p = rk.predict(model, rk.Input(2**20), gpu=A100)
-    # The input of 4 MiB stays; the first result lives until the second is made.
-    assert [moment.total_bytes for moment in memory_course(p)] == [8 * 2**20, 12 * 2**20]
 
 
 def test_memory_marks_peak_and_capacity() -> None:

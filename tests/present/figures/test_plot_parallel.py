@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from matplotlib.colors import same_color
 from overlaps import overlaps
-from several import PARAMETER_BYTES, slow_cluster, step
+from several import PARAMETER_BYTES, SMALL, overlapped, slow_cluster, step
 
 import rooflinekit as rk
 from rooflinekit.distributed.queues import covered
@@ -19,13 +19,7 @@ from rooflinekit.present.figures.style import VERMILLION
 from rooflinekit.present.figures.timeline import IDLE
 from rooflinekit.study.compare.scaling import EXPOSED, HIDDEN
 
-SMALL = rk.DDP(bucket_bytes=20_000, first_bucket_bytes=1)
 PIPES = rk.Mesh(pipeline=2, tensor=2, microbatches=4)
-
-
-def overlapped() -> rk.ParallelPrediction:
-    """Small buckets over a slow switch: some are hidden, the last ones exposed."""
-    return step(SMALL, cluster=slow_cluster(5e8), batch=65536)
 
 
 # --- waterfall -----------------------------------------------------------------------------------------------------

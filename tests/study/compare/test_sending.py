@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from several import PARAMETER_BYTES, chain, slow_cluster, step
+from several import PARAMETER_BYTES, SMALL, chain, slow_cluster, step
 
 import rooflinekit as rk
 from rooflinekit.calibrate.fitting.files import load_links
@@ -19,8 +19,6 @@ from rooflinekit.study.compare.scaling import (
     sent_over_links,
     split,
 )
-
-SMALL = rk.DDP(bucket_bytes=20_000, first_bucket_bytes=1)
 
 
 @pytest.mark.parametrize("strategy", ["dp", "ddp", "fsdp", "zero-1", SMALL, rk.Mesh(tensor=2)], ids=str)

@@ -77,14 +77,12 @@ def test_what_cannot_be_attributed_is_refused(tmp_path: Path) -> None:
 
 def test_from_a_trace_to_constants(run: Run, tmp_path: Path) -> None:
     trace, rows, fit = write(one_block(), tmp_path / "t.json"), tmp_path / "l4.csv", tmp_path / "l4.fit.yaml"
-    made = run("campaign", "from-trace", trace, "--out", rows)
-    assert (made.status, made.err) == (0, "")
-    assert "76% of 34.0 µs of kernels became rows" in made.out  # 26 of 34
+    said = run("campaign", "from-trace", trace, "--out", rows).answered()
+    assert "76% of 34.0 µs of kernels became rows" in said  # 26 of 34
     again = checked("campaign-from-trace", run("campaign", "from-trace", trace, "--out", rows, "--force", "--json").out)
     assert (again["file"], again["device"]) == (str(rows), "nvidia-l4")
     assert run("campaign", "from-trace", trace, "--out", rows).err.startswith(f"rooflinekit: {rows}: exists; ")
-    fitted = run("calibrate", "--campaign", rows, "--out", fit)
-    assert (fitted.status, fitted.err) == (0, "")
+    run("calibrate", "--campaign", rows, "--out", fit).answered()
     assert "name: nvidia-l4" in fit.read_text()
     wrong = run("calibrate", "--campaign", rows, "--spec", "nvidia-t4")
     assert (wrong.status, wrong.err) == (2, f"rooflinekit: {rows}: is of nvidia-l4; expected nvidia-t4\n")
