@@ -34,6 +34,13 @@ def corners(text: Text) -> Corners:
     return (_upright(extent) - pivot) @ np.array([[cos, sin], [-sin, cos]]) + pivot  # type: ignore[no-any-return]
 
 
+def key_of(ax: Axes) -> list[str]:
+    """What the key says."""
+    legend = ax.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
 def overlaps(ax: Axes) -> list[tuple[str, str]]:
     """Pairs of texts that cover each other: labels, names, ticks, axis labels and keys."""
     found = [text for axes in _drawn(ax) for text in _texts(axes)]

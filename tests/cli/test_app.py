@@ -92,19 +92,8 @@ def test_the_answer_about_one_gpu_takes_fifteen_lines(run, net, options: tuple[s
 
 
 def test_predict_json_is_only_json(run, net) -> None:
-    result = run(
-        "predict",
-        f"{net}:make",
-        *COMMON,
-        "--batch=8",
-        "--json",
-        "--by",
-        "module",
-        "--mode",
-        "training",
-        "--optimizer",
-        "sgd",
-    )
+    training = ("--mode", "training", "--optimizer", "sgd")
+    result = run("predict", f"{net}:make", *COMMON, "--batch=8", "--json", "--by", "module", *training)
     (document,) = json.loads(result.out)["predictions"]
     assert document["device"] == "nvidia-l4"
     assert document["mode"] == "training"
@@ -323,10 +312,7 @@ def test_execution_decides_which_kernels_run(run, tmp_path) -> None:
             "execution backend: expected eager, compiled, cuda-graph, reduce-overhead, max-autotune, "
             "max-autotune-no-cudagraphs, cudagraphs, aot-eager; got 'compild'; did you mean 'compiled'?",
         ),
-        (
-            ("--compare", "execution"),
-            "--compare 'execution': expected NAME=VALUE,…, such as execution=eager,compiled",
-        ),
+        (("--compare", "execution"), "--compare 'execution': expected NAME=VALUE,…, such as execution=eager,compiled"),
         (("--compare", "batch=1,x"), "--compare batch: expected a positive integer; got 'x'"),
         (
             ("--compare", "batch=1", "--compare", "batch=2"),

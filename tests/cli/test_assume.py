@@ -33,16 +33,8 @@ def test_assumptions_of_the_command_line(tmp_path: Path, run: Run) -> None:
 
 def test_wrong_assumptions_are_told(tmp_path: Path, run: Run) -> None:
     (tmp_path / "chooses.py").write_text(MODEL)
-    call = [
-        "predict",
-        f"{tmp_path / 'chooses.py'}:Chooses",
-        "--input",
-        "batch,8",
-        "--batch",
-        "64",
-        "--gpu",
-        "nvidia-l4",
-    ]
+    model = f"{tmp_path / 'chooses.py'}:Chooses"
+    call = ["predict", model, "--input", "batch,8", "--batch", "64", "--gpu", "nvidia-l4"]
     for wrong in ("mask", "mask=much", "=3"):
         run(*call, "--assume", wrong).refused(has="expected a name and a number, a share or an answer")
     run(*call, "--strict").refused(has="strict: the data of a run decide mask")

@@ -106,10 +106,7 @@ def test_writes_prints_and_removes(run: Run, campaigns: Path, tmp_path: Path) ->
     assert " ".join(row(said, "issue_share")[0][6:]) == "starting point of the fit; no measurement tells it"
     # Noise-free; what all kernels are off together is never taken for less than 3 %.
     assert row(said, "elementwise")[0][-6:] == ["0%", "/", "3%", "0%", "/", "3%"]
-    assert said.splitlines()[-2:] == [
-        "fits written to fits",
-        "removed, as no campaign is of them: nvidia-t4.yaml",
-    ]
+    assert said.splitlines()[-2:] == ["fits written to fits", "removed, as no campaign is of them: nvidia-t4.yaml"]
 
 
 def test_check_passes_on_what_fit_wrote_and_names_what_was_changed(

@@ -21,19 +21,8 @@ def test_a_step_on_four_gpus(run: Run, net: str) -> None:
 
 def test_json_and_trace(run: Run, net: str, tmp_path: Path) -> None:
     trace = tmp_path / "step.json"
-    result = run(
-        "parallel",
-        net,
-        *SIZE,
-        "--cluster",
-        "titan-x-x2-gtx-1080",
-        "--split",
-        "proportional",
-        "--trace",
-        trace,
-        "--json",
-    )
-    document = json.loads(result.out)
+    place = ("--cluster", "titan-x-x2-gtx-1080", "--split", "proportional")
+    document = json.loads(run("parallel", net, *SIZE, *place, "--trace", trace, "--json").out)
     assert sum(device["batch"] * len(device["numbers"]) for device in document["devices"]) == 64
     assert document["total_s"] == pytest.approx(sum(document["terms"].values()))
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]

@@ -91,20 +91,8 @@ def test_requests_of_a_log(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_service_level(run: Run, tmp_path: Path) -> None:
-    args = (
-        "serve",
-        CONFIG,
-        "--gpu",
-        "l40s",
-        "-i",
-        64,
-        "--output",
-        8,
-        "--requests",
-        20,
-        "--slo",
-        "ttft=500ms,tpot=40ms",
-    )
+    load = ("-i", 64, "--output", 8, "--requests", 20)
+    args = ("serve", CONFIG, "--gpu", "l40s", *load, "--slo", "ttft=500ms,tpot=40ms")
     figure = tmp_path / "rates.svg"
     said = run(*args, "--load", "100/s", "--price-per-hour", 1, "--figure", figure).answered()
     assert "first token within 500 ms, each further token within 40.0 ms, for 90% of the requests:" in said

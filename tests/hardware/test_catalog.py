@@ -62,20 +62,12 @@ def test_sorting() -> None:
 def test_filters() -> None:
     rows = catalog.list_rows(vendor="nvidia", architecture="HOPPER", memory_min="90 GB")
     assert [row.device.name for row in rows] == [
-        "nvidia-gh200-144gb",
-        "nvidia-gh200-96gb",
-        "nvidia-h100-nvl-94gb",
-        "nvidia-h20-96gb",
-        "nvidia-h200-nvl-141gb",
+        "nvidia-gh200-144gb", "nvidia-gh200-96gb", "nvidia-h100-nvl-94gb", "nvidia-h20-96gb", "nvidia-h200-nvl-141gb",
         "nvidia-h200-sxm-141gb",
-    ]
+    ]  # fmt: skip
     assert {row.device.name for row in catalog.list_rows(architecture="gfx90a")} == {
-        "amd-mi210",
-        "amd-mi250",
-        "amd-mi250-gcd",
-        "amd-mi250x",
-        "amd-mi250x-gcd",
-    }
+        "amd-mi210", "amd-mi250", "amd-mi250-gcd", "amd-mi250x", "amd-mi250x-gcd",
+    }  # fmt: skip
     assert {row.device.kind for row in catalog.list_rows(kind="cpu")} == {"cpu"}
     # 80 GiB are 85.9 GB.
     assert "nvidia-h100-sxm5-80gb" in [row.device.name for row in catalog.list_rows(memory_min="85.8 GB")]
@@ -87,10 +79,7 @@ def test_filters() -> None:
     ("filters", "start"),
     [
         ({"sort": "fp61"}, "sort: expected name, vendor, architecture, date, memory, "),
-        (
-            {"math": "fp17"},
-            "format: expected fp64, fp32, tf32, bf16, fp16, fp8, int8, fp4; got 'fp17'; did you mean ",
-        ),
+        ({"math": "fp17"}, "format: expected fp64, fp32, tf32, bf16, fp16, fp8, int8, fp4; got 'fp17'; did you mean "),
         ({"kind": "tpu"}, "kind: expected gpu, cpu; got 'tpu'; did you mean 'gpu' or 'cpu'?"),
         ({"vendor": "nvida"}, "vendor 'nvida': no device has it; did you mean 'NVIDIA'?; they are AMD, Apple, Intel, "),
         ({"architecture": "hoper"}, "architecture 'hoper': no device has it; did you mean 'Hopper'?; they are Ada "),

@@ -104,14 +104,8 @@ def test_a_geforce_card() -> None:
     assert draft["pcie"] == {"generation": 4, "lanes": 16}
     assert draft["board_power"] == "450 W"
     assert found.unknown == (
-        "process_node",
-        "process_nm",
-        "launch_date",
-        "clock.base",
-        "dram.type",
-        "l1_capacity_per_sm",
-        "interconnect",
-    )
+        "process_node", "process_nm", "launch_date", "clock.base", "dram.type", "l1_capacity_per_sm", "interconnect",
+    )  # fmt: skip
 
 
 def test_the_draft_loads_and_is_refused_until_it_is_finished(tmp_path: Path) -> None:

@@ -24,44 +24,14 @@ LINE = re.compile(r"^(?P<indent>(?:  )?)(?P<key>[a-z0-9_]+): *(?P<value>[^#\n]*?
 QUANTITY = re.compile(r"[\d.]+ [A-Za-z/]+")
 REQUIRED = ("schema", "name", "vendor", "architecture", "sm_count", "lanes_per_sm", "boost", "capacity", "bandwidth")
 WRONG_UNITS = {
-    "B": "B/s",
-    "B/s": "B",
-    "FLOP/s": "Hz",
-    "OP/s": "W",
-    "Hz": "FLOP/s",
-    "bit": "B",
-    "bit/s": "bit",
-    "W": "s",
-}
+    "B": "B/s", "B/s": "B", "FLOP/s": "Hz", "OP/s": "W", "Hz": "FLOP/s", "bit": "B", "bit/s": "bit", "W": "s",
+}  # fmt: skip
 NO_QUANTITY = (
-    ".nan",
-    "-.inf",
-    "5",
-    "0",
-    "-1 GB",
-    "[1 GB]",
-    "{a: 1 GB}",
-    "true",
-    "1e400 GB",
-    "1 GB GB",
-    "∞ W",
-    "'９ GB'",
-    "''",
-)
+    ".nan", "-.inf", "5", "0", "-1 GB", "[1 GB]", "{a: 1 GB}", "true", "1e400 GB", "1 GB GB", "∞ W", "'９ GB'", "''",
+)  # fmt: skip
 NO_COUNT = (
-    "-1",
-    "0",
-    "1.5",
-    "'66'",
-    "true",
-    ".nan",
-    "66 SMs",
-    "[66]",
-    "99999999999999999999",
-    "2001-01-01",
-    "~",
-    "1:30",
-)
+    "-1", "0", "1.5", "'66'", "true", ".nan", "66 SMs", "[66]", "99999999999999999999", "2001-01-01", "~", "1:30",
+)  # fmt: skip
 BOMB = "\n".join(
     ['a0: &a0 ["x","x","x","x","x","x","x","x","x"]']
     + [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]

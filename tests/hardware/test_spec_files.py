@@ -91,11 +91,7 @@ REPLACED = [
     ("vendor: NVIDIA", "vendor: ''", "vendor: expected some text; got ''"),
     ("clock: {boost: 2 GHz}", "clock: 2 GHz", "clock: expected a mapping of keys to values; got '2 GHz'"),
     ("clock: {boost: 2 GHz}", "clock: [2 GHz]", "clock: expected a mapping of keys to values; got ['2 GHz']"),
-    (
-        "clock: {boost: 2 GHz}",
-        "clock: {boost: 2 GHz, base: 3 GHz}",
-        "clock: expected base to be no faster than boost",
-    ),
+    ("clock: {boost: 2 GHz}", "clock: {boost: 2 GHz, base: 3 GHz}", "clock: expected base to be no faster than boost"),
     (
         "vendor: NVIDIA",
         "vendor: NVIDIA\nprocess_node: TSMC 4N",
@@ -121,11 +117,7 @@ REPLACED = [
     ("schema: 1", "schema: 7", "schema: expected 1; got 7: this program is older than the file"),
     ("schema: 1", "schema: 0", "schema: expected 1; got 0: no such schema"),
     ("schema: 1", "schema: 1\nschema_version: 1", "schema_version: unknown key; did you mean 'schema'?"),
-    (
-        "vendor: NVIDIA",
-        "sources: {peaks: ''}\nvendor: NVIDIA",
-        "sources: peaks: expected some text; got ''",
-    ),
+    ("vendor: NVIDIA", "sources: {peaks: ''}\nvendor: NVIDIA", "sources: peaks: expected some text; got ''"),
     (
         "vendor: NVIDIA",
         "tensor_rate: double\nvendor: NVIDIA",
@@ -289,11 +281,7 @@ def test_half_rates_of_int8(rate: str, int8: float, ok: bool) -> None:
             "600 GB/s",
             "dram: bandwidth: expected 640.0 GB/s within 3.0% (256 bit x 20 Gbit/s / 8); got 600.0 GB/s",
         ),
-        (
-            "24 GiB",
-            "24 TiB",
-            "dram: capacity: expected 5.00 ms to 5.00 s to read the whole memory once; got 41.2 s",
-        ),
+        ("24 GiB", "24 TiB", "dram: capacity: expected 5.00 ms to 5.00 s to read the whole memory once; got 41.2 s"),
         (
             "fp16: 204.8 TFLOP/s",
             "fp64: 204.8 TFLOP/s",

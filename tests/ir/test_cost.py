@@ -59,22 +59,12 @@ def test_costs_add(two):
 
 def test_numbers_for_named_sizes_reach_every_part(two):
     n = symbol("n")
-    cost = Cost(
-        gemms=(Gemm(batch=n, m=n, n=n, k=n, needed=n),),
-        vector_flop=n,
-        special_flop=2 * n,
-        read_bytes=3 * n,
-        write_bytes=4 * n,
-        label="a",
-    )
-    at = cost.map(evaluator({"n": 3}))
-    assert at == Cost(
-        gemms=(Gemm(batch=3, m=3, n=3, k=3, needed=3),),
-        vector_flop=3,
-        special_flop=6,
-        read_bytes=9,
-        write_bytes=12,
-        label="a",
-    )
+
+    def of(s):
+        counts = {"vector_flop": s, "special_flop": 2 * s, "read_bytes": 3 * s, "write_bytes": 4 * s}
+        return Cost(gemms=(Gemm(batch=s, m=s, n=s, k=s, needed=s),), **counts, label="a")
+
+    cost = of(n)
+    assert cost.map(evaluator({"n": 3})) == of(3)
     assert (cost.matrix_flop, cost.dense_matrix_flop) == (2 * n, 2 * n**4)
     assert (cost.flop, cost.bytes) == (5 * n, 7 * n)

@@ -118,14 +118,8 @@ def test_an_input_with_a_missing_size(text):
     [
         ("batch,0", "input 'batch,0': expected a positive size; got 0"),
         ("-3", "input '-3': expected a positive size; got -3"),
-        (
-            "2.5,3",
-            "input '2.5,3': size '2.5' is no name: expected letters, digits and underscores, such as 'batch'",
-        ),
-        (
-            "3x224",
-            "input '3x224': size '3x224' is no name: expected letters, digits and underscores, such as 'batch'",
-        ),
+        ("2.5,3", "input '2.5,3': size '2.5' is no name: expected letters, digits and underscores, such as 'batch'"),
+        ("3x224", "input '3x224': size '3x224' is no name: expected letters, digits and underscores, such as 'batch'"),
         ("3:zzz", f"input '3:zzz': unknown number format 'zzz' (known: {FORMATS})"),
     ],
 )

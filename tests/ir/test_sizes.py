@@ -44,8 +44,7 @@ def test_product_of_sizes(sizes, expected):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [((), 0), ((7,), 7), ((2, 3, 4), 9), ((2, N, 3), N + 5), ((N, N), 2 * N), ((N, -N, 4), 4)],
+    ("sizes", "expected"), [((), 0), ((7,), 7), ((2, 3, 4), 9), ((2, N, 3), N + 5), ((N, N), 2 * N), ((N, -N, 4), 4)]
 )
 def test_total_of_sizes(sizes, expected):
     assert total(sizes) == expected

@@ -124,10 +124,7 @@ def test_cpus_copy_nothing_and_run_in_series() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"copy": "pined"},
-            "execution copy: expected none, pageable, pinned; got 'pined'; did you mean 'pinned'?",
-        ),
+        ({"copy": "pined"}, "execution copy: expected none, pageable, pinned; got 'pined'; did you mean 'pinned'?"),
         (
             {"copy": "pageable", "non_blocking": True},
             "execution non_blocking with copy 'pageable': only copies from 'pinned' memory run beside the CPU",

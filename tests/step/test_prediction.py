@@ -311,13 +311,9 @@ def test_fused_kernels_have_names_and_a_compiled_step_says_what_it_assumes() -> 
     assert "triton_per_fused_bias_native_batch_norm_relu_mean_1" in compiled.by_kernel().index
     assert compiled.assumptions == ("compiled: inductor runs the convolutions with channels last",)
     assert compiled.to_dict()["execution"] == {
-        "backend": "compiled",
-        "sync": "step",
-        "copy": "none",
-        "non_blocking": False,
-        "loader_rate": None,
+        "backend": "compiled", "sync": "step", "copy": "none", "non_blocking": False, "loader_rate": None,
         "attention": None,
-    }
+    }  # fmt: skip
     assert not any("compiled" in note for note in rk.predict(traced, "nvidia-rtx-4090").notes)
 
 
@@ -354,8 +350,7 @@ def test_a_graph_goes_to_another_process_after_a_prediction_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "peak"),
-    [("nvidia-a100-sxm4-80gb", 156e12), ("amd-mi100", 46.1e12), ("nvidia-p100-sxm2-16gb", 10.6e12)],
+    ("gpu", "peak"), [("nvidia-a100-sxm4-80gb", 156e12), ("amd-mi100", 46.1e12), ("nvidia-p100-sxm2-16gb", 10.6e12)]
 )
 def test_utilization_is_of_the_unit_that_multiplies(gpu: str, peak: float) -> None:
     """As tf32 where there is such a unit, by an engine of whole fp32 numbers (MI100), or by fp32 lanes (P100)."""

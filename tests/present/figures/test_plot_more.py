@@ -10,7 +10,7 @@ import torch
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from overlaps import overlaps
+from overlaps import key_of, overlaps
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
@@ -93,16 +93,12 @@ def test_memory_marks_peak_and_capacity() -> None:
     ax = plot.memory(p)
     (peak,) = [text.get_text() for text in ax.texts]
     assert peak.startswith("peak ")
-    legend = ax.get_legend()
-    assert legend is not None
-    *_, segments, capacity = [text.get_text() for text in legend.get_texts()]
+    *_, segments, capacity = key_of(ax)
     assert segments == f"segments hold up to {format_quantity(p.memory.reserved_bytes, 'byte')}"
     assert capacity == "capacity 85.9 GB, CUDA takes 524 MB"
     assert overlaps(ax) == []
     full = plot.memory(rk.predict(torch.nn.ReLU(), rk.Input(2**35), gpu=A100))
-    legend = full.get_legend()
-    assert legend is not None
-    assert any("does not fit" in text.get_text() for text in legend.get_texts())
+    assert any("does not fit" in text for text in key_of(full))
     assert max(line.get_ydata()[0] for line in full.lines) > 80e9  # type: ignore[index]
 
 
@@ -138,9 +134,7 @@ def test_a_sweep_of_several_gpus_has_a_line_each(table: pd.DataFrame) -> None:
     assert len(lines) == 3
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 3
     assert not [patch for patch in ax.patches if isinstance(patch, Rectangle)]
-    legend = ax.get_legend()
-    assert legend is not None
-    assert {"A100 SXM4 80 GB", "L4", "T4"} <= {text.get_text() for text in legend.get_texts()}
+    assert {"A100 SXM4 80 GB", "L4", "T4"} <= {*key_of(ax)}
     assert overlaps(ax) == []
 
 
@@ -184,9 +178,7 @@ def test_groups_differ_in_colour_and_shape() -> None:
     marks = [marks for marks in ax.collections if isinstance(marks, PathCollection)]
     assert len({tuple(mark.get_facecolor()[0]) for mark in marks}) == 2
     assert len({mark.get_paths()[0].vertices.tobytes() for mark in marks}) == 2
-    legend = ax.get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["conv", "matmul", "within 20 %"]
+    assert key_of(ax) == ["conv", "matmul", "within 20 %"]
 
 
 NUMBERS = "expected rows with positive numbers in measured_s and predicted_s"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from matplotlib.colors import same_color
-from overlaps import overlaps
+from overlaps import key_of, overlaps
 from several import PARAMETER_BYTES, SMALL, overlapped, slow_cluster, step
 
 import rooflinekit as rk
@@ -148,9 +148,7 @@ def test_a_pipeline_shows_its_slots() -> None:
     assert list(lanes)[:2] == ["GPU 0–3", "GPU 4–7"]
     # 4 pieces forward and 4 backward on each of two stages, each with its number
     assert sorted(text.get_text() for text in ax.texts if text.get_text().isdigit()) == sorted("0123" * 4)
-    legend = ax.get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["forward", "backward", "sent", "idle"]
+    assert key_of(ax) == ["forward", "backward", "sent", "idle"]
     assert overlaps(ax) == []
 
 
