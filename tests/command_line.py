@@ -1,8 +1,10 @@
 """The program, called as a user calls it."""
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,11 @@ class Result:
     status: int
     out: str
     err: str
+
+    @property
+    def document(self) -> Any:
+        """What `--json` printed."""
+        return json.loads(self.out)
 
     def answered(self) -> str:
         """It went well: status 0, and nothing on standard error. What it printed."""

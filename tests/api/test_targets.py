@@ -130,9 +130,9 @@ def test_no_folder_is_no_reason_to_fail(flop, folder: Path, monkeypatch: pytest.
 
 def test_a_kept_trace_can_be_traced_again(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     args = ("advise", f"{folder / 'net.py'}:Net", "-i", "batch,64", "--batch", 8, "--gpu", "l4", "--json")
-    first = json.loads(run(*args).out)
+    first = run(*args).document
     monkeypatch.delitem(sys.modules, "helper", raising=False)
-    assert json.loads(run(*args).out) == first
+    assert run(*args).document == first
     assert "autocast in float16" in [one["what"] for one in first["suggestions"]]
 
 

@@ -1,7 +1,5 @@
 """`rooflinekit advise`, and what is said of wrong use."""
 
-import json
-
 import pytest
 from command_line import Run
 
@@ -15,8 +13,8 @@ def test_advice(run: Run, net: str) -> None:
     said = run("advise", net, *SIZE, "--gpu", "l4", "--other-gpu", "l40s").answered()
     assert said.startswith("Net, inference, batch 16, float32, eager, nvidia-l4: ")
     assert "nvidia-l40s: saves " in said
-    document = json.loads(run("advise", net, *SIZE, "--gpu", "l4", "--other-gpu", "l40s", "--json").out)
-    (direct,) = json.loads(run("predict", net, *SIZE, "--gpu", "l40s", "--json").out)["predictions"]
+    document = run("advise", net, *SIZE, "--gpu", "l4", "--other-gpu", "l40s", "--json").document
+    (direct,) = run("predict", net, *SIZE, "--gpu", "l40s", "--json").document["predictions"]
     (entry,) = (one for one in document["suggestions"] if one["what"] == "nvidia-l40s")
     assert entry["total_s"] == direct["total_s"]
 

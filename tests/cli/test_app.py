@@ -63,8 +63,8 @@ def test_many_gpus_have_a_line_each(run, net) -> None:
 
 def test_search_chooses_among_all_gpus(run, net) -> None:
     options = ("--input", "batch,3,32,32", "--batch", 8)
-    found = json.loads(run("search", f"{net}:Net", *options, "--json").out)
-    compared = json.loads(run("compare", f"{net}:Net", *options, "--json").out)
+    found = run("search", f"{net}:Net", *options, "--json").document
+    compared = run("compare", f"{net}:Net", *options, "--json").document
     fastest = min(compared["gpus"], key=lambda row: row["total_s"])
     assert found["best"]["gpu"] == fastest["gpu"]
     assert len(run("search", f"{net}:Net", *options).out.splitlines()) <= 15
@@ -94,7 +94,7 @@ def test_the_answer_about_one_gpu_takes_fifteen_lines(run, net, options: tuple[s
 def test_predict_json_is_only_json(run, net) -> None:
     training = ("--mode", "training", "--optimizer", "sgd")
     result = run("predict", f"{net}:make", *COMMON, "--batch=8", "--json", "--by", "module", *training)
-    (document,) = json.loads(result.out)["predictions"]
+    (document,) = result.document["predictions"]
     assert document["device"] == "nvidia-l4"
     assert document["mode"] == "training"
     assert {row["module"] for row in document["by"]} == {"0", "1", "3", ""}
@@ -138,7 +138,7 @@ def test_explain_one_network_on_two_gpus_or_in_two_ways(run, net, tmp_path) -> N
     behind = run(*common, "--batch", 8, "--gpu", "t4", "--details")
     assert "differ in device (nvidia-l4 against nvidia-t4)" in behind.out
     for change, labels in (("batch=64", ["batch 8", "batch 64"]), ("execution=eager,compiled", ["eager", "compiled"])):
-        (found,) = json.loads(run(*common, "--batch", 8, "--compare", change, "--json").out)["explanations"]
+        (found,) = run(*common, "--batch", 8, "--compare", change, "--json").document["explanations"]
         assert found["labels"] == labels
         assert sum(found["terms"].values()) == pytest.approx(found["b_s"] - found["a_s"])
         assert sum(found["underuse"].values()) == pytest.approx(found["terms"]["underuse"])
@@ -293,7 +293,7 @@ def test_execution_decides_which_kernels_run(run, tmp_path) -> None:
     )
     arguments = ("predict", f"{tmp_path}/plain.py:net", "-i", "8,32", "--gpu", "l4", "--json")
     found = {
-        backend: json.loads(run(*arguments, "--execution", backend).out)["predictions"][0]
+        backend: run(*arguments, "--execution", backend).document["predictions"][0]
         for backend in ("eager", "compiled", "cuda-graph", "reduce-overhead")
     }
     counts = {backend: one["kernels"] for backend, one in found.items()}
@@ -373,7 +373,7 @@ def test_a_fit_by_file(run, net, tmp_path) -> None:
         "schema: 2\nname: nvidia-l4\nconstants:\n  memory_share: {value: 0.5, stderr: 0.01, source: me}\nspreads: {}\n"
     )
     shipped, mine, both = (
-        json.loads(run("predict", f"{net}:Net", *COMMON, "--batch", 8192, "--json", *more).out)["predictions"]
+        run("predict", f"{net}:Net", *COMMON, "--batch", 8192, "--json", *more).document["predictions"]
         for more in ((), ("--constants", fit), ("--constants", fit, "--gpu", "nvidia-a100-sxm4-80gb"))
     )
     assert mine[0]["total_s"] > shipped[0]["total_s"]  # half of the bandwidth
@@ -393,7 +393,7 @@ def test_a_training_step_in_all_its_words(run, net) -> None:
     words = ("--mode", "training", "--optimizer", "SGD", "--loss", "cross_entropy", "--target", "batch:int64")
     options = ("--autocast", "bf16", "--channels-last", "--like", "1.13", "--copy", "pinned", "--loader-rate", 100)
     result = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *words, *options, "--json")
-    (found,) = json.loads(result.out)["predictions"]
+    (found,) = result.document["predictions"]
     assert (found["autocast"], found["channels_last"], found["like"]) == ("bfloat16", True, "1.13")
     assert found["execution"]["copy"] == "pinned"
     assert found["total_s"] == pytest.approx(8 / 100)  # the loader's pace
@@ -403,7 +403,7 @@ def test_a_training_step_in_all_its_words(run, net) -> None:
 def test_compare_and_largest_batch(run, net) -> None:
     ways = ("--compare", "execution=eager,compiled", "--compare", "autocast=none,fp16", "--compare", "batch=8,16")
     result = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *ways, "--largest-batch", "--json")
-    (found,) = json.loads(result.out)["predictions"]
+    (found,) = result.document["predictions"]
     assert len(found["compare"]) == 8
     assert found["compare"][0]["speedup"] == 1
     assert found["compare"][0]["total_s"] == found["total_s"]

@@ -1,6 +1,5 @@
 """What data decide, said on the command line."""
 
-import json
 from pathlib import Path
 
 from command_line import Run
@@ -24,8 +23,8 @@ def test_assumptions_of_the_command_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "chooses.py").write_text(MODEL)
     target = f"{tmp_path / 'chooses.py'}:Chooses"
     call = ["predict", target, "--input", "batch,8", "--batch", "64", "--gpu", "nvidia-l4"]
-    most = json.loads(run(*call, "--json").out)["predictions"][0]
-    some = json.loads(run(*call, "--json", "--assume", "mask=0.25", "--input", "mode=batch,8").out)["predictions"][0]
+    most = run(*call, "--json").document["predictions"][0]
+    some = run(*call, "--json", "--assume", "mask=0.25", "--input", "mode=batch,8").document["predictions"][0]
     assert most["coverage"]["assumptions"] == ["mask 64 of 64 (its most; chooses.py:12)"]
     assert some["coverage"]["assumptions"] == ["mask 16 of 64 (given; chooses.py:12)"]
     assert "decided by data, so assumed: mask 64 of 64" in run(*call).out

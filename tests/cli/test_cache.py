@@ -59,10 +59,7 @@ def test_verbose_says_on_standard_error_why_a_trace_is_not_kept(
 
 
 def test_no_folder_and_contradictions(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (
-        run("cache", "net", "--clear").err
-        == "rooflinekit: --clear: removes all traces; leave out the word, or --clear\n"
-    )
+    run("cache", "net", "--clear").refused("--clear: removes all traces; leave out the word, or --clear\n")
     assert run("cache").out == f"0 traces in {folder}/cache\n"
     monkeypatch.setenv(trace_store.FOLDER, "")
     assert run("cache").out == "no traces are kept: ROOFLINEKIT_CACHE_DIR is empty\n"

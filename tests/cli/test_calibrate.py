@@ -212,9 +212,8 @@ def test_a_cpu_without_a_specification(run: Run, tmp_path: Path, monkeypatch: py
         "rooflinekit.calibrate.local_hardware.cpu.measured_rates",
         lambda cores: Rates(flops=cores * 1e11, bandwidth=4e10),
     )
-    assert (
-        local_hardware.specification("cpu", 0, None).display_name == "Some CPU @ 3.00GHz"
-    )  # for `measure`, which keeps no file
+    # for `measure`, which keeps no file
+    assert local_hardware.specification("cpu", 0, None).display_name == "Some CPU @ 3.00GHz"
     assert not list(tmp_path.glob("some-cpu*"))
     # `calibrate` keeps it beside the samples
     found = run("--device", "cpu", "--plan", "tiny.yaml", "--budget", "0s", "--out", "run.jsonl")

@@ -1,7 +1,5 @@
 """`rooflinekit compare`: the table, its reasons, and what is said of wrong use."""
 
-import json
-
 import pytest
 from command_line import Run
 
@@ -26,11 +24,11 @@ def test_reasons_are_by_time_however_rows_are_sorted(run: Run, net: str) -> None
 
 
 def test_json_has_what_predict_says(run: Run, net: str) -> None:
-    document = json.loads(run("compare", net, *SIZE, "--architecture", "Turing", "--json").out)
+    document = run("compare", net, *SIZE, "--architecture", "Turing", "--json").document
     names = [row["gpu"] for row in document["gpus"]]
     assert "nvidia-t4" in names
     assert "nvidia-l4" not in names
-    (direct,) = json.loads(run("predict", net, *SIZE, "--gpu", "nvidia-t4", "--json").out)["predictions"]
+    (direct,) = run("predict", net, *SIZE, "--gpu", "nvidia-t4", "--json").document["predictions"]
     row = document["gpus"][names.index("nvidia-t4")]
     assert (row["total_s"], row["low_s"], row["regime"]) == (direct["total_s"], direct["low_s"], direct["regime"])
 

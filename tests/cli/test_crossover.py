@@ -1,7 +1,5 @@
 """`rooflinekit crossover`, and what is said of wrong use."""
 
-import json
-
 import pytest
 from command_line import Run
 
@@ -22,7 +20,7 @@ def test_crossovers(run: Run, net: str) -> None:
         r"\frac{64 \mathrm{batch}}{3 \mathrm{batch} + 128}",
     ]
     assert lines[2].startswith("Net is compute-bound on nvidia-t4: ")
-    document = json.loads(run("crossover", net, *SIZE, "--gpu", "t4", "--other-gpu", "l4", "--json").out)
+    document = run("crossover", net, *SIZE, "--gpu", "t4", "--other-gpu", "l4", "--json").document
     assert document["intensity"]["formula"] == "64*batch/(3*batch + 128)"
     assert [entry["size"] for entry in document["sizes"]] == ["batch", "batch"]
     assert document["bandwidths"][0]["stated_bytes_per_s"] == 300e9

@@ -1,6 +1,5 @@
 """The commands about hardware, as a user meets them."""
 
-import json
 import re
 import subprocess
 import sys
@@ -55,7 +54,7 @@ def test_ridge_of_another_format(run: Run) -> None:
 
 
 def test_json_and_markdown(run: Run) -> None:
-    documents = json.loads(run("devices", "--json", "--sort", "bandwidth").out)["devices"]
+    documents = run("devices", "--json", "--sort", "bandwidth").document["devices"]
     # 8 TB/s each, in the order of their names
     assert [document["name"] for document in documents[:3]] == ["amd-mi355x", "nvidia-b100", "nvidia-gb200"]
     (l4,) = [document for document in documents if document["name"] == "nvidia-l4"]
@@ -156,7 +155,7 @@ def test_check_of_named_ones_lists_every_check(run: Run) -> None:
     result = run("check", "l4", "generic-server")
     assert "  passed: dram.bandwidth: 192 bit x 12.5 Gbit/s / 8\n" in result.out
     assert result.out.endswith("generic-server (host): well-formed\n2 specifications, 0 failed\n")
-    (document,) = json.loads(run("check", "l4", "--json").out)["specifications"]
+    (document,) = run("check", "l4", "--json").document["specifications"]
     assert document["name"] == "l4"
     assert {check["status"] for check in document["checks"]} == {"passed"}
 
@@ -289,5 +288,5 @@ def test_a_short_name_says_which_board_it_is_taken_for(run: Run) -> None:
 def test_packages_of_two_devices_are_told(run: Run) -> None:
     assert "PyTorch sees 2 devices in it" in run("devices", "amd-mi250x").out
     assert "amd-mi250x: PyTorch sees 2 devices in it" in run("devices", "--architecture", "gfx90a").out
-    document = json.loads(run("devices", "amd-mi250x", "--json").out)
+    document = run("devices", "amd-mi250x", "--json").document
     assert document["device"]["enumerated_as"] == 2

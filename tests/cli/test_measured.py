@@ -1,7 +1,6 @@
 """`--measured` of compare, report, advise and search: all rest on what `rooflinekit transfer` says."""
 
 import html
-import json
 import re
 from pathlib import Path
 
@@ -19,21 +18,21 @@ MEASURED = ("--measured", "5 ms", "--measured-on", "t4")
 @pytest.fixture
 def total_s(run: Run, net: str) -> float:
     """Of the step on an L4, as the transfer has it."""
-    (found,) = json.loads(run("transfer", net, *SIZE, *MEASURED, "--gpu", "l4", "--json").out)["predictions"]
-    (plain,) = json.loads(run("predict", net, *SIZE, "--gpu", "l4", "--json").out)["predictions"]
+    (found,) = run("transfer", net, *SIZE, *MEASURED, "--gpu", "l4", "--json").document["predictions"]
+    (plain,) = run("predict", net, *SIZE, "--gpu", "l4", "--json").document["predictions"]
     assert found["total_s"] > 1.2 * plain["total_s"]
     return float(found["total_s"])
 
 
 def test_all_four_rest_on_the_transfer(run: Run, net: str, total_s: float, tmp_path: Path) -> None:
-    compared = json.loads(run("compare", net, *SIZE, *MEASURED, "--gpu", "l4", "--gpu", "t4", "--json").out)
+    compared = run("compare", net, *SIZE, *MEASURED, "--gpu", "l4", "--gpu", "t4", "--json").document
     assert {row["gpu"]: row["total_s"] for row in compared["gpus"]}["nvidia-l4"] == pytest.approx(total_s)
-    advised = json.loads(run("advise", net, *SIZE, *MEASURED, "--gpu", "l4", "--other-gpu", "t4", "--json").out)
+    advised = run("advise", net, *SIZE, *MEASURED, "--gpu", "l4", "--other-gpu", "t4", "--json").document
     assert advised["base"]["total_s"] == pytest.approx(total_s)
     assert all("correction" in one["saved_terms"] for one in advised["suggestions"])
     # sizes to choose from, of which the transfer's is one: exact there
     at = ("--measured-at", "batch=16", "--require", "batch<=16", "--require", "batch>=16")
-    found = json.loads(run("search", net, *INPUT, "--batch", "1:64", *MEASURED, *at, "--gpu", "l4", "--json").out)
+    found = run("search", net, *INPUT, "--batch", "1:64", *MEASURED, *at, "--gpu", "l4", "--json").document
     assert found["best"]["batch"] == 16
     assert found["best"]["total_s"] == pytest.approx(total_s)
     assert found["best"]["throughput"] == pytest.approx(16 / total_s)
@@ -50,9 +49,9 @@ def test_another_batch_than_the_measured_one(run: Run, net: str) -> None:
     # measured at 16, predicted at 32: --measured-at names the one, --there the other
     same = ("--gpu", "l4", "--json")
     at = ("--measured-at", "batch=16")
-    here = json.loads(run("compare", net, *INPUT, "--batch", 32, *MEASURED, *at, *same).out)["gpus"][0]
+    here = run("compare", net, *INPUT, "--batch", 32, *MEASURED, *at, *same).document["gpus"][0]
     there = ("--there", "batch=32")
-    (found,) = json.loads(run("transfer", net, *SIZE, *MEASURED, *there, *same).out)["predictions"]
+    (found,) = run("transfer", net, *SIZE, *MEASURED, *there, *same).document["predictions"]
     assert here["total_s"] == pytest.approx(found["total_s"])
 
 

@@ -22,7 +22,7 @@ def test_a_step_on_four_gpus(run: Run, net: str) -> None:
 def test_json_and_trace(run: Run, net: str, tmp_path: Path) -> None:
     trace = tmp_path / "step.json"
     place = ("--cluster", "titan-x-x2-gtx-1080", "--split", "proportional")
-    document = json.loads(run("parallel", net, *SIZE, *place, "--trace", trace, "--json").out)
+    document = run("parallel", net, *SIZE, *place, "--trace", trace, "--json").document
     assert sum(device["batch"] * len(device["numbers"]) for device in document["devices"]) == 64
     assert document["total_s"] == pytest.approx(sum(document["terms"].values()))
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
@@ -38,14 +38,14 @@ def test_json_and_trace(run: Run, net: str, tmp_path: Path) -> None:
 
 def test_a_mesh_with_savers(run: Run, net: str) -> None:
     options = ("--cluster", "dgx-a100", "--strategy", "mesh", "--tensor", 2, "--gpus", 4, "--accumulate", 2)
-    document = json.loads(run("parallel", net, *SIZE, *options, "--json").out)
+    document = run("parallel", net, *SIZE, *options, "--json").document
     assert document["strategy"]["tensor"] == 2
     assert document["savers"]["accumulate"] == 2
 
 
 def test_activations_kept_and_sent_away(run: Run, net: str) -> None:
     options = ("--cluster", "dgx-a100", "--gpus", 1, "--checkpoint", "all", "--save", "0:aten.addmm", "--json")
-    savers = json.loads(run("parallel", net, *SIZE, *options).out)["savers"]
+    savers = run("parallel", net, *SIZE, *options).document["savers"]
     assert (savers["checkpoint"], savers["save"]) == (True, ["0:aten.addmm"])
     away = run("parallel", net, *SIZE, "--cluster", "dgx-a100", "--gpus", 1, "--offload-activations", "head")
     assert "offload_activations: 'head' is no block" in away.err
@@ -53,7 +53,7 @@ def test_activations_kept_and_sent_away(run: Run, net: str) -> None:
 
 def test_a_measured_step(run: Run, net: str) -> None:
     place = ("--cluster", "dgx-a100", "--gpus", 1)
-    document = json.loads(run("parallel", net, *SIZE, *place, "--measured", "64:0.5", "--json").out)
+    document = run("parallel", net, *SIZE, *place, "--measured", "64:0.5", "--json").document
     assert document["total_s"] == pytest.approx(0.5)
     wrong = run("parallel", net, *SIZE, *place, "--measured", "0.5")
     assert "--measured: expected BATCH:SECONDS, as 32:0.18; got '0.5'" in wrong.err
@@ -95,7 +95,7 @@ def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[object, ...], mes
 def test_gloo_is_a_strategy(run: Run, net: str) -> None:
     """Through the host's memory: the same step as DDP(backend="gloo"), slower than NCCL's where links are."""
     nccl, gloo = (
-        json.loads(run("parallel", net, *SIZE, "--cluster", "dgx-a100", "--strategy", word, "--json").out)
+        run("parallel", net, *SIZE, "--cluster", "dgx-a100", "--strategy", word, "--json").document
         for word in ("ddp", "ddp-gloo")
     )
     assert (nccl["strategy"]["backend"], gloo["strategy"]["backend"]) == ("nccl", "gloo")

@@ -107,13 +107,13 @@ def test_wrong_use_of_several_devices(run, net, tmp_path, options, message) -> N
 def test_what_several_devices_need(run, net, tmp_path) -> None:
     out = ("--out", tmp_path / "a.svg")
     size = ("--input", "batch,64", "--batch", 32)
-    assert (
-        "--cluster: steps on several devices are training steps"
-        in run("plot", net, *size, "--cluster", "dgx-a100", *out).err
-    )
-    assert "--gpus belongs to --cluster" in run("plot", net, *COMMON, "--gpus", 2, *out).err
-    assert "name a --cluster" in run("plot", net, *COMMON, "--what", "waterfall", *out).err
-    assert "--gpu is missing: name one or more" in run("plot", net, *size, *out).err
+    for args, message in (
+        ((*size, "--cluster", "dgx-a100"), "--cluster: steps on several devices are training steps"),
+        ((*COMMON, "--gpus", 2), "--gpus belongs to --cluster"),
+        ((*COMMON, "--what", "waterfall"), "name a --cluster"),
+        (size, "--gpu is missing: name one or more"),
+    ):
+        run("plot", net, *args, *out).refused(has=message)
 
 
 @pytest.mark.parametrize(

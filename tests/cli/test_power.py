@@ -69,7 +69,7 @@ def test_clusters_have_limits_and_prices_too(run: Run, net: str) -> None:
     assert [row["gpus"] for row in study["rack"]] == [100, 50, 32, 24]  # pairs of 2 · 100, 200, 300, 400 W
     costs = run("cost", net, *size, "--prices", "example", "--json")
     assert costs.err == "rooflinekit: prices are examples, nobody's offer: name a table of your own\n"
-    (row,) = json.loads(costs.out)["rows"]
+    (row,) = costs.document["rows"]
     assert (row["gpu"], row["gpus"]) == ("2 GPUs of dgx-a100", 2)
     assert row["cost"] == pytest.approx(2 * 2.5 * row["total_s"] / 3600)
 
@@ -83,7 +83,7 @@ def test_a_training_run_has_a_price_and_a_rack(run: Run) -> None:
     assert row["run_cost"] == pytest.approx(4 * 3 * 1e12 * step_s / (16 * 2048) / 3600)
     assert document["power"]["rack"][-1]["gpus"] == 28  # 20 kW / 700 W, in fours
     assert document["step"]["energy"]["gpus"] == 4
-    held = json.loads(run(*args, "--power-limit", "400 W", "--json").out)
+    held = run(*args, "--power-limit", "400 W", "--json").document
     assert held["step"]["total_s"] >= step_s
 
 

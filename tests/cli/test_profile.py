@@ -1,6 +1,5 @@
 """`rooflinekit profile`, as a user meets it."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -41,9 +40,9 @@ def test_beside_a_prediction_for_the_gpu_of_the_trace(run, trace, net) -> None:
 
 
 def test_json_is_only_json(run, trace, net) -> None:
-    alone = json.loads(run("profile", trace, "--json").out)["profile"]
+    alone = run("profile", trace, "--json").document["profile"]
     assert (alone["regime"], alone["steps"], alone["kernels"][0]["name"]) == ("CPU-bound", 2, "gemm")
-    both = json.loads(run("profile", trace, net, "-i", "32,64", "--json").out)
+    both = run("profile", trace, net, "-i", "32,64", "--json").document
     assert [op["name"] for op in both["ops"]] == ["addmm", "relu_", "mul", "between ops"]
 
 

@@ -1,7 +1,6 @@
 """`rooflinekit report`: the file, the program in it, and what is said of wrong use."""
 
 import html
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ def test_the_program_in_it_predicts_the_same(run: Run, net: str, tmp_path: Path,
     assert command.startswith(f"rooflinekit report {net}:Net -i batch,3,32,32 --batch 16 --gpu l4")
     names: dict[str, Any] = {}
     exec(program, names)
-    (predicted,) = json.loads(run("predict", *given, "--json").out)["predictions"]
+    (predicted,) = run("predict", *given, "--json").document["predictions"]
     del predicted["memory"]["verdict"]  # which the command alone works out
     assert names["prediction"].to_dict() == predicted
     # It has written the same page, but for the command, which Python does not have.

@@ -1,6 +1,5 @@
 """`rooflinekit serve`, and what is said of wrong use."""
 
-import json
 import re
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def test_a_table_and_a_document(run: Run) -> None:
     text = run(*args).out
     assert text.startswith("llama-3.1-8b on nvidia-l40s, ")
     assert len(re.findall(r"^ +[14] +(?:64|128) ", text, re.MULTILINE)) == 4
-    document = json.loads(run(*args, "--json").out)
+    document = run(*args, "--json").document
     assert [(one["input"], one["batch"]) for one in document["servings"]] == [(64, 1), (64, 4), (128, 1), (128, 4)]
 
 
@@ -30,7 +29,7 @@ def test_each_gpu_has_its_own_price(run: Run) -> None:
     """A million tokens take 1e6 / (tokens a second) seconds, each of which costs a 3600th of an hour."""
     args = ("serve", CONFIG, "--gpu", "l40s", "--gpu", "h100-sxm5-80gb", "--batch", 1, "-i", 64, "--output", 8)
     priced = (*args, "--price", "l40s=0.9", "--price", "h100=$3/h")
-    for one, hour in zip(json.loads(run(*priced, "--json").out)["servings"], (0.9, 3.0), strict=True):
+    for one, hour in zip(run(*priced, "--json").document["servings"], (0.9, 3.0), strict=True):
         assert one["usd_per_million_tokens"] == pytest.approx(hour / 3600 / one["tokens_per_s"] * 1e6)
     assert "h100-sxm5-80gb: no price is given" in run(*args, "--price", "l40s=0.9").err
     assert "--price, --price-per-hour: give one of the two" in run(*priced, "--price-per-hour", 2).err
@@ -43,7 +42,7 @@ def test_a_gpu_that_it_does_not_fit_is_a_row(run: Run) -> None:
     assert re.search(r"^ nvidia-l40s +1 +64 +8 +\d", said, re.MULTILINE)
     assert re.search(r"^ t4 +1 +64 +8 +does not fit +–", said, re.MULTILINE)
     assert "left out: llama-3.1-8b does not fit nvidia-t4: one request needs " in said
-    document = json.loads(run(*args, "--json").out)
+    document = run(*args, "--json").document
     assert [one["gpu"] for one in document["servings"]] == ["nvidia-l40s"]
     assert [(one["gpu"], one["batch"], one["input"]) for one in document["refused"]] == [("t4", 1, 64)]
     run("serve", CONFIG, "--gpu", "t4").refused()
@@ -77,7 +76,7 @@ def test_an_engine_by_name_at_a_rate(run: Run) -> None:
     assert "cache bf16, engine vllm 0.12 (the defaults since 0.8), 20 requests" in alone.out.splitlines()[0]
     assert "start: vllm serve llama-3.1-8b --max-num-batched-tokens 2048 --max-num-seqs 9  #" in alone.out
     assert "judged: first token, vllm on " in alone.out
-    served = json.loads(run(*args, "--engine", "sglang:0.3,vllm", "--json").out)["served"]
+    served = run(*args, "--engine", "sglang:0.3,vllm", "--json").document["served"]
     assert [one["engine"]["release"] for one in served] == ["sglang:0.3", "vllm"]
     assert [one["engine"]["policy"] for one in served] == ["prefill-first", "mixed"]
     assert all(one["launch"][0].startswith("start: ") for one in served)
@@ -121,11 +120,11 @@ def test_wrong_rates_are_one_line(run: Run, args: tuple[str, ...], message: str)
 def test_settings_of_the_engine(run: Run) -> None:
     args = ("serve", CONFIG, "--gpu", "l40s", "-i", 64, "--output", 8, "--json")
     speculation = ("--acceptance", 0.7, "--draft-tokens", 3, "--draft", CONFIG)
-    engine = json.loads(run(*args, *speculation, "--adapters", 4, "--graph-sizes", "1,8").out)["servings"][0]["engine"]
+    engine = run(*args, *speculation, "--adapters", 4, "--graph-sizes", "1,8").document["servings"][0]["engine"]
     assert engine["speculation"]["given"] == pytest.approx(1 + 0.7 + 0.7**2 + 0.7**3)
     assert engine["speculation"]["draft"] == "llama-3.1-8b"
     assert (engine["adapters"], engine["graph_sizes"]) == ({"number": 4, "rank": 16}, [1, 8])
-    both = json.loads(run(*args, "--policy", "mixed,prefill-first", "--kv", "bf16,fp8").out)["servings"]
+    both = run(*args, "--policy", "mixed,prefill-first", "--kv", "bf16,fp8").document["servings"]
     assert [(one["kv"], one["engine"]["policy"]) for one in both] == [
         ("bf16", "mixed"), ("bf16", "prefill-first"), ("fp8", "mixed"), ("fp8", "prefill-first")
     ]  # fmt: skip
@@ -133,7 +132,7 @@ def test_settings_of_the_engine(run: Run) -> None:
 
 def test_engines_apart_and_the_cheapest_of_several(run: Run) -> None:
     args = ("serve", CONFIG, "--gpu", "l40s", "-i", 64, "--output", 8, "--requests", 20)
-    document = json.loads(run(*args, "--rate", "2/s", "--prefill-engines", 2, "--link", "10 GB/s", "--json").out)
+    document = run(*args, "--rate", "2/s", "--prefill-engines", 2, "--link", "10 GB/s", "--json").document
     (served,) = document["served"]
     assert served["gpus"] == 3
     # 64 tokens of 2 · 32 layers · 8 heads · 128 numbers of 2 bytes
@@ -142,7 +141,7 @@ def test_engines_apart_and_the_cheapest_of_several(run: Run) -> None:
     said = run(*searched).answered()
     assert "copies   GPUs for 20/s" in said
     assert "2 combinations considered, " in said
-    assert json.loads(run(*searched, "--json").out)["considered"] == 2
+    assert run(*searched, "--json").document["considered"] == 2
 
 
 @pytest.mark.parametrize(

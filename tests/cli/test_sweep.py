@@ -36,23 +36,23 @@ def test_lists_and_ranges(run: Run, net: str, tmp_path: Path) -> None:
 def test_sizes_that_go_together(run: Run, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     options = (f"{tmp_path / 'net.py'}:Net", "-i", "batch,seq,64", "--batch", "1,2", "--seq", "8,4", "--gpu", "l4")
-    rows = json.loads(run("sweep", *options, "--zip", "batch,seq", "--json").out)["rows"]
+    rows = run("sweep", *options, "--zip", "batch,seq", "--json").document["rows"]
     assert [(row["batch"], row["seq"]) for row in rows] == [(1, 8), (2, 4)]
 
 
 def test_clusters(run: Run, net: str) -> None:
     options = (net, *INPUT, "--batch", "64", "--mode", "training", "--cluster", "dgx-a100", "--gpus", "1,2")
-    rows = json.loads(run("sweep", *options, "--strategy", "ddp,fsdp", "--json").out)["rows"]
+    rows = run("sweep", *options, "--strategy", "ddp,fsdp", "--json").document["rows"]
     assert [(row["gpus"], row["strategy"]) for row in rows] == [(1, "ddp"), (1, "fsdp"), (2, "ddp"), (2, "fsdp")]
     price = ("--minimize", "price", "--price", "nvidia-a100-sxm4-80gb=12000")
-    found = json.loads(run("search", *options, *price, "--require", "price>12000", "--json").out)
+    found = run("search", *options, *price, "--require", "price>12000", "--json").document
     assert (found["best"]["gpus"], found["best"]["price"]) == (2, 24_000)
 
 
 def test_a_search(run: Run, net: str) -> None:
     # of the same GPU more rows take no less memory
     options = (net, *INPUT, "--batch", "1:64", "--gpu", "rtx-3090", "--minimize", "memory", "--require", "batch>=8")
-    found = json.loads(run("search", *options, "--json").out)
+    found = run("search", *options, "--json").document
     assert (found["best"]["batch"], found["predicted"], found["exhaustive"]) == (8, 64, True)
     heading, head, *_ = run("search", *options).out.splitlines()
     assert heading == "Net, inference, float32, eager"
@@ -62,17 +62,17 @@ def test_a_search(run: Run, net: str) -> None:
 def test_a_search_without_an_objective_is_for_throughput(run: Run, net: str) -> None:
     # The shortest step is that of the smallest batch, which nobody looks for.
     options = (net, *INPUT, "--batch", "1,64,4096", "--gpu", "rtx-3090")
-    found = json.loads(run("search", *options, "--json").out)
+    found = run("search", *options, "--json").document
     assert (found["maximize"], found["minimize"], found["best"]["batch"]) == ("throughput", None, 4096)
     assert found["runners_up"] == []
     words = run("search", *options).out.splitlines()[1]
     assert words.startswith("most throughput: all 3 configurations predicted")
-    assert json.loads(run("search", *options, "--minimize", "time", "--json").out)["best"]["batch"] == 1
+    assert run("search", *options, "--minimize", "time", "--json").document["best"]["batch"] == 1
 
 
 def test_prices_go_by_any_name_of_a_device(run: Run, net: str) -> None:
     options = (net, *INPUT, "--batch", "8", "--gpu", "l40s", "--minimize", "cost", "--price", "L40S=$1.80")
-    best = json.loads(run("search", *options, "--json").out)["best"]
+    best = run("search", *options, "--json").document["best"]
     assert best["price"] == 1.8
     words = run("search", *options).out
     assert "USD an hour   USD a million samples" in words

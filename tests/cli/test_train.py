@@ -38,7 +38,7 @@ def test_search_draws_what_it_found(run: Run, tmp_path: Path) -> None:
     _, config = config_of(LLAMA, InputError)
     small.write_text(json.dumps({**config, "num_hidden_layers": 2}), encoding="utf-8")
     args = ("train", small, "--cluster", "dgx-h100", "--gpus", 2, "--batch", 4, "--seq", 1024, "--search")
-    document = json.loads(run(*args, "--out", picture, "--json").out)
+    document = run(*args, "--out", picture, "--json").document
     assert document["step"]["total_s"] == document["search"]["front"][0]["total_s"]
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
 

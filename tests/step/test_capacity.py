@@ -74,12 +74,8 @@ def test_what_has_no_answer_is_said() -> None:
     p = rk.predict(nn.ReLU(), rk.Input("rows", 4), gpu="nvidia-l4", rows=4)
     with pytest.raises(SizeError, match="no size is named 'batch' in this workload: it has 'rows'"):
         p.largest_batch()
-    assert (
-        rk.predict(
-            nn.Linear(10**5, 10**5, device="meta"), rk.Input("batch", 10**5), gpu="nvidia-l4", batch=1
-        ).largest_batch()
-        == 0
-    )
+    large = nn.Linear(10**5, 10**5, device="meta")
+    assert rk.predict(large, rk.Input("batch", 10**5), gpu="nvidia-l4", batch=1).largest_batch() == 0
 
 
 def test_modules_hold_what_they_were_called_with() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from command_line import Run
 from torch import Tensor, nn
@@ -76,6 +74,6 @@ def test_the_command_prints_the_tree(run: Run) -> None:
     call = ("summary", "timm:resnet18", "--batch", "2", "--gpu", "nvidia-l4", "--depth", "1")
     lines = run(*call).out.splitlines()
     assert any(line.split()[:4] == ["conv1", "2", "×", "64"] for line in lines)
-    document = json.loads(run(*call, "--json").out)
+    document = run(*call, "--json").document
     # torchvision's documentation states 11,689,512 parameters.
     assert document["modules"][0]["parameters"] == 11_689_512
