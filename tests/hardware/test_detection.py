@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from machines import AMX, ARM, AVX2, AVX512, stand_in
+from refusals import refusal
 
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware import checks, detection, specs, yaml_file
@@ -241,15 +242,13 @@ def test_a_cpu_that_says_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_no_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(detection.ROOT, str(tmp_path))
-    with pytest.raises(SpecError) as caught:
-        detection.describe_cpu()
+    said = refusal(SpecError, detection.describe_cpu)
     path = tmp_path / "proc/cpuinfo"
-    assert str(caught.value) == (f"{path}: cannot be read: No such file or directory; CPUs are detected on Linux alone")
+    assert said == f"{path}: cannot be read: No such file or directory; CPUs are detected on Linux alone"
     (tmp_path / "proc").mkdir()
     path.write_text("nothing\n")
-    with pytest.raises(SpecError) as caught:
-        detection.describe_cpu()
-    assert str(caught.value) == f"{path}: expected blocks that begin with 'processor'; got none"
+    said = refusal(SpecError, detection.describe_cpu)
+    assert said == f"{path}: expected blocks that begin with 'processor'; got none"
 
 
 def test_a_filled_in_cpu_draft_loads(cpu: Cpu, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import refusal
 
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.hardware import specs
@@ -174,9 +175,7 @@ def damaged_bytes(draw: st.DrawFn) -> bytes:
 
 
 def complaint(path: Path) -> str:
-    with pytest.raises(RooflinekitError) as caught:
-        specs.load_device(path)
-    message = str(caught.value)
+    message = refusal(RooflinekitError, specs.load_device, path)
     assert message.startswith(f"{path}:")
     assert message.isprintable(), repr(message)
     assert len(message) < len(str(path)) + 700

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refusal
 from torch import nn
 
 import rooflinekit as rk
@@ -116,9 +117,8 @@ def test_cpus_copy_nothing_and_run_in_series() -> None:
     assert all(span.issued_s == span.start_s for span in spans)
     for sync in ("none", "op"):
         assert rk.predict(graph, "intel-core-i7-12700h", execution=rk.Execution(sync=sync)).total_s == found.total_s
-    with pytest.raises(InputError) as error:
-        rk.predict(graph, "intel-core-i7-12700h", execution="cuda-graph")
-    assert str(error.value) == "execution 'cuda-graph': a CPU has no CUDA graphs; choose 'eager' or 'compiled'"
+    said = refusal(InputError, rk.predict, graph, "intel-core-i7-12700h", execution="cuda-graph")
+    assert said == "execution 'cuda-graph': a CPU has no CUDA graphs; choose 'eager' or 'compiled'"
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,9 @@ def test_cpus_copy_nothing_and_run_in_series() -> None:
     ],
 )
 def test_wrong_words_are_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError) as error:
-        rk.Execution(**given)
-    assert str(error.value) == message
+    assert refusal(InputError, rk.Execution, **given) == message
 
 
 def test_a_rate_of_samples_needs_samples(machine: Machine, host: Host) -> None:
-    with pytest.raises(InputError) as error:
-        predicted(replace(relu(), inputs=()), machine, host, loader_rate=10)
-    assert str(error.value) == (
-        "execution loader_rate: ReLU has no input whose first dimension would be the number of samples"
-    )
+    said = refusal(InputError, predicted, replace(relu(), inputs=()), machine, host, loader_rate=10)
+    assert said == "execution loader_rate: ReLU has no input whose first dimension would be the number of samples"

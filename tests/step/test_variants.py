@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+from refusals import refusal
 from torch import nn
 
 import rooflinekit as rk
@@ -95,18 +96,15 @@ def test_a_training_step_is_traced_again_with_all_its_options() -> None:
     ],
 )
 def test_wrong_variants_are_refused(graph: rk.Graph, given: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError) as error:
-        rk.predict(graph, GPU, batch=8).compare(**given)
-    assert str(error.value) == message
+    assert refusal(InputError, rk.predict(graph, GPU, batch=8).compare, **given) == message
 
 
 def test_a_graph_without_its_model_says_so(graph: rk.Graph) -> None:
     assert pickle.loads(pickle.dumps(Origin(trace=lambda: graph))).trace is None
     alone = rk.Graph(name="alone", mode="inference", inputs=(), weights=(), outputs=(), priced=(), dims=("n",))
     assert resized(alone.at(n=3), n=4).sizes == {"n": 4}
-    with pytest.raises(InputError) as error:
-        traced_with(alone.at(n=3), autocast="float16")
-    assert str(error.value) == (
+    said = refusal(InputError, traced_with, alone.at(n=3), autocast="float16")
+    assert said == (
         "alone: autocast='float16' takes tracing again, and this graph does not know its model (it was not made by "
         "trace, or came from a file or another process); trace the model with these options"
     )

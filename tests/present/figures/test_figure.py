@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refusal
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
@@ -288,9 +289,7 @@ def test_shares_add_up_in_each_series(predictions: dict[str, Prediction]) -> Non
     ],
 )
 def test_refused_subjects(subject: Any, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        roofline_figure(subject)
-    assert str(caught.value) == message
+    assert refusal(InputError, roofline_figure, subject) == message
 
 
 # --- names ---------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgba
 from overlaps import overlaps
+from refusals import refusal
 
 import rooflinekit as rk
 from rooflinekit.calibrate.local_hardware.run_record import ModelRun, ProfiledOp
@@ -194,9 +195,7 @@ def test_paths_have_arrows_and_names() -> None:
     ],
 )
 def test_refused_paths(count: int, path: Any, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        roofline_figure([twins()] * count, path=path)
-    assert str(caught.value) == message
+    assert refusal(InputError, roofline_figure, [twins()] * count, path=path) == message
 
 
 # --- shares, and several devices -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from overlaps import key_of, overlaps
+from refusals import refusal
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
@@ -151,9 +152,7 @@ def test_a_sweep_of_several_gpus_has_a_line_each(table: pd.DataFrame) -> None:
     ],
 )
 def test_refused_sweeps(table: pd.DataFrame, change: Any, against: str, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        plot.sweep(change(table), against)
-    assert str(caught.value).startswith(message)
+    assert refusal(InputError, plot.sweep, change(table), against).startswith(message)
 
 
 # --- errors --------------------------------------------------------------------------------------------------------
@@ -196,9 +195,7 @@ NUMBERS = "expected rows with positive numbers in measured_s and predicted_s"
     ],
 )  # fmt: skip
 def test_refused_errors(frame: Any, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        plot.errors(pd.DataFrame(frame))
-    assert str(caught.value) == f"errors: {message}"
+    assert refusal(InputError, plot.errors, pd.DataFrame(frame)) == f"errors: {message}"
 
 
 def test_draws_on_given_axes() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refusal
 from round_numbers import constants
 from several import slow_cluster, step
 from torch import nn
@@ -134,10 +135,8 @@ def test_a_hostile_module_name_stays_text(tmp_path: Path) -> None:
 
 def test_the_place_is_checked(graph: rk.Graph, tmp_path: Path) -> None:
     p = rk.predict(graph, "nvidia-l4", batch=8)
-    with pytest.raises(OutputError) as error:
-        rk.save_trace(p, tmp_path / "trace.txt")
-    assert str(error.value) == f"{tmp_path}/trace.txt: expected a file name that ends in .json"
-    with pytest.raises(OutputError) as error:
-        rk.save_trace(p, tmp_path / "none" / "trace.json")
-    assert str(error.value) == f"{tmp_path}/none/trace.json: cannot be written: {tmp_path}/none is no folder"
+    said = refusal(OutputError, rk.save_trace, p, tmp_path / "trace.txt")
+    assert said == f"{tmp_path}/trace.txt: expected a file name that ends in .json"
+    said = refusal(OutputError, rk.save_trace, p, tmp_path / "none" / "trace.json")
+    assert said == f"{tmp_path}/none/trace.json: cannot be written: {tmp_path}/none is no folder"
     assert list(tmp_path.iterdir()) == []
