@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+#: See the fixture `net`.
 NET = """
 from torch import nn
 
@@ -28,31 +29,23 @@ class Needs(nn.Module):
     def __init__(self, size):
         super().__init__()
 """
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    (tmp_path / "net.py").write_text(NET)
-    return f"{tmp_path}/net.py"
-
-
 COMMON = ("--input", "batch,3,32,32", "--gpu", "nvidia-l4")
 
 
 def test_predict_prints_a_column_a_gpu(run, net) -> None:
-    said = run("predict", f"{net}:Net", *COMMON, "--gpu", "A100-SXM4-80GB", "--batch", 8, "--by", "kind").answered()
+    said = run("predict", net, *COMMON, "--gpu", "A100-SXM4-80GB", "--batch", 8, "--by", "kind").answered()
     assert "Net, inference, batch 8, float32, eager" in said
     assert "nvidia-l4" in said
     assert "nvidia-a100-sxm4-80gb, by kind" in said
     assert "aten.convolution" in said
     assert "note: not measured, so constants of similar GPUs" in said  # one note for both
     assert "0 by default" not in said  # all counts are exact: nothing to say
-    assert "0 by default" in run("predict", f"{net}:Net", *COMMON, "--batch", 8, "--terms").out
+    assert "0 by default" in run("predict", net, *COMMON, "--batch", 8, "--terms").out
 
 
 def test_many_gpus_have_a_line_each(run, net) -> None:
     more = ("--gpu", "nvidia-t4", "--gpu", "nvidia-rtx-4090", "--largest-batch")
-    result = run("predict", f"{net}:Net", *COMMON, *more, "--batch", 8)
+    result = run("predict", net, *COMMON, *more, "--batch", 8)
     assert result.status == 0
     for gpu in ("nvidia-l4", "nvidia-t4", "nvidia-rtx-4090"):
         (line,) = (line for line in result.out.splitlines() if line.strip().startswith(f"{gpu} "))
@@ -63,16 +56,16 @@ def test_many_gpus_have_a_line_each(run, net) -> None:
 
 def test_search_chooses_among_all_gpus(run, net) -> None:
     options = ("--input", "batch,3,32,32", "--batch", 8)
-    found = run("search", f"{net}:Net", *options, "--json").document
-    compared = run("compare", f"{net}:Net", *options, "--json").document
+    found = run("search", net, *options, "--json").document
+    compared = run("compare", net, *options, "--json").document
     fastest = min(compared["gpus"], key=lambda row: row["total_s"])
     assert found["best"]["gpu"] == fastest["gpu"]
-    assert len(run("search", f"{net}:Net", *options).out.splitlines()) <= 15
+    assert len(run("search", net, *options).out.splitlines()) <= 15
 
 
 def test_a_header_says_precision_and_what_a_training_step_has(run, net) -> None:
     def head(*options: str) -> str:
-        return str(run("predict", f"{net}:Net", *COMMON, "--batch", 8, *options).out).splitlines()[0]
+        return str(run("predict", net, *COMMON, "--batch", 8, *options).out).splitlines()[0]
 
     training = ("--mode", "training")
     assert head("--dtype", "bfloat16") == "Net, inference, batch 8, bfloat16, eager, nvidia-l4"
@@ -84,7 +77,7 @@ def test_a_header_says_precision_and_what_a_training_step_has(run, net) -> None:
 @pytest.mark.parametrize("options", [(), ("--mode", "training")], ids=("inference", "training"))
 def test_the_answer_about_one_gpu_takes_fifteen_lines(run, net, options: tuple[str, ...]) -> None:
     """Without a host, and on a GPU that was not measured, both of which take a line."""
-    printed = run("predict", f"{net}:Net", *COMMON[:-1], "nvidia-h200", "--batch", 8, *options).out.splitlines()
+    printed = run("predict", net, *COMMON[:-1], "nvidia-h200", "--batch", 8, *options).out.splitlines()
     said = [line for line in printed if line.strip()]
     assert len(said) <= 15
     assert max(map(len, said)) <= 120
@@ -93,7 +86,7 @@ def test_the_answer_about_one_gpu_takes_fifteen_lines(run, net, options: tuple[s
 
 def test_predict_json_is_only_json(run, net) -> None:
     training = ("--mode", "training", "--optimizer", "sgd")
-    result = run("predict", f"{net}:make", *COMMON, "--batch=8", "--json", "--by", "module", *training)
+    result = run("predict", net.replace(":Net", ":make"), *COMMON, "--batch=8", "--json", "--by", "module", *training)
     (document,) = result.document["predictions"]
     assert document["device"] == "nvidia-l4"
     assert document["mode"] == "training"
@@ -103,17 +96,17 @@ def test_predict_json_is_only_json(run, net) -> None:
 
 def test_sizes_may_be_given_in_three_ways(run, net) -> None:
     ways = [("--batch", 8), ("--batch=8",), ("--size", "batch=8")]
-    results = [run("predict", f"{net}:Net", *COMMON, *way, "--json").out for way in ways]
+    results = [run("predict", net, *COMMON, *way, "--json").out for way in ways]
     assert results[0] == results[1] == results[2]
 
 
 def test_explain_and_plot(run, net, tmp_path) -> None:
-    result = run("explain", f"{net}:Net", f"{net}:make", *COMMON, "--batch", 8, "--plot", tmp_path / "w.svg")
+    result = run("explain", net, net.replace(":Net", ":make"), *COMMON, "--batch", 8, "--plot", tmp_path / "w.svg")
     assert result.status == 0
     assert "as many FLOP as" in result.out
     assert (tmp_path / "w.svg").read_text().startswith("<?xml")
     for name in ("figure.pdf", "figure.svg", "figure.png"):
-        run("plot", f"{net}:Net", *COMMON, "--batch", 8, "--out", tmp_path / name).answered()
+        run("plot", net, *COMMON, "--batch", 8, "--out", tmp_path / name).answered()
         assert (tmp_path / name).stat().st_size > 1000
 
 
@@ -129,11 +122,11 @@ def test_explain_and_plot(run, net, tmp_path) -> None:
     ],
 )
 def test_a_misspelled_option_is_named_first(run, net, options, message) -> None:
-    run("predict", f"{net}:Net", "-i", "batch,3,32,32", *options).refused(message)
+    run("predict", net, "-i", "batch,3,32,32", *options).refused(message)
 
 
 def test_explain_one_network_on_two_gpus_or_in_two_ways(run, net, tmp_path) -> None:
-    common = ("explain", f"{net}:Net", "-i", "batch,3,32,32", "--gpu", "l4")
+    common = ("explain", net, "-i", "batch,3,32,32", "--gpu", "l4")
     assert "differ in device" not in run(*common, "--batch", 8, "--gpu", "t4", "--plot", tmp_path / "w.svg").answered()
     behind = run(*common, "--batch", 8, "--gpu", "t4", "--details")
     assert "differ in device (nvidia-l4 against nvidia-t4)" in behind.out
@@ -158,13 +151,13 @@ def test_explain_one_network_on_two_gpus_or_in_two_ways(run, net, tmp_path) -> N
     ],
 )
 def test_explain_says_what_is_missing_or_too_much(run, net, options, message) -> None:
-    run("explain", f"{net}:Net", "-i", "batch,3,32,32", "--gpu", "l4", "--batch", "8", *options).refused(message)
+    run("explain", net, "-i", "batch,3,32,32", "--gpu", "l4", "--batch", "8", *options).refused(message)
 
 
 def test_a_bad_specification_is_one_line(run, net, tmp_path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text((ROOT / "gpu_specs" / "nvidia-l4.yaml").read_text(encoding="utf-8").replace("sm_count", "sm_cuont"))
-    for args in (("devices", path), ("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", path)):
+    for args in (("devices", path), ("predict", net, "-i", "8,3,32,32", "--gpu", path)):
         run(*args).refused(has="sm_cuont: unknown key; did you mean 'sm_count'?")
 
 
@@ -201,16 +194,19 @@ def test_a_bad_specification_is_one_line(run, net, tmp_path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_use_is_one_line_and_status_2(run, net, tmp_path, args, message) -> None:
-    run("predict", f"{net}:Net", *(arg.format(tmp=tmp_path) for arg in args)).refused(has=message)
+    run("predict", net, *(arg.format(tmp=tmp_path) for arg in args)).refused(has=message)
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("{net}:Nett", "has no 'Nett'; did you mean 'Net'?"),
-        ("{net}:Needs", "Needs.__init__() missing 1 required positional argument: 'size'; name a function without arg"),
-        ("{net}:number", "expected a module, a class of modules or a factory without arguments; got int"),
-        ("{net}:broken", "cannot be built (net.py:14): KeyError: 'lost'"),
+        ("{net}t", "has no 'Nett'; did you mean 'Net'?"),
+        (
+            "{tmp}/net.py:Needs",
+            "Needs.__init__() missing 1 required positional argument: 'size'; name a function without arg",
+        ),
+        ("{tmp}/net.py:number", "expected a module, a class of modules or a factory without arguments; got int"),
+        ("{tmp}/net.py:broken", "cannot be built (net.py:14): KeyError: 'lost'"),
         ("{tmp}:Net", "is a directory; expected a Python file"),
         ("{tmp}/no.py:Net", "no such file"),
         ("no_such_package.models:Net", "cannot be imported: No module named 'no_such_package'"),
@@ -267,9 +263,9 @@ def test_output_that_was_closed_before_the_start() -> None:
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
 def test_a_device_is_no_output_file(run, net, tmp_path, device) -> None:
     calls = {
-        "x.svg": ("plot", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4"),
-        "x.html": ("report", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4"),
-        "x.csv": ("sweep", f"{net}:Net", "-i", "batch,3,32,32", "--batch", "1,2", "--gpu", "l4"),
+        "x.svg": ("plot", net, "-i", "8,3,32,32", "--gpu", "l4"),
+        "x.html": ("report", net, "-i", "8,3,32,32", "--gpu", "l4"),
+        "x.csv": ("sweep", net, "-i", "batch,3,32,32", "--batch", "1,2", "--gpu", "l4"),
         "x.yaml": ("specs", "new", "--from", "nvidia-l4", "--name", "mine", "--force"),
     }
     for name, arguments in calls.items():
@@ -283,7 +279,7 @@ def test_a_device_is_no_output_file(run, net, tmp_path, device) -> None:
 
 def test_progress_goes_to_a_terminal_alone(run, net, monkeypatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    json.loads(run("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4", "--json").answered())
+    json.loads(run("predict", net, "-i", "8,3,32,32", "--gpu", "l4", "--json").answered())
 
 
 def test_execution_decides_which_kernels_run(run, tmp_path) -> None:
@@ -360,7 +356,7 @@ def test_execution_decides_which_kernels_run(run, tmp_path) -> None:
     ],
 )
 def test_wrong_executions_are_one_line(run, net, options, message) -> None:
-    result = run("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4", *options)
+    result = run("predict", net, "-i", "8,3,32,32", "--gpu", "l4", *options)
     assert (result.status, result.out, result.err) == (2, "", f"rooflinekit: {message}\n")
 
 
@@ -373,26 +369,26 @@ def test_a_fit_by_file(run, net, tmp_path) -> None:
         "schema: 2\nname: nvidia-l4\nconstants:\n  memory_share: {value: 0.5, stderr: 0.01, source: me}\nspreads: {}\n"
     )
     shipped, mine, both = (
-        run("predict", f"{net}:Net", *COMMON, "--batch", 8192, "--json", *more).document["predictions"]
+        run("predict", net, *COMMON, "--batch", 8192, "--json", *more).document["predictions"]
         for more in ((), ("--constants", fit), ("--constants", fit, "--gpu", "nvidia-a100-sxm4-80gb"))
     )
     assert mine[0]["total_s"] > shipped[0]["total_s"]  # half of the bandwidth
     assert (mine[0]["constants"], both[0]["total_s"]) == ("nvidia-l4", mine[0]["total_s"])
     assert both[1]["constants"] == "nvidia-a100-sxm4-80gb"  # the file is of one of the two
-    refused = run("predict", f"{net}:Net", "--input", "2,3,32,32", "--gpu", "nvidia-t4", "--constants", fit)
+    refused = run("predict", net, "--input", "2,3,32,32", "--gpu", "nvidia-t4", "--constants", fit)
     refused.refused(
         f"{fit}: holds constants of 'nvidia-l4', not of 'nvidia-t4'; name a fit of that device, or none for the "
         "constants that are shipped\n"
     )
     fit.write_text("constants: [")
-    broken = run("predict", f"{net}:Net", *COMMON, "--batch", 2, "--constants", fit)
+    broken = run("predict", net, *COMMON, "--batch", 2, "--constants", fit)
     broken.refused(f"{fit}: line 2: not valid YAML: ")
 
 
 def test_a_training_step_in_all_its_words(run, net) -> None:
     words = ("--mode", "training", "--optimizer", "SGD", "--loss", "cross_entropy", "--target", "batch:int64")
     options = ("--autocast", "bf16", "--channels-last", "--like", "1.13", "--copy", "pinned", "--loader-rate", 100)
-    result = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *words, *options, "--json")
+    result = run("predict", net, *COMMON, "--batch", 8, *words, *options, "--json")
     (found,) = result.document["predictions"]
     assert (found["autocast"], found["channels_last"], found["like"]) == ("bfloat16", True, "1.13")
     assert found["execution"]["copy"] == "pinned"
@@ -402,13 +398,13 @@ def test_a_training_step_in_all_its_words(run, net) -> None:
 
 def test_compare_and_largest_batch(run, net) -> None:
     ways = ("--compare", "execution=eager,compiled", "--compare", "autocast=none,fp16", "--compare", "batch=8,16")
-    result = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *ways, "--largest-batch", "--json")
+    result = run("predict", net, *COMMON, "--batch", 8, *ways, "--largest-batch", "--json")
     (found,) = result.document["predictions"]
     assert len(found["compare"]) == 8
     assert found["compare"][0]["speedup"] == 1
     assert found["compare"][0]["total_s"] == found["total_s"]
     assert found["largest_batch"] > 16
-    printed = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *ways, "--largest-batch").out
+    printed = run("predict", net, *COMMON, "--batch", 8, *ways, "--largest-batch").out
     assert "in other ways, for as many samples" in printed
     assert f"largest batch{found['largest_batch']:>26}".split() == next(
         line.split() for line in printed.splitlines() if "largest batch" in line
@@ -417,7 +413,7 @@ def test_compare_and_largest_batch(run, net) -> None:
 
 def test_predict_writes_the_blocks_of_one_gpu(run, net, tmp_path) -> None:
     file = tmp_path / "step.pickle"
-    common = ("predict", f"{net}:Net", *COMMON, "--batch", 8, "--snapshot", file)
+    common = ("predict", net, *COMMON, "--batch", 8, "--snapshot", file)
     assert run(*common).answered().endswith(f"blocks of memory written to {file}; pytorch.org/memory_viz opens it\n")
     assert file.stat().st_size > 0
     assert "expected one --gpu, whose blocks the file shows, not 2" in run(*common, "--gpu", "A100-SXM4-80GB").err
@@ -425,8 +421,8 @@ def test_predict_writes_the_blocks_of_one_gpu(run, net, tmp_path) -> None:
 
 def test_predict_writes_a_time_line_of_every_gpu(run, net, tmp_path) -> None:
     file = tmp_path / "step.json"
-    said = run("predict", f"{net}:Net", *COMMON, "--gpu", "A100-SXM4-80GB", "--batch", 8, "--trace", file).answered()
+    said = run("predict", net, *COMMON, "--gpu", "A100-SXM4-80GB", "--batch", 8, "--trace", file).answered()
     assert said.endswith(f"time line written to {file}; ui.perfetto.dev opens it\n")
     assert {event["pid"] for event in json.loads(file.read_text())["traceEvents"]} == {1, 2}
-    wrong = run("predict", f"{net}:Net", *COMMON, "--batch", 8, "--trace", tmp_path / "step.txt")
+    wrong = run("predict", net, *COMMON, "--batch", 8, "--trace", tmp_path / "step.txt")
     wrong.refused(f"{tmp_path}/step.txt: expected a file name that ends in .json\n")

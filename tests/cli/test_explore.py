@@ -9,12 +9,8 @@ from typing import Any
 import pytest
 from command_line import Run
 
-
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    path = tmp_path / "net.py"
-    path.write_text("from torch import nn\nNet = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))\n")
-    return f"{path}:Net"
+#: See the fixture `net`.
+NET = "from torch import nn\nNet = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))\n"
 
 
 def data_of(page: str) -> dict[str, Any]:

@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 from command_line import Run
 
-
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    path = tmp_path / "net.py"
-    path.write_text(
-        "from torch import nn\n"
-        "Net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 30 * 30, 10))\n"
-        "Small = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))\n",
-        encoding="utf-8",
-    )
-    return str(path)
-
-
+#: See the fixture `net`.
+NET = """
+from torch import nn
+Net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 30 * 30, 10))
+Small = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+"""
 SIZE = ("-i", "batch,3,32,32", "--batch", 16, "--gpu", "l4")
 TRAINING = ("--mode", "training", "--optimizer", "sgd", "--autocast", "bf16", "--loss", "cross_entropy")
 OPTIONS = (*TRAINING, "--target", "batch:int64", "--copy", "pinned", "--channels-last", "--host", "xeon-server-2018")
@@ -29,7 +22,7 @@ LIMITED = ("--power-limit", "40 W")
 
 def test_it_writes_one_file_and_says_so(run: Run, net: str, tmp_path: Path) -> None:
     out = tmp_path / "review.html"
-    result = run("report", f"{net}:Net", *SIZE, "--gpu", "t4", "--out", out, "--no-advice")
+    result = run("report", net, *SIZE, "--gpu", "t4", "--out", out, "--no-advice")
     assert (result.status, result.out, result.err) == (0, f"report written to {out}\n", "")
     page = out.read_text(encoding="utf-8")
     assert "The GPUs named for this report." in page
@@ -39,11 +32,11 @@ def test_it_writes_one_file_and_says_so(run: Run, net: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("options", [LIMITED, OPTIONS], ids=["limited", "training"])
 def test_the_program_in_it_predicts_the_same(run: Run, net: str, tmp_path: Path, options: tuple[object, ...]) -> None:
     out = tmp_path / "review.html"
-    given = (f"{net}:Net", *SIZE, *options)
-    run("report", *given, "--against", f"{net}:Small", "--out", out, "--no-advice")
+    given = (net, *SIZE, *options)
+    run("report", *given, "--against", net.replace(":Net", ":Small"), "--out", out, "--no-advice")
     page = out.read_text(encoding="utf-8")
     command, program = (html.unescape(text) for text in re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL))
-    assert command.startswith(f"rooflinekit report {net}:Net -i batch,3,32,32 --batch 16 --gpu l4")
+    assert command.startswith(f"rooflinekit report {net} -i batch,3,32,32 --batch 16 --gpu l4")
     names: dict[str, Any] = {}
     exec(program, names)
     (predicted,) = run("predict", *given, "--json").document["predictions"]
@@ -63,5 +56,5 @@ def test_the_program_in_it_predicts_the_same(run: Run, net: str, tmp_path: Path,
     ],
 )
 def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str, here: Path) -> None:
-    run("report", f"{net}:Net", *SIZE, *args).refused(message)
+    run("report", net, *SIZE, *args).refused(message)
     assert not list(here.glob("*.html"))

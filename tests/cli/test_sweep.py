@@ -33,9 +33,8 @@ def test_lists_and_ranges(run: Run, net: str, tmp_path: Path) -> None:
     assert pd.read_csv(out)["total_s"].tolist() == pytest.approx([row["total_s"] for row in rows])
 
 
-def test_sizes_that_go_together(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text(NET)
-    options = (f"{tmp_path / 'net.py'}:Net", "-i", "batch,seq,64", "--batch", "1,2", "--seq", "8,4", "--gpu", "l4")
+def test_sizes_that_go_together(run: Run, net: str) -> None:
+    options = (net, "-i", "batch,seq,64", "--batch", "1,2", "--seq", "8,4", "--gpu", "l4")
     rows = run("sweep", *options, "--zip", "batch,seq", "--json").document["rows"]
     assert [(row["batch"], row["seq"]) for row in rows] == [(1, 8), (2, 4)]
 

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-import pytest
 from command_line import Run
 
+#: See the fixture `net`.
 NET = """
 from torch import nn
 
@@ -16,15 +16,9 @@ Odd.add_module("<b>x", nn.Linear(16, 4))
 """
 
 
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    (tmp_path / "net.py").write_text(NET, encoding="utf-8")
-    return str(tmp_path / "net.py")
-
-
 def test_the_page_holds_the_whole_tree_folded_to_the_depth(run: Run, net: str, tmp_path: Path) -> None:
     out = tmp_path / "net.html"
-    printed = run("summary", f"{net}:Net", "-i", "batch,16", "--batch", 8, "--gpu", "l4", "--depth", 1, "--out", out)
+    printed = run("summary", net, "-i", "batch,16", "--batch", 8, "--gpu", "l4", "--depth", 1, "--out", out)
     page = out.read_text(encoding="utf-8")
     names = re.findall(r'class="name">([^<]*)<', page)
     assert names == ["module", "Net", "0", "0", "1", "1"]  # the block's own two between it and the last
@@ -37,11 +31,10 @@ def test_the_page_holds_the_whole_tree_folded_to_the_depth(run: Run, net: str, t
 
 
 def test_names_stay_text_and_another_suffix_is_refused(run: Run, net: str, tmp_path: Path) -> None:
-    out = tmp_path / "odd.html"
-    assert run("summary", f"{net}:Odd", "-i", "8,16", "--out", out).status == 0
+    out, odd = tmp_path / "odd.html", net.replace(":Net", ":Odd")
+    assert run("summary", odd, "-i", "8,16", "--out", out).status == 0
     page = out.read_text(encoding="utf-8")
     assert "<b>x" not in page
     assert "&lt;b&gt;x" in page
-    refused = run("summary", f"{net}:Odd", "-i", "8,16", "--out", tmp_path / "odd.pdf")
-    assert refused.status != 0
-    assert "expected a file name that ends in .html" in refused.err
+    refused = run("summary", odd, "-i", "8,16", "--out", tmp_path / "odd.pdf")
+    refused.refused(has="expected a file name that ends in .html")
