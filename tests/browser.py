@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _QUIET = (
     "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--no-default-browser-check", "--disable-sync",
@@ -29,6 +31,13 @@ def programs() -> tuple[str, str] | None:
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     driver = shutil.which("chromedriver")
     return (browser, driver) if browser and driver else None
+
+
+#: Marks of a test that asks for one.
+NEEDED = [
+    pytest.mark.browser,
+    pytest.mark.skipif(programs() is None, reason="chromium and chromedriver are not installed"),
+]
 
 
 class Browser:

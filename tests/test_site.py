@@ -9,10 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("material")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(browser.programs() is None, reason="chromium and chromedriver are not installed"),
-]
+pytestmark = browser.NEEDED
 SOURCES = [file.relative_to(ROOT / "docs") for file in sorted((ROOT / "docs").rglob("*.md"))]
 NOTEBOOKS = [file.relative_to(ROOT / "docs") for file in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))]
 

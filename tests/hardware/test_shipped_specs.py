@@ -41,8 +41,7 @@ def test_drafts_are_refused(every_device: tuple[Device, ...]) -> None:
     for name in DRAFTS:
         device = specs.load_device(name, allow_draft=True)
         assert device.draft
-        said = refusal(SpecError, specs.load_device, device.aliases[0])
-        assert said == (
+        assert refusal(SpecError, specs.load_device, device.aliases[0]) == (
             f"{name}: is a draft ({device.draft_reason}); accept it with allow_draft=True "
             "(--allow-draft on the command line)"
         )

@@ -76,8 +76,7 @@ FORMATS = (
 
 
 def test_an_unknown_format_is_an_error_that_lists_the_known():
-    said = refusal(InputError, Input, 2, dtype="flaot16")
-    assert said == (
+    assert refusal(InputError, Input, 2, dtype="flaot16") == (
         f"unknown number format 'flaot16'; did you mean 'float16' or 'bfloat16' or 'float64'? (known: {FORMATS})"
     )
     assert refusal(InputError, Input, 2, dtype="zzz") == f"unknown number format 'zzz' (known: {FORMATS})"
@@ -103,8 +102,7 @@ def test_parsing_an_input(text, expected):
 
 @pytest.mark.parametrize("text", ["", ":int64", "batch,", ",3", "batch,,3"])
 def test_an_input_with_a_missing_size(text):
-    said = refusal(InputError, Input.parse, text)
-    assert said == (
+    assert refusal(InputError, Input.parse, text) == (
         f"input {text!r}: expected sizes separated by commas, names or numbers, such as 'batch,3,224,224' "
         "or 'batch,seq:int64'"
     )

@@ -103,8 +103,7 @@ def test_a_graph_without_its_model_says_so(graph: rk.Graph) -> None:
     assert pickle.loads(pickle.dumps(Origin(trace=lambda: graph))).trace is None
     alone = rk.Graph(name="alone", mode="inference", inputs=(), weights=(), outputs=(), priced=(), dims=("n",))
     assert resized(alone.at(n=3), n=4).sizes == {"n": 4}
-    said = refusal(InputError, traced_with, alone.at(n=3), autocast="float16")
-    assert said == (
+    assert refusal(InputError, traced_with, alone.at(n=3), autocast="float16") == (
         "alone: autocast='float16' takes tracing again, and this graph does not know its model (it was not made by "
         "trace, or came from a file or another process); trace the model with these options"
     )

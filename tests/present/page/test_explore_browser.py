@@ -12,10 +12,7 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.units import parse_quantity
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(browser.programs() is None, reason="chromium and chromedriver are not installed"),
-]
+pytestmark = browser.NEEDED
 GPUS = ["nvidia-l4", "nvidia-a100-sxm4-80gb"]
 HOSTILE = "</script><script>alert(1)</script>"
 EXECUTIONS = ("eager", "compiled")

@@ -9,10 +9,7 @@ from torch import nn
 
 import rooflinekit as rk
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(browser.programs() is None, reason="chromium and chromedriver are not installed"),
-]
+pytestmark = browser.NEEDED
 HOSTILE = "</script><script>alert(1)</script>"
 WIDE, NARROW = 1280, 390
 
