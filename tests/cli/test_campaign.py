@@ -81,8 +81,7 @@ def test_merge(run: Run) -> None:
 )  # fmt: skip
 def test_wrong_arguments(run: Run, args: tuple[str, ...], message: str) -> None:
     record("newer.jsonl", (3,), driver="590.1")
-    found = run(*args)
-    assert (found.status, found.out, found.err) == (2, "", f"rooflinekit: {message}\n")
+    run(*args).refused(f"{message}\n")
     assert not Path("c").exists()
 
 

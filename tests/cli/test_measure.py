@@ -101,8 +101,7 @@ def test_random_numbers_are_such_as_the_model_can_take(run: Run, args: tuple[obj
     ],
 )  # fmt: skip
 def test_wrong_arguments(run: Run, args: tuple[object, ...], message: str) -> None:
-    found = run(*args)
-    assert (found.status, found.out, found.err) == (2, "", f"rooflinekit: {message}\n")
+    run(*args).refused(f"{message}\n")
 
 
 def test_the_comparison_as_a_document(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

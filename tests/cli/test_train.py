@@ -52,9 +52,8 @@ def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
             (*SIZES, "--micro-batch", "4"),  # 8 copies with 2 of the 16 sequences each
             "batch=16 cannot be cut for 8 copies with micro-batches of 4: expected 32 or more\n",
         ),
+        ((*SIZES, "--gpus", "0"), "--gpus: expected 1 or more\n"),
+        ((*SIZES, "--tokens", "15T"), "--tokens: expected a number in digits, such as 8 or 1.5e12\n"),
     ):
         run("train", LLAMA, *args).refused(message)
     run("train", LLAMA, *SIZES, "--tp", "3").refused(has="expected a multiple of 3 GPUs; got 8")
-    assert run("train", LLAMA, *SIZES, "--gpus", "0").err == "rooflinekit: --gpus: expected 1 or more\n"
-    found = run("train", LLAMA, *SIZES, "--tokens", "15T")
-    assert found.err == "rooflinekit: --tokens: expected a number in digits, such as 8 or 1.5e12\n"
