@@ -348,6 +348,5 @@ def rate_class(device: Device) -> str:
 
 def halve(full: float, math: str, tensor_rate: str) -> float:
     """The rate in format `math` with fp32 (int32) accumulation that a product line keeps of the full one."""
-    if tensor_rate == "half":
-        return full / 2
-    return full / 2 if tensor_rate == "half-accumulate" and math in HALVED_BY_ACCUMULATION else full
+    halved = tensor_rate == "half" or (tensor_rate == "half-accumulate" and math in HALVED_BY_ACCUMULATION)
+    return full / 2 if halved else full
