@@ -114,9 +114,9 @@ def test_a_cpu_with_more_or_less_than_the_specification(
         "more than the specification has may be faster than its peaks\n",
     )
     stand_in(monkeypatch, tmp_path / "avx2", flags=AVX2)
-    assert run(*options).err == (
-        "rooflinekit: --spec one-core: its vectors are avx512, the CPU here has avx2 and lacks them: pass the "
-        "specification of this CPU, or none\n"
+    run(*options).refused(
+        "--spec one-core: its vectors are avx512, the CPU here has avx2 and lacks them: pass the specification of this "
+        "CPU, or none\n"
     )
 
 
@@ -191,12 +191,9 @@ def test_a_limit_on_files_is_one_line(run: Run, tmp_path: Path, limit: int) -> N
 def test_what_is_made_of_samples_can_be_made_later(run: Run, tmp_path: Path) -> None:
     options = (*SPEC, "--plan", "tiny.yaml", "--only", "mm", "--out", "run.jsonl")
     (tmp_path / "run.fit.yaml").mkdir()
-    found = run(*options)
-    assert (found.status, found.out, found.err) == (
-        2,
-        "",
-        "rooflinekit: run.fit.yaml: cannot be written: Is a directory; what was measured is in run.jsonl, the same "
-        "command continues\n",
+    run(*options).refused(
+        "run.fit.yaml: cannot be written: Is a directory; what was measured is in run.jsonl, the same command "
+        "continues\n"
     )
     before = (tmp_path / "run.jsonl").read_bytes()
     (tmp_path / "run.fit.yaml").rmdir()
@@ -216,8 +213,7 @@ def test_a_cpu_without_a_specification(run: Run, tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.glob("some-cpu*"))
     # `calibrate` keeps it beside the samples
     found = run("--device", "cpu", "--plan", "tiny.yaml", "--budget", "0s", "--out", "run.jsonl")
-    message = "some-cpu-3-00ghz: no case is measured yet, so nothing can be fitted"
-    assert (found.status, found.err) == (2, f"rooflinekit: {message}\n")
+    found.refused("some-cpu-3-00ghz: no case is measured yet, so nothing can be fitted\n")
     assert load_device(str(tmp_path / "run-cpu.yaml")).display_name == "Some CPU @ 3.00GHz"
 
 
