@@ -6,6 +6,7 @@ an input.
 
 import pytest
 import torch
+from learned import Uses
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -17,18 +18,6 @@ from rooflinekit import Input
 def squares(y):
     first = y[0] if isinstance(y, tuple) else y
     return (first * first).abs().sum()
-
-
-class Uses(nn.Module):
-    """A function of the input and some weights."""
-
-    def __init__(self, function, *shapes, dtype=torch.float32):
-        super().__init__()
-        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes])
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x, *self.weights)
 
 
 class SelfAttention(nn.Module):

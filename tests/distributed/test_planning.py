@@ -4,6 +4,7 @@ import itertools
 import math
 
 import pytest
+from several import slow_cluster
 
 import rooflinekit as rk
 from rooflinekit.distributed.planning import split_by_rate, split_evenly
@@ -11,16 +12,8 @@ from rooflinekit.distributed.prediction import Share
 from rooflinekit.distributed.queues import turns_s
 from rooflinekit.distributed.rewriting import buckets_of, bytes_of, gradients_of
 from rooflinekit.errors import InputError
-from rooflinekit.hardware.specs import load_cluster
 
 PARAMETER_BYTES = 4 * 140672  # 562688: see conftest
-
-
-def cluster_at(bandwidth: str) -> rk.Cluster:
-    """DGX A100's GPUs behind a switch of another bandwidth."""
-    base = load_cluster("dgx-a100")
-    link = base.nvlink.model_copy(update={"bandwidth_both_directions": None, "bandwidth_per_direction": bandwidth})
-    return base.model_copy(update={"nvlink": link})
 
 
 @pytest.mark.parametrize("strategy", ["dp", "ddp", "fsdp", "tensor"])
@@ -49,7 +42,7 @@ def test_parts_add_up(blocks: rk.Graph, strategy: str) -> None:
 
 def test_more_bandwidth_is_never_slower(blocks: rk.Graph) -> None:
     times = [
-        rk.parallel(blocks, cluster=cluster_at(rate), strategy=rk.DDP(), gpus=8, batch=2048).total_s
+        rk.parallel(blocks, cluster=slow_cluster(rate), strategy=rk.DDP(), gpus=8, batch=2048).total_s
         for rate in (1e8, 1e9, 1e10, 1e11, 1e12)
     ]
     assert all(later <= sooner * (1 + 1e-12) for sooner, later in itertools.pairwise(times))  # but for rounding
@@ -59,7 +52,7 @@ def test_more_bandwidth_is_never_slower(blocks: rk.Graph) -> None:
 
 def test_without_communication_a_step_is_what_a_device_computes(blocks: rk.Graph) -> None:
     free = rk.DDP(bucket_bytes=10**9, first_bucket_bytes=10**9)
-    p = rk.parallel(blocks, cluster=cluster_at(1e30), strategy=free, gpus=2, batch=64 * 1024)
+    p = rk.parallel(blocks, cluster=slow_cluster(1e30), strategy=free, gpus=2, batch=64 * 1024)
     own = p.shares[0].prediction
     # what remains are the starts and hops of one collective, some microseconds, whatever the bandwidth
     assert own.total_s <= p.total_s <= own.total_s + p.communication_s + p.terms()["contention"] + 1e-6
@@ -85,7 +78,7 @@ def test_buckets_follow_backward_and_their_limits(blocks: rk.Graph) -> None:
 
 def test_overlap_hides_communication(blocks: rk.Graph) -> None:
     small = {"bucket_bytes": 100_000, "first_bucket_bytes": 1000}
-    slow = cluster_at(2e9)
+    slow = slow_cluster(2e9)
     beside = rk.parallel(blocks, cluster=slow, strategy=rk.DDP(**small), gpus=4, batch=262144)
     after = rk.parallel(blocks, cluster=slow, strategy=rk.DDP(**small, overlap=False), gpus=4, batch=262144)
     assert after.hidden_s < 0.1 * after.communication_s  # only copies out of the first buckets
@@ -216,9 +209,9 @@ def test_errors_in_one_line(blocks: rk.Graph) -> None:
 
 
 def test_the_reason_names_what_is_waited_for(blocks: rk.Graph) -> None:
-    slow = rk.parallel(blocks, cluster=cluster_at(1e7), gpus=4, batch=4096)
+    slow = rk.parallel(blocks, cluster=slow_cluster(1e7), gpus=4, batch=4096)
     assert "GPU waits for links, most for all-reduce over nvlink-3" in str(slow)
-    fast = rk.parallel(blocks, cluster=cluster_at(1e12), gpus=4, batch=2**22)
+    fast = rk.parallel(blocks, cluster=slow_cluster(1e12), gpus=4, batch=2**22)
     assert "and nothing else takes 1% of it" in str(fast)
 
 

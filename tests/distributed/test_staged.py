@@ -1,6 +1,7 @@
 """Steps in a pipeline's stages, with copies that agree on gradients: what is sent and when, what repeats; laws."""
 
 import pytest
+from several import slow_cluster
 
 import rooflinekit as rk
 from rooflinekit.hardware.specs import load_cluster
@@ -9,12 +10,6 @@ PARAMETER_BYTES = 4 * 140672  # see conftest
 SMALL = rk.DDP(bucket_bytes=100_000, first_bucket_bytes=1000)
 DATA = [rk.DDP(), SMALL, rk.FSDP(stage=1), rk.FSDP(stage=2), rk.FSDP()]
 NAMES = ["ddp", "buckets", "zero-1", "zero-2", "fsdp"]
-
-
-def cluster_at(bandwidth: float) -> rk.Cluster:
-    base = load_cluster("dgx-a100")
-    link = base.nvlink.model_copy(update={"bandwidth_both_directions": None, "bandwidth_per_direction": bandwidth})
-    return base.model_copy(update={"nvlink": link})
 
 
 def staged(
@@ -72,8 +67,8 @@ def test_copies_send_once_a_step(blocks: rk.Graph, pieces: int) -> None:
 
 
 def test_gradients_are_sent_beside_the_last_backward(blocks: rk.Graph) -> None:
-    beside = staged(blocks, data=SMALL, cluster=cluster_at(1e10))
-    after = staged(blocks, data=rk.DDP(overlap=False), cluster=cluster_at(1e10))
+    beside = staged(blocks, data=SMALL, cluster=slow_cluster(1e10))
+    after = staged(blocks, data=rk.DDP(overlap=False), cluster=slow_cluster(1e10))
     for p, overlaps in ((beside, True), (after, False)):
         last = max(end for what, _, end in p.shares[0].run.slots if what.startswith("backward 3"))
         starts = [m.start_s for m in p.messages if m.group == "data, stage 0"]
@@ -119,7 +114,7 @@ def test_inputs_are_copied_once(blocks: rk.Graph) -> None:
 
 @pytest.mark.parametrize("data", [SMALL, rk.FSDP()], ids=["buckets", "fsdp"])
 def test_more_bandwidth_is_never_slower(blocks: rk.Graph, data: object) -> None:
-    found = [staged(blocks, data=data, cluster=cluster_at(rate)) for rate in (1e8, 1e9, 1e10, 1e11, 1e12)]
+    found = [staged(blocks, data=data, cluster=slow_cluster(rate)) for rate in (1e8, 1e9, 1e10, 1e11, 1e12)]
     times = [p.total_s for p in found]
     assert times == sorted(times, reverse=True)
     # whatever the links, devices compute the same
@@ -129,7 +124,7 @@ def test_more_bandwidth_is_never_slower(blocks: rk.Graph, data: object) -> None:
 
 def test_equal_stages_have_the_ideal_bubble(blocks: rk.Graph) -> None:
     """Four blocks in four stages, with stem and head small: (p − 1) / (m + p − 1) = 3 / 11 of the step."""
-    p = staged(blocks, gpus=4, pipeline=4, microbatches=8, batch=8 * 262144, cluster=cluster_at(1e13))
+    p = staged(blocks, gpus=4, pipeline=4, microbatches=8, batch=8 * 262144, cluster=slow_cluster(1e13))
     assert p.terms()["bubble"] / p.total_s == pytest.approx(3 / 11, abs=0.05)
 
 

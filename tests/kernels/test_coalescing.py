@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from learned import Learned, in_mode
 from torch import nn
 from torch.nn import functional
 
@@ -65,20 +66,10 @@ def test_a_norm_copies_what_is_not_contiguous() -> None:
     assert (copy.cost.read_bytes, copy.cost.write_bytes) == (64 * 4, 64 * 96 * 4)
 
 
-class Scaled(nn.Module):
-    """A softmax of what a weight has scaled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(96))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.softmax(x * self.weight, -1)
-
-
 def test_the_gradient_of_a_softmax_is_multiplied_by_its_result_before() -> None:
     def found(device: object) -> list[Kernel]:
-        whole = kernels(Scaled(), rk.Input(64, 96), mode="training", loss=lambda y: (y * y).sum(), device=device)
+        model = Learned(lambda x: functional.softmax(x, -1))
+        whole = kernels(model, rk.Input(64, 96), **in_mode("training"), device=device)
         return [kernel for kernel in whole if kernel.kind == "aten._softmax_backward_data"]
 
     times, gradient = found(A100)

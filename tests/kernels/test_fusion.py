@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learned import Uses
 from torch import nn
 from torch.nn import functional
 
@@ -217,18 +218,9 @@ def test_a_value_of_many_tensors_is_stored_for_several_readers() -> None:
 
 
 def test_slices_of_a_weight_are_read_once_and_no_more_than_the_whole() -> None:
-    weight = nn.Parameter(torch.ones(64, 16, device="meta"))
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = weight
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * self.weight[:32] + self.weight[32:] + self.weight[16:48]
-
+    model = Uses(lambda x, w: x * w[:32] + w[32:] + w[16:48], (64, 16))
     # x and the result 32·16·4 = 2048 bytes; three slices of 2048 of a weight of 4096
-    assert traffic(traced(Net(), rk.Input(32, 16))) == [("mul_add", 2048 + 4096, 2048)]
+    assert traffic(traced(model, rk.Input(32, 16))) == [("mul_add", 2048 + 4096, 2048)]
 
 
 def test_an_expanded_statistic_fuses_with_its_rows() -> None:
@@ -282,13 +274,12 @@ def test_the_backward_phase_computes_again_what_costs_no_memory() -> None:
 def test_what_was_cast_to_fp32_is_kept_before_the_cast() -> None:
     """Two rows of 64 numbers of 16 bits, 256 bytes: the product, which AOTAutograd's partition keeps, too."""
 
-    class Norm(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            wide = x.float()
-            return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+    before, behind = (nn.Linear(64, 64, bias=False, dtype=torch.bfloat16) for _ in range(2))
 
-    linear = nn.Linear(64, 64, bias=False, dtype=torch.bfloat16)
-    model = nn.Sequential(linear, Norm(), nn.Linear(64, 64, bias=False, dtype=torch.bfloat16))
+    def model(x: torch.Tensor) -> torch.Tensor:
+        wide = before(x).float()
+        return behind((wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype))
+
     found = traffic(traced(model, rk.Input(2, 64, dtype="bfloat16"), mode="training", loss=lambda y: y.sum()))
     assert ("to_copy_pow_mean_add_rsqrt_mul", 256, 256 + 2 * 4) in found  # a number a row, and not the rows in fp32
     backward = [(read, written) for name, read, written in found if "pow" in name][1:]
@@ -298,13 +289,13 @@ def test_what_was_cast_to_fp32_is_kept_before_the_cast() -> None:
 def test_logits_are_kept_in_place_of_their_log_softmax() -> None:
     """Four rows of 64 logits in fp32, 1024 bytes: torch 2.13's partition keeps the product, and two numbers a row."""
 
-    class Entropy(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            logs = functional.log_softmax(x, -1)
-            return (logs.exp() * logs).sum()
+    linear = nn.Linear(16, 64, bias=False)
 
-    model = nn.Sequential(nn.Linear(16, 64, bias=False), Entropy())
-    found = traffic(traced(model, rk.Input(4, 16), mode="training", loss=lambda y: y))
+    def entropy(x: torch.Tensor) -> torch.Tensor:
+        logs = functional.log_softmax(linear(x), -1)
+        return (logs.exp() * logs).sum()
+
+    found = traffic(traced(entropy, rk.Input(4, 16), mode="training", loss=lambda y: y))
     assert sum(written for name, _, written in found if "log_softmax" in name and "backward" not in name) < 1024
     ((_, read, written),) = (one for one in found if "backward" in one[0])
     assert 1024 < read <= 1024 + 4 * 3 * 4
@@ -316,16 +307,13 @@ def test_sums_of_a_residual_stream_are_kept() -> None:
     partition keeps it, though tanh's gradient could be made of what is kept of the two products as well.
     """
 
-    class Residual(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = (nn.Linear(64, 64, bias=False) for _ in range(2))
+    first, second = (nn.Linear(64, 64, bias=False) for _ in range(2))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = torch.sin(self.first(x))
-            return torch.tanh(x + self.second(torch.cos(x))).exp().sum()
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x = torch.sin(first(x))
+        return torch.tanh(x + second(torch.cos(x))).exp().sum()
 
-    found = traffic(traced(Residual(), rk.Input(4, 64), mode="training", loss=lambda y: y))
+    found = traffic(traced(model, rk.Input(4, 64), mode="training", loss=lambda y: y))
     (backward,) = (one for one in found if "tanh_backward" in one[0])
     assert backward[1:] == (1024, 1024)
 
@@ -339,11 +327,12 @@ def test_what_chance_made_is_kept_for_the_backward_phase() -> None:
 
 
 def test_what_is_drawn_is_drawn_once() -> None:
-    class Noisy(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return functional.silu(x * torch.empty_like(x).exponential_())
+    before, behind = nn.Linear(16, 64), nn.Linear(64, 16)
 
-    model = nn.Sequential(nn.Linear(16, 64), Noisy(), nn.Linear(64, 16))
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = before(x)
+        return behind(functional.silu(y * torch.empty_like(y).exponential_()))
+
     found = traffic(traced(model, rk.Input(32, 16), mode="training", loss=lambda y: y.sum()))
     assert sum("exponential" in name for name, _, _ in found) == 1
 
@@ -519,17 +508,8 @@ def test_compiled_moves_no_more_than_eager(names: list[str], training: bool) -> 
             x = STEPS[name](x)
         return x + first
 
-    weight = nn.Parameter(torch.ones(24, 24, device="meta"))
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = weight
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return model(x @ self.weight)
-
-    graph = traced(Net(), rk.Input(16, 24), mode="training" if training else "inference")
+    multiplied = Uses(lambda x, weight: model(x @ weight), (24, 24))
+    graph = traced(multiplied, rk.Input(16, 24), mode="training" if training else "inference")
     eager = [kernel for issue in issues_of(graph) for kernel in issue.kernels]
     fused = kernels(graph)
     assert sum(k.cost.bytes for k in fused) <= sum(k.cost.bytes for k in eager)
@@ -582,15 +562,12 @@ def test_a_reduction_down_columns_fuses_with_what_reads_it_where_loops_are_turne
 
 
 def test_kernels_that_lie_apart_close_no_circle() -> None:
-    class Crossed(nn.Module):
-        def forward(
-            self, x: torch.Tensor, u: torch.Tensor, y: torch.Tensor, w: torch.Tensor
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            first, second = (x + u).sin(), y.cos()
-            return first @ w + y, second @ w + x * u
+    def crossed(x: torch.Tensor, u: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second = (x + u).sin(), y.cos()
+        return first @ w + y, second @ w + x * u
 
     # The sine shares two tensors with the last sum and runs with it, the cosine one with the other sum. That sum needs
     # the sine and the last one the cosine: as one kernel each, both would need the other first.
     square = rk.Input(512, 512)
-    issues = compiled_issues(rk.trace(Crossed(), square, square, square, square))
+    issues = compiled_issues(rk.trace(crossed, square, square, square, square))
     assert sorted(is_fused(issue) for issue in issues) == [False, False, True, True, True]

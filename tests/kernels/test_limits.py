@@ -12,14 +12,6 @@ import rooflinekit as rk
 _GPU = "nvidia-h200"  # its memory holds all of these
 
 
-class Attending(nn.Module):
-    """Attention over windows."""
-
-    def forward(self, x):  # type: ignore[no-untyped-def]
-        """Of itself."""
-        return nn.functional.scaled_dot_product_attention(x, x, x)
-
-
 def _depthwise(**options: Any) -> rk.Graph:
     module = nn.Conv2d(128, 128, 3, padding=1, groups=128)
     return rk.trace(module, rk.Input("batch", 128, 128, 128), autocast="float16", **options)  # 2^21 elements an image
@@ -42,7 +34,8 @@ def test_depthwise_convolutions_of_32_bits(options: dict[str, Any], most: int | 
 
 
 def test_batches_of_attention_beyond_a_grid() -> None:
-    graph = rk.trace(Attending(), rk.Input("windows", 3, 49, 32, dtype="float16"))
+    attend = nn.functional.scaled_dot_product_attention
+    graph = rk.trace(lambda x: attend(x, x, x), rk.Input("windows", 3, 49, 32, dtype="float16"))
     assert "65,535 sequences, not 65,536" in rk.predict(graph, "nvidia-l4", windows=65536).memory.refused
     found = rk.sweep(graph, gpus=["nvidia-l4"], windows=[65535, 65536])
     assert list(found["fits"]) == [True, False]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from learned import Learned
 from torch import nn
 from torch.nn import functional
 
@@ -19,18 +20,6 @@ from rooflinekit.kernels.rows import NO_BLOCKS, NO_ROWS, Blocks, Rows, blocks_of
 
 def kernels(model: object, *inputs: object, **options: object) -> list[Kernel]:
     return [kernel for issue in issues_of(rk.trace(model, *inputs, **options)) for kernel in issue.kernels]
-
-
-class Scaled(nn.Module):
-    """An op on a scaled input, so that gradients reach it."""
-
-    def __init__(self, op: object) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-        self.op = op
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.op(x * self.factor)
 
 
 # --- by hand --------------------------------------------------------------------------------------------------
@@ -88,12 +77,12 @@ def test_softmax_over_another_size_has_no_rows() -> None:
 
 
 def test_the_gradient_of_softmax_has_the_rows_of_softmax() -> None:
-    found = kernels(Scaled(lambda x: functional.softmax(x, -1)), rk.Input(6, 64), mode="training")
+    found = kernels(Learned(lambda x: functional.softmax(x, -1)), rk.Input(6, 64), mode="training")
     rows = {kernel.kind: kernel.rows for kernel in found}
     assert rows["aten._softmax"] == Rows(count=6, length=64, held_bytes=256)
     # a sum and the result, where the softmax has a maximum before
     assert rows["aten._softmax_backward_data"] == replace(rows["aten._softmax"], held_bytes=512, worked=2 / 3)
-    longer = kernels(Scaled(lambda x: functional.softmax(x, -1)), rk.Input(6, 4097), mode="training")
+    longer = kernels(Learned(lambda x: functional.softmax(x, -1)), rk.Input(6, 4097), mode="training")
     assert {k.kind: k.rows.passes for k in longer if "softmax" in k.kind} == {
         "aten._softmax": 3,
         "aten._softmax_backward_data": 2,
@@ -108,7 +97,7 @@ def test_layer_norm_over_the_sizes_that_it_normalizes() -> None:
 
 def test_of_layer_norm_backward_only_the_gradient_of_the_input_goes_by_rows() -> None:
     layer = nn.LayerNorm(32)
-    found = kernels(Scaled(layer), rk.Input(6, 32), mode="training")
+    found = kernels(Learned(layer), rk.Input(6, 32), mode="training")
     rows = {k.cost.label: k.rows for k in found if k.kind == "aten.native_layer_norm_backward"}
     assert rows == {
         "input gradient": Rows(count=6, length=32, passes=2, held_bytes=256, warps=4),  # input and gradient, again
@@ -127,7 +116,7 @@ def test_other_ops_have_no_rows(op: object) -> None:
 
 
 def test_a_group_norm_on_a_gpu_is_statistics_factors_and_a_result() -> None:
-    graph = rk.trace(Scaled(nn.GroupNorm(2, 8)), rk.Input(4, 8, 600), mode="training")
+    graph = rk.trace(Learned(nn.GroupNorm(2, 8)), rk.Input(4, 8, 600), mode="training")
     issues = issues_of(graph, device=load_device("nvidia-t4"))
     forward, backward = ([k for i in issues for k in i.kernels if k.kind == f"aten.native_group_norm{end}"]
                          for end in ("", "_backward"))  # fmt: skip
@@ -178,9 +167,8 @@ def test_one_warp_takes_all_targets_up_to_2_7() -> None:
     x, target = rk.Input(1000, 10), rk.Input(1000, dtype="int64")
 
     def loss(like: str, reduction: str = "mean") -> dict[str, Blocks]:
-        scaled = Scaled(lambda x: functional.nll_loss(x[0], x[1], reduction=reduction).sum())
-        scaled.forward = lambda x, t: scaled.op((x * scaled.factor, t))  # type: ignore[method-assign]
-        found = kernels(scaled, x, target, mode="training", like=like)
+        model = Learned(lambda x, target: functional.nll_loss(x, target, reduction=reduction).sum())
+        found = kernels(model, x, target, mode="training", like=like)
         return {kernel.kind.removeprefix("aten.nll_loss_"): kernel.blocks for kernel in found if "nll" in kernel.kind}
 
     # 1000 targets by 32 threads are 32 rounds: the target and what it names, the target alone for its gradient

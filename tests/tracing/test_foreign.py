@@ -6,6 +6,7 @@ import types
 
 import pytest
 import torch
+from learned import Uses
 from torch import nn
 from torch.nn import functional
 
@@ -87,18 +88,10 @@ def test_bilinear_layers_keep_the_batch_open() -> None:
 # --- products in groups, flexible attention ---------------------------------------------------------------------------
 
 
-class Groups(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(4, 8, 16))
-
-    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        return functional.grouped_mm(x, self.weight, offs=ends)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_products_in_groups_of_any_format(dtype: str) -> None:
-    graph = rk.trace(Groups(), X, rk.Input(4, dtype="int32"), dtype=dtype, mode="training", strict=True)
+    model = Uses(lambda x, ends, weight: functional.grouped_mm(x, weight, offs=ends), (4, 8, 16))
+    graph = rk.trace(model, X, rk.Input(4, dtype="int32"), dtype=dtype, mode="training", strict=True)
     # n rows of 8·16, and again for the weights; nothing asks for the input's gradient
     assert graph.at(n=6).matrix_flop == 2 * 2 * 6 * 8 * 16
 
@@ -122,12 +115,11 @@ def test_sizes_are_keys_of_caches() -> None:
 
 
 def test_sizes_that_cannot_stay_open_are_traced_at_ones_that_the_model_accepts() -> None:
-    class Halving(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            small = functional.avg_pool2d(x, 32)
-            return functional.interpolate(small, scale_factor=32.0) * torch.ones(int(x.shape[0]), 1, 1, 1) + x
+    def halving(x: torch.Tensor) -> torch.Tensor:
+        small = functional.avg_pool2d(x, 32)
+        return functional.interpolate(small, scale_factor=32.0) * torch.ones(int(x.shape[0]), 1, 1, 1) + x
 
-    graph = rk.trace(Halving(), rk.Input("n", 3, "h", "w"))
+    graph = rk.trace(halving, rk.Input("n", 3, "h", "w"))
     assert [(forced.name, forced.where[:15]) for forced in graph.forced] == [("n", "test_foreign.py")]
     assert graph.dims == ("h", "w")
 

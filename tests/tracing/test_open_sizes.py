@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 
 import pytest
 import sympy
@@ -11,6 +10,7 @@ import torch
 from golden.networks import NETWORKS, Network
 from hypothesis import given
 from hypothesis import strategies as st
+from learned import Uses
 from torch import nn
 from torch.nn import functional
 
@@ -48,22 +48,16 @@ class Windowed(nn.Linear):
         return y[: y.shape[0] - y.shape[0] % 3]
 
 
-class Positions(nn.Module):
+def positions() -> Uses:
     """As many learned positions as there are tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.zeros(1, 64, 8))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.table[:, : x.shape[1]]
+    return Uses(lambda x, table: x + table[:, : x.shape[1]], (1, 64, 8))
 
 
 OWN = {
     "windows": Network(build=lambda: Windowed(8, 8), inputs=(rk.Input("n", 8),), sizes={"n": 14}),
     "whole windows": Network(build=lambda: Windowed(8, 8), inputs=(rk.Input("n", 8),), sizes={"n": 24}),
-    "positions": Network(build=Positions, inputs=(rk.Input("n", "s", 8),), sizes={"n": 2, "s": 32}),
-    "all positions": Network(build=Positions, inputs=(rk.Input("n", "s", 8),), sizes={"n": 2, "s": 64}),
+    "positions": Network(build=positions, inputs=(rk.Input("n", "s", 8),), sizes={"n": 2, "s": 32}),
+    "all positions": Network(build=positions, inputs=(rk.Input("n", "s", 8),), sizes={"n": 2, "s": 64}),
     "indexed": Network(build=Indexed, inputs=(rk.Input("n", 8),), sizes={"n": 6}),
     "sliced": Network(build=lambda: Sliced(8, 8), inputs=(rk.Input("n", 8),), sizes={"n": 3}),
     "one channel": Network(build=lambda: nn.Conv1d(8, 1, 1), inputs=(rk.Input("n", 8, "t"),), sizes={"n": 3, "t": 10}),
@@ -265,7 +259,7 @@ def test_results_lie_as_at_numbers() -> None:
     def means(x: torch.Tensor) -> torch.Tensor:
         return functional.pixel_unshuffle(x, 2).unflatten(1, (-1, 2)).mean(2).exp()
 
-    model = nn.Sequential(nn.Conv2d(8, 16, 1), Called(means), nn.Conv2d(32, 8, 1))
+    model = nn.Sequential(nn.Conv2d(8, 16, 1), Uses(means), nn.Conv2d(32, 8, 1))
     graph = rk.trace(model, rk.Input("n", 8, "h", "w"), mode="training").at(n=2, h=6, w=4)
     fixed = rk.trace(model, rk.Input(2, 8, 6, 4), mode="training")
     assert laid(graph) == laid(fixed)
@@ -280,12 +274,3 @@ def test_a_size_that_is_a_number_after_all_is_not_broadcast() -> None:
 def laid(graph: rk.Graph) -> list[tuple[object, object]]:
     """How all results lie in memory."""
     return [(tensor.shape, tensor.stride) for op in graph.ops for tensor in op.outputs]
-
-
-class Called(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)

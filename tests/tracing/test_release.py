@@ -16,32 +16,31 @@ def kinds(graph: rk.Graph, phase: str | None = None) -> Counter[str]:
     return Counter(op.kind.removeprefix("aten.") for op in graph.ops if phase in (None, op.phase.value))
 
 
-class Attention(nn.Module):
-    def forward(self, q: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        return functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+def attention(q: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
 
 HEADS = rk.Input("batch", 4, 16, 8)
 
 
 def test_attention_is_its_arithmetic_before_2_0() -> None:
-    old = kinds(rk.trace(Attention(), HEADS, like="1.13"))
+    old = kinds(rk.trace(attention, HEADS, like="1.13"))
     assert (old["mul"], old["bmm"], old["_softmax"]) == (1, 2, 1)
     assert not any("scaled_dot_product" in kind for kind in old)
-    assert kinds(rk.trace(Attention(), HEADS, rk.Input(16, 16), like="1.12"))["add"] == 1
-    assert kinds(rk.trace(Attention(), HEADS, rk.Input(16, 16, dtype="bool"), like="1.12"))["masked_fill"] == 1
+    assert kinds(rk.trace(attention, HEADS, rk.Input(16, 16), like="1.12"))["add"] == 1
+    assert kinds(rk.trace(attention, HEADS, rk.Input(16, 16, dtype="bool"), like="1.12"))["masked_fill"] == 1
 
 
 def test_the_arithmetic_of_attention_is_counted_alike() -> None:
     # [batch, 4 heads, 16 rows, 8]: two products of 2·16·16·8 a head
     for like in ("1.13", "2.0"):
-        assert rk.trace(Attention(), HEADS, like=like).at(batch=3).matrix_flop == 3 * 4 * 2 * (2 * 16 * 16 * 8)
+        assert rk.trace(attention, HEADS, like=like).at(batch=3).matrix_flop == 3 * 4 * 2 * (2 * 16 * 16 * 8)
 
 
 def test_attention_that_no_fused_kernel_takes_is_in_16_bits_before_2_5() -> None:
     of_windows = rk.Input(2, 4, 3, 16, 8, dtype="float16")  # five dimensions
     formats = {
-        like: {op.inputs[0].dtype.value for op in rk.trace(Attention(), of_windows, like=like).ops if "bmm" in op.kind}
+        like: {op.inputs[0].dtype.value for op in rk.trace(attention, of_windows, like=like).ops if "bmm" in op.kind}
         for like in ("2.4", "2.5")
     }
     assert formats == {"2.4": {"float16"}, "2.5": {"float32"}}
@@ -58,15 +57,12 @@ def test_causal_attention_with_fewer_heads_of_keys() -> None:
 
 
 def test_dropout_of_attention_is_a_kernel_in_training() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.project = nn.Linear(8, 8)
+    project = nn.Linear(8, 8)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return functional.scaled_dot_product_attention(self.project(x), x, x, dropout_p=0.1)
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(project(x), x, x, dropout_p=0.1)
 
-    assert kinds(rk.trace(Net(), HEADS, mode="training", like="1.12"))["native_dropout"] == 1
+    assert kinds(rk.trace(model, HEADS, mode="training", like="1.12"))["native_dropout"] == 1
 
 
 def training(like: str | None, **options: object) -> rk.Graph:

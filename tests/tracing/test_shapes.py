@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from learned import Uses
 from torch import nn
 from torch.nn import functional
 
@@ -46,17 +47,11 @@ def test_resampling_with_open_edges() -> None:
 
     graph = rk.trace(model, rk.Input("n", 3, "h", "w"))
     assert graph.outputs[0].shape == (symbol("n"), 3, 2 * symbol("h"), 2 * symbol("w"))
-    training = rk.trace(
-        torch.nn.Sequential(torch.nn.Conv2d(3, 3, 1), Upsample()), rk.Input("n", 3, 4, 4), mode="training"
-    )
+    doubling = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Upsample(scale_factor=2, mode="bilinear"))
+    training = rk.trace(doubling, rk.Input("n", 3, 4, 4), mode="training")
     assert training.dims == ("n",)
     backward = next(op for op in training.ops if op.kind == "aten.upsample_bilinear2d_backward")
     assert backward.outputs[0].shape == (symbol("n"), 3, 4, 4)
-
-
-class Upsample(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.interpolate(x, scale_factor=2, mode="bilinear")
 
 
 @pytest.mark.parametrize("pad", [(1, 2), (0, 1, 2, 3), (-1, 0), (1, 1, 1, 1, 1, 1)])
@@ -157,17 +152,12 @@ def test_masks_that_do_not_stand_side_by_side_go_to_the_front() -> None:
 
 
 def test_training_through_a_mask() -> None:
-    class Masked(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fill = torch.nn.Parameter(torch.zeros(4))
+    def filled(x: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        x[x[..., 0] > 0] = fill
+        return x
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = x * 2
-            x[x[..., 0] > 0] = self.fill
-            return x
-
-    graph = rk.trace(Masked(), rk.Input("n", 5, 4), mode="training", strict=True, assume={"mask": 1.0})
+    graph = rk.trace(Uses(filled, (4,)), rk.Input("n", 5, 4), mode="training", strict=True, assume={"mask": 1.0})
     assert graph.dims == ("n",)
     assert graph.gradients[0].shape == (4,)
 

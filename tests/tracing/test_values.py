@@ -77,11 +77,7 @@ def test_a_tensor_that_is_given_itself_has_its_numbers() -> None:
 
 
 def test_chance_mostly_comes_out_one_way() -> None:
-    class Dropping(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if torch.rand([]) < 0.1 else x.exp()
-
-    graph = rk.trace(Dropping(), X, mode="forward")
+    graph = rk.trace(lambda x: x if torch.rand([]) < 0.1 else x.exp(), X, mode="forward")
     assert [str(found.value) for found in graph.assumptions] == ["False"]
     assert "aten.exp" in {op.kind for op in graph.ops}
 
@@ -120,26 +116,24 @@ def test_a_table_of_positions_bounds_an_open_length() -> None:
         graph.at(batch=3, seq=17)
 
 
-class Decodes(nn.Module):
+def decoded(tokens: torch.Tensor) -> torch.Tensor:
     """Tokens until all sequences have ended, or are so long: as libraries generate text."""
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        unfinished = tokens.new_ones(tokens.shape[0])
-        while unfinished.max() != 0:
-            tokens = torch.cat((tokens, tokens[:, -1:] + 1), dim=1)
-            longest = torch.full((tokens.shape[0],), tokens.shape[1] >= 8)
-            unfinished = unfinished & ~(longest | (tokens[:, -1] == 7))
-        return tokens
+    unfinished = tokens.new_ones(tokens.shape[0])
+    while unfinished.max() != 0:
+        tokens = torch.cat((tokens, tokens[:, -1:] + 1), dim=1)
+        longest = torch.full((tokens.shape[0],), tokens.shape[1] >= 8)
+        unfinished = unfinished & ~(longest | (tokens[:, -1] == 7))
+    return tokens
 
 
 def test_a_loop_ends_where_it_ends_whatever_the_data_are() -> None:
-    graph = rk.trace(Decodes(), rk.Input(2, 5, dtype="int64"), assume={"ne": True})
+    graph = rk.trace(decoded, rk.Input(2, 5, dtype="int64"), assume={"ne": True})
     assert [one.shape for one in graph.outputs] == [(2, 8)]
     assert [one.times for one in graph.assumptions] == [3]  # before each of the three tokens; the last is known
 
 
 def test_a_loop_that_an_open_size_does_not_end_is_traced_with_numbers() -> None:
-    graph = rk.trace(Decodes(), rk.Input("n", 5, dtype="int64"), assume={"ne": True})
+    graph = rk.trace(decoded, rk.Input("n", 5, dtype="int64"), assume={"ne": True})
     assert [(one.name, "a loop goes on" in one.reason) for one in graph.forced] == [("n", True)]
     assert [one.shape[1] for one in graph.outputs] == [8]
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from learned import Learned, squares
 from torch import nn
 from torch.nn import functional
 
@@ -136,31 +137,17 @@ def test_log_softmax_of_almost_nothing(tensor, cost, shape, special):
 
 
 def test_gradients_of_softmax_and_log_softmax(traced, costs_of):
-    graph = traced(Scaled(nn.Softmax(-1)), (4, 6), mode="training", loss=_sum_of_squares)
+    graph = traced(Learned(nn.Softmax(-1)), (4, 6), mode="training", loss=squares)
     (c,) = costs_of(graph, "_softmax_backward_data")
     assert (c.vector_flop, c.special_flop) == (96, 0)  # g·y, sum, g - sum, times y: 4 · 24
     assert (c.read_bytes, c.write_bytes) == (192, 96)  # gradient and output
-    graph = traced(Scaled(nn.LogSoftmax(-1)), (4, 6), mode="training", loss=_sum_of_squares)
+    graph = traced(Learned(nn.LogSoftmax(-1)), (4, 6), mode="training", loss=squares)
     (c,) = costs_of(graph, "_log_softmax_backward_data")
     assert (c.vector_flop, c.special_flop) == (72, 24)  # sum of g, exp(y), times sum, g -
     assert (c.read_bytes, c.write_bytes) == (192, 96)
 
 
 # --- traced ---------------------------------------------------------------------------------------------------
-
-
-class Scaled(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x * self.factor)
-
-
-def _sum_of_squares(y):
-    return (y * y).sum()
 
 
 #: layer and FLOP of all kinds for 24 elements
@@ -208,13 +195,13 @@ def test_an_activation_in_inference(traced, layer, flop):
 
 @layers
 def test_every_op_of_an_activation_in_training_has_a_rule(traced, layer, flop):
-    graph = traced(Scaled(layer), (4, 6), mode="training")  # raises UnknownOpError where one has none
+    graph = traced(Learned(layer), (4, 6), mode="training")  # raises UnknownOpError where one has none
     assert graph.flop > flop
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_every_op_of_softmax_over_channels_has_a_rule(traced, mode):
-    assert traced(Scaled(nn.Softmax2d()), (2, 3, 4, 4), mode=mode).special_flop == 192  # exp and division of 96
+    assert traced(Learned(nn.Softmax2d()), (2, 3, 4, 4), mode=mode).special_flop == 192  # exp and division of 96
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
@@ -241,5 +228,5 @@ def test_every_op_of_attention_has_a_rule(traced, mode, need_weights):
     ],
 )
 def test_traced_gradients_of_24_elements(traced, costs_of, function, kind, vector, special):
-    (c,) = costs_of(traced(Scaled(function), (4, 6), mode="training"), kind)
+    (c,) = costs_of(traced(Learned(function), (4, 6), mode="training"), kind)
     assert (c.vector_flop, c.special_flop) == (vector, special)

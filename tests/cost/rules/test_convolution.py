@@ -2,21 +2,9 @@
 
 import pytest
 import torch
+from learned import Learned, squares
 from torch import nn
 from torch.nn import functional
-
-
-class Learned(nn.Module):
-    """Multiplies its input by a parameter, so that what follows needs the gradient of its input."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-        self.layer = layer
-
-    def forward(self, x):
-        return self.layer(self.factor * x)
-
 
 #: layer, input, FLOP of one pass, output elements
 LAYERS = {
@@ -84,17 +72,13 @@ def test_without_bias_there_is_no_vector_work(traced, costs_of):
 
 def test_traffic_of_a_grouped_convolution_and_its_gradients(traced, costs_of):
     # x 2·8·6·6 = 576, weight 12·2·3·3 = 216, bias 12, y 2·12·6·6 = 864 numbers of 4 bytes
-    graph = traced(Learned(nn.Conv2d(8, 12, 3, padding=1, groups=4)), (2, 8, 6, 6), mode="training", loss=_squares)
+    graph = traced(Learned(nn.Conv2d(8, 12, 3, padding=1, groups=4)), (2, 8, 6, 6), mode="training", loss=squares)
     (forward,) = costs_of(graph, "convolution")
     assert (forward.read_bytes, forward.write_bytes) == (3216, 3456)  # 4 · (576 + 216 + 12); 4 · 864
     by_input, by_weight, by_bias = costs_of(graph, "convolution_backward")
     assert (by_input.read_bytes, by_input.write_bytes) == (4320, 2304)  # 4 · (864 + 216); 4 · 576
     assert (by_weight.read_bytes, by_weight.write_bytes) == (5760, 864)  # 4 · (864 + 576); 4 · 216
     assert (by_bias.read_bytes, by_bias.write_bytes) == (3456, 48)  # 4 · 864; 4 · 12
-
-
-def _squares(y):
-    return (y * y).sum()
 
 
 def test_traffic_of_a_transposed_convolution(traced, costs_of):

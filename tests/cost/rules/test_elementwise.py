@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from learned import Learned
 
 from rooflinekit import Input
 
@@ -239,7 +239,7 @@ def test_traced_arithmetic_of_ten_elements(traced, function, flop):
 )
 def test_every_op_of_a_function_and_its_gradient_has_a_rule(traced, function):
     # the trace raises UnknownOpError where one has none
-    assert traced(Scaled(getattr(torch, function)), (2, 5), mode="training").flop > 0
+    assert traced(Learned(getattr(torch, function)), (2, 5), mode="training").flop > 0
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_every_op_of_a_function_and_its_gradient_has_a_rule(traced, function):
     ],
 )
 def test_every_op_of_a_function_of_two_and_its_gradient_has_a_rule(traced, function):
-    assert traced(Scaled(lambda x: getattr(torch, function)(x, x + 1)), (2, 5), mode="training").flop > 0
+    assert traced(Learned(lambda x: getattr(torch, function)(x, x + 1)), (2, 5), mode="training").flop > 0
 
 
 @pytest.mark.parametrize("function", ["exp", "log", "sqrt", "sgn", "reciprocal", "sin", "tanh", "sigmoid", "square"])
@@ -258,22 +258,12 @@ def test_every_op_of_a_complex_function_and_its_gradient_has_a_rule(traced, func
     def parts(x):
         return torch.view_as_real(getattr(torch, function)(x))
 
-    assert traced(Scaled(parts), Input(2, 5, dtype="complex64"), mode="training").flop > 0
+    assert traced(Learned(parts), Input(2, 5, dtype="complex64"), mode="training").flop > 0
 
 
 def test_traced_integer_arithmetic(traced):
     graph = traced(lambda x: ((x << 1) | (x >> 1)) ^ (~x & 3), Input(2, 5, dtype="int64"))
     assert graph.vector_flop == 60  # six operations
-
-
-class Scaled(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x * self.factor)
 
 
 def test_is_it_infinite_takes_two_kernels(tensor, costs):

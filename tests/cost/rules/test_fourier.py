@@ -2,27 +2,10 @@
 
 import pytest
 import torch
-from torch import nn
+from learned import Learned, in_mode, squares
 
 from rooflinekit import Input
 from rooflinekit.ir.sizes import symbol
-
-
-class Learned(nn.Module):
-    """Multiplies its input by a parameter, so that the gradient reaches it."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x * self.factor)
-
-
-def squares(y):
-    y = torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
-    return (y * y).sum()
 
 
 def signal(*shape):
@@ -99,8 +82,7 @@ CASES = [(name, signal(2, 8, 8)) for name in COMPLEX] + [(name, Input(2, 8, 8)) 
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize(("name", "x"), CASES, ids=[f"{name} {x.dtype}" for name, x in CASES])
 def test_every_op_of_fourier_transforms_has_a_rule(traced, name, x, mode):
-    loss = {"loss": squares} if mode == "training" else {}
-    assert traced(Learned(getattr(torch.fft, name)), x, mode=mode, **loss).coverage.flop_share == 1
+    assert traced(Learned(getattr(torch.fft, name)), x, **in_mode(mode)).coverage.flop_share == 1
 
 
 def test_the_gradient_of_a_transform_is_a_transform(traced, costs_of):

@@ -2,27 +2,11 @@
 
 import pytest
 import torch
+from learned import Learned, in_mode, squares
 from torch import nn
 from torch.nn import functional
 
 from rooflinekit import Input
-
-
-class Learned(nn.Module):
-    """Multiplies its floating-point inputs by parameters, so that gradients reach them."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.factors = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(3))
-        self.function = function
-
-    def forward(self, *inputs):
-        factors = iter(self.factors)
-        return self.function(*(x * next(factors) if x.is_floating_point() else x for x in inputs))
-
-
-def squares(y):
-    return (y * y).sum()
 
 
 def indices(*shape):
@@ -290,9 +274,7 @@ TRACED = {
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize(("function", "inputs"), TRACED.values(), ids=TRACED)
 def test_every_op_by_index_has_a_rule(traced, function, inputs, mode):
-    model = Learned(function)
-    graph = traced(model, *inputs, mode=mode, **({"loss": squares} if mode == "training" else {}))
-    assert graph.coverage.bytes_share == 1
+    assert traced(Learned(function), *inputs, **in_mode(mode)).coverage.bytes_share == 1
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])

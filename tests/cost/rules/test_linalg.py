@@ -2,13 +2,9 @@
 
 import pytest
 import torch
-from torch import nn
+from learned import Learned, in_mode, squares
 
 from rooflinekit import Input
-
-
-def squares(y):
-    return sum((t * t).sum() for t in (y if isinstance(y, tuple | list) else [y]) if t.is_floating_point())
 
 
 def test_cholesky(tensor, cost):
@@ -126,18 +122,6 @@ def test_unpacking_is_a_copy(tensor, cost):
 # --- traced ---------------------------------------------------------------------------------------------------
 
 
-class Shifted(nn.Module):
-    """A function of the input times a parameter."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x * self.factor)
-
-
 FUNCTIONS = {
     "cholesky": torch.linalg.cholesky,
     "inv": torch.linalg.inv,
@@ -157,13 +141,11 @@ FUNCTIONS = {
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 def test_every_op_of_linear_algebra_has_a_rule(traced, function, mode):
-    loss = {"loss": squares} if mode == "training" else {}
-    graph = traced(Shifted(function), Input("batch", 4, 4), mode=mode, **loss)
-    assert graph.coverage.flop_share == 1
+    assert traced(Learned(function), Input("batch", 4, 4), **in_mode(mode)).coverage.flop_share == 1
 
 
 def test_the_gradient_of_an_inverse_is_two_products(traced, costs_of):
-    graph = traced(Shifted(torch.linalg.inv), (2, 4, 4), mode="training", loss=squares)
+    graph = traced(Learned(torch.linalg.inv), (2, 4, 4), mode="training", loss=squares)
     assert [c.vector_flop for c in costs_of(graph, "linalg_inv_ex")] == [256]  # 2 · 2·64
     # -A⁻ᵀ · G · A⁻ᵀ
     assert [c.matrix_flop for c in costs_of(graph, "bmm", "backward")] == [256, 256]

@@ -4,24 +4,13 @@ import math
 
 import pytest
 import torch
+from learned import Learned
 from torch import nn
 from torch.nn import functional
 
 from rooflinekit import Input
 
 NONE, MEAN, SUM = range(3)  # values of `reduction`
-
-
-class Scaled(nn.Module):
-    """Multiplies its input by a parameter, then applies a function."""
-
-    def __init__(self, function=None):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-        self.function = function or nn.Identity()
-
-    def forward(self, x):
-        return self.function(x * self.factor)
 
 
 # --- element by element ---------------------------------------------------------------------------------------
@@ -110,11 +99,11 @@ def test_gradients_in_several_kernels(tensor, costs):
 
 def test_traced_losses(traced, costs_of):
     options = {"mode": "training", "targets": (Input(2, 5),)}
-    graph = traced(Scaled(), (2, 5), loss=functional.mse_loss, **options)
+    graph = traced(Learned(), (2, 5), loss=functional.mse_loss, **options)
     forward, (backward,) = costs_of(graph, "mse_loss"), costs_of(graph, "mse_loss_backward")
     assert [(c.flop, c.read_bytes, c.write_bytes) for c in forward] == [(20, 80, 40), (10, 40, 4)]
     assert (backward.flop, backward.read_bytes, backward.write_bytes) == (30, 84, 40)
-    graph = traced(Scaled(), (2, 5), loss=functional.binary_cross_entropy_with_logits, **options)
+    graph = traced(Learned(), (2, 5), loss=functional.binary_cross_entropy_with_logits, **options)
     forward = costs_of(graph, "binary_cross_entropy_with_logits")
     assert sum(c.flop for c in forward) == 60 + 20
 
@@ -124,7 +113,7 @@ def test_traced_losses(traced, costs_of):
 
 def test_cross_entropy_reads_one_log_probability_a_target(traced, costs_of):
     graph = traced(
-        Scaled(),
+        Learned(),
         (3, 1000),
         mode="training",
         loss=functional.cross_entropy,
@@ -157,7 +146,7 @@ def test_class_weights_are_read_and_multiplied_by(tensor, cost):
 
 def test_cross_entropy_of_images(traced, costs_of):
     graph = traced(
-        Scaled(),
+        Learned(),
         (3, 5, 2, 2),
         mode="training",
         loss=functional.cross_entropy,
@@ -267,7 +256,7 @@ def test_every_op_of_a_loss_has_a_rule(traced, name, options, given, before, red
     loss = getattr(nn, name.split()[0])(reduction=reduction, **options)
     targets = [Input(*one) if isinstance(one, tuple) else one for one in given]
     assert traced(lambda x, *t: loss(x, *t), X, *targets).flop > 0
-    graph = traced(Scaled(before), X, mode="training", loss=lambda y, *t: loss(y, *t).sum(), targets=tuple(targets))
+    graph = traced(Learned(before), X, mode="training", loss=lambda y, *t: loss(y, *t).sum(), targets=tuple(targets))
     assert graph.flop > 0
 
 
@@ -275,6 +264,6 @@ def test_every_op_of_a_loss_has_a_rule(traced, name, options, given, before, red
 def test_every_op_of_cross_entropy_of_images_has_a_rule(traced, smoothing):
     loss = nn.CrossEntropyLoss(label_smoothing=smoothing)
     graph = traced(
-        Scaled(), (2, 5, 3, 3), mode="training", loss=loss, targets=(Input(2, 3, 3, dtype="int64"),), name="images"
+        Learned(), (2, 5, 3, 3), mode="training", loss=loss, targets=(Input(2, 3, 3, dtype="int64"),), name="images"
     )
     assert math.isfinite(graph.flop)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from learned import Learned, Uses, in_mode, squares
 from torch import nn
 from torch.nn import functional
 
@@ -201,15 +202,7 @@ def test_making_a_transposed_tensor_contiguous_is_a_copy(traced):
 
 
 def test_a_traced_slice_and_its_gradient(traced, costs_of):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(8, 5))
-
-        def forward(self, x):
-            return self.weight[2:4] * x
-
-    graph = traced(Net(), (2, 5), mode="training")
+    graph = traced(Uses(lambda x, weight: weight[2:4] * x, (8, 5)), (2, 5), mode="training")
     zeros, copy = costs_of(graph, "slice_backward")
     assert (zeros.write_bytes, copy.read_bytes, copy.write_bytes) == (160, 40, 40)
 
@@ -226,23 +219,6 @@ def test_writing_into_a_slice_touches_the_slice(traced):
 def test_concatenating_a_tensor_with_itself_reads_it_once(traced):
     graph = traced(lambda x: torch.cat([x, x]), (4, 6))
     assert (graph.read_bytes, graph.write_bytes) == (96, 192)
-
-
-class Learned(nn.Module):
-    """Multiplies its inputs by parameters, so that gradients reach them."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.factors = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(2))
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*(x * factor for x, factor in zip(inputs, self.factors, strict=False)))
-
-
-def squares(y):
-    tensors = (y,) if isinstance(y, torch.Tensor) else y
-    return sum((t * t).sum() for t in tensors)
 
 
 MOVED = {
@@ -292,8 +268,7 @@ PADDED = {
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize(("function", "shapes"), (MOVED | PADDED).values(), ids=MOVED | PADDED)
 def test_everything_that_moves_numbers_has_a_rule(traced, function, shapes, mode):
-    graph = traced(Learned(function), *shapes, mode=mode, **({"loss": squares} if mode == "training" else {}))
-    assert graph.coverage.bytes_share == 1
+    assert traced(Learned(function), *shapes, **in_mode(mode)).coverage.bytes_share == 1
 
 
 def test_zero_padding_and_its_gradient(traced, costs_of):

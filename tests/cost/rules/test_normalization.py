@@ -1,24 +1,9 @@
 """Normalizations: forward in training and evaluation, and backward, counted by hand."""
 
 import pytest
-import torch
+from learned import Learned, in_mode, squares
 from torch import nn
 from torch.nn import functional
-
-
-class Factor(nn.Module):
-    """Multiplies its input by a parameter, so that what follows needs the gradient of its input."""
-
-    def __init__(self):
-        super().__init__()
-        self.value = nn.Parameter(torch.ones(()))
-
-    def forward(self, x):
-        return self.value * x
-
-
-def _sum_of_squares(y):
-    return (y * y).sum()
 
 
 @pytest.fixture
@@ -26,7 +11,7 @@ def trained(traced):
     """The training step of a layer whose input needs a gradient."""
 
     def trace(layer, shape):
-        return traced(nn.Sequential(Factor(), layer), shape, mode="training", loss=_sum_of_squares)
+        return traced(Learned(layer), shape, **in_mode("training"))
 
     return trace
 
@@ -92,7 +77,7 @@ def test_layer_norm_backward_of_what_is_there(trained, costs_of, layer, kernels)
 
 
 def test_a_first_layer_norm_has_no_gradient_of_its_input(traced, costs_of):
-    graph = traced(nn.LayerNorm(10), (6, 10), mode="training", loss=_sum_of_squares)
+    graph = traced(nn.LayerNorm(10), (6, 10), mode="training", loss=squares)
     (backward,) = costs_of(graph, "native_layer_norm_backward")
     assert backward.label == "gain and shift gradient"
     assert (backward.vector_flop, backward.write_bytes) == (300, 80)
@@ -305,6 +290,4 @@ LAYERS = {
 @pytest.mark.parametrize(("layer", "shape"), LAYERS.values(), ids=LAYERS)
 def test_every_op_of_a_normalization_has_a_rule(traced, layer, shape, mode):
     # the trace raises UnknownOpError where one has none
-    options = {"loss": _sum_of_squares} if mode == "training" else {}
-    before = Factor()
-    assert traced(lambda x: layer(before(x)), shape, mode=mode, **options).flop > 0
+    assert traced(Learned(layer), shape, **in_mode(mode)).flop > 0

@@ -3,32 +3,15 @@
 import math
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learned import Learned, in_mode
 from torch import nn
 from torch.nn import functional
 
 from rooflinekit.cost.rules.convolution import _adaptive_windows
 from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.ir.sizes import symbol
-
-
-class Weighted(nn.Module):
-    """Multiplies its input by a parameter, so that what follows needs the gradient of its input."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x * self.factor)
-
-
-def squares(y):
-    return (y * y).sum()
-
 
 # --- by hand --------------------------------------------------------------------------------------------------
 
@@ -136,8 +119,7 @@ POOLS = {
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize(("layer", "shape"), POOLS.values(), ids=POOLS)
 def test_every_op_of_pooling_has_a_rule(traced, layer, shape, mode):
-    graph = traced(Weighted(layer), shape, mode=mode, **({"loss": squares} if mode == "training" else {}))
-    assert graph.coverage.flop_share == 1
+    assert traced(Learned(layer), shape, **in_mode(mode)).coverage.flop_share == 1
 
 
 def test_windows_over_the_border_count_in_full(traced, costs_of):

@@ -2,18 +2,9 @@
 
 import pytest
 import torch
+from learned import Learned
 from torch import nn
 from torch.nn import functional
-
-
-class Scaled(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x * self.factor)
 
 
 @pytest.mark.parametrize("kind", ["rand", "randn", "randint", "randperm"])
@@ -85,7 +76,7 @@ def test_the_gradient_of_a_drawn_number_is_a_special_function(tensor, cost, kind
 
 
 def test_traced_dropout(traced, costs_of):
-    graph = traced(Scaled(functional.dropout), (2, 5), mode="training")
+    graph = traced(Learned(functional.dropout), (2, 5), mode="training")
     (forward,), (backward,) = costs_of(graph, "native_dropout"), costs_of(graph, "native_dropout_backward")
     assert (forward.vector_flop, forward.write_bytes) == (30, 50)
     assert (backward.vector_flop, backward.read_bytes) == (20, 14)  # a gradient of ones, expanded; the mask
@@ -107,7 +98,7 @@ def test_traced_dropout(traced, costs_of):
 def test_every_op_of_dropout_has_a_rule(traced, layer, shape):
     # the trace raises UnknownOpError where one has none
     assert traced(layer, shape).flop == 0
-    assert traced(Scaled(layer), shape, mode="training").flop > 0
+    assert traced(Learned(layer), shape, mode="training").flop > 0
 
 
 @pytest.mark.parametrize(

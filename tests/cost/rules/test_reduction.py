@@ -2,27 +2,11 @@
 
 import pytest
 import torch
+from learned import Learned, squares
 from torch import nn
 
 from rooflinekit.cost.rules.reduction import ceil_log2
 from rooflinekit.ir.sizes import symbol
-
-
-class Weighted(nn.Module):
-    """Multiplies its input by a parameter, then applies a function."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x * self.factor)
-
-
-def _sum_of_squares(y):
-    return (y * y).sum()
-
 
 # --- reductions -----------------------------------------------------------------------------------------------
 
@@ -255,7 +239,7 @@ REDUCTIONS = ["sum", "mean", "amax", "amin", "max", "min", "prod", "var", "std",
 @pytest.mark.parametrize("function", REDUCTIONS)
 def test_every_op_of_a_reduction_and_its_gradient_has_a_rule(traced, function):
     # the trace raises UnknownOpError where one has none
-    assert traced(Weighted(lambda x: getattr(x, function)()), (4, 6), mode="training").flop > 0
+    assert traced(Learned(lambda x: getattr(x, function)()), (4, 6), mode="training").flop > 0
 
 
 @pytest.mark.parametrize("function", ["logsumexp", "logcumsumexp", "cumsum", "cumprod", "cummax", "sort", "kthvalue"])
@@ -266,13 +250,13 @@ def test_every_op_along_a_dimension_has_a_rule(traced, function):
 
 @pytest.mark.parametrize("order", [0, 1, 2, 3, float("inf")])
 def test_every_op_of_a_norm_and_its_gradient_has_a_rule(traced, order):
-    norm = Weighted(lambda x: torch.linalg.vector_norm(x, order, dim=1))
+    norm = Learned(lambda x: torch.linalg.vector_norm(x, order, dim=1))
     assert traced(norm, (4, 6), mode="training").flop > 0
 
 
 @pytest.mark.parametrize("order", [1.0, 2.0, 3.0])
 def test_every_op_of_pairwise_distances_has_a_rule(traced, order):
-    assert traced(Weighted(lambda x: torch.cdist(x, x, p=order)), (1, 4, 6), mode="training").flop > 0
+    assert traced(Learned(lambda x: torch.cdist(x, x, p=order)), (1, 4, 6), mode="training").flop > 0
 
 
 def test_sorting_a_named_size(traced):
@@ -317,7 +301,7 @@ def test_pooling_forward(traced, layer, shape, flop, read, write):
     ],
 )
 def test_pooling_backward(traced, costs_of, layer, kind, flop, read):
-    graph = traced(Weighted(layer), (2, 3, 8, 6), mode="training", loss=_sum_of_squares)
+    graph = traced(Learned(layer), (2, 3, 8, 6), mode="training", loss=squares)
     (c,) = costs_of(graph, kind)
     assert (c.vector_flop, c.read_bytes, c.write_bytes) == (flop, read, 1152)
 

@@ -2,25 +2,9 @@
 
 import pytest
 import torch
+from learned import Learned, in_mode
 from torch import nn
 from torch.nn import functional
-
-
-class Learned(nn.Module):
-    """Multiplies its inputs by parameters, so that gradients reach them."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.factors = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(2))
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*(x * factor for x, factor in zip(inputs, self.factors, strict=False)))
-
-
-def squares(y):
-    return (y * y).sum()
-
 
 # --- interpolation --------------------------------------------------------------------------------------------
 
@@ -202,8 +186,7 @@ RESAMPLED = {
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize(("function", "shapes"), RESAMPLED.values(), ids=RESAMPLED)
 def test_every_op_of_resampling_has_a_rule(traced, function, shapes, mode):
-    graph = traced(Learned(function), *shapes, mode=mode, **({"loss": squares} if mode == "training" else {}))
-    assert graph.coverage.flop_share == 1
+    assert traced(Learned(function), *shapes, **in_mode(mode)).coverage.flop_share == 1
 
 
 def test_doubling_an_image_of_open_size(traced):
