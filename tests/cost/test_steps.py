@@ -20,15 +20,10 @@ def squares(y):
     return (first * first).abs().sum()
 
 
-class SelfAttention(nn.Module):
+def self_attention():
     """Attention of an input with itself, as `nn.MultiheadAttention` computes it without weights."""
-
-    def __init__(self):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
-
-    def forward(self, x):
-        return self.attention(x, x, x, need_weights=False)[0]
+    attention = nn.MultiheadAttention(16, 4, batch_first=True)
+    return lambda x: attention(x, x, x, need_weights=False)[0]
 
 
 class Scaled(nn.Module):
@@ -49,38 +44,22 @@ class Scaled(nn.Module):
             return functional.scaled_dot_product_attention(q, k, v, **self.options)
 
 
-class Gated(nn.Module):
+def gated():
     """Two layers in, their product, one out."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate, self.up, self.down = (nn.Linear(*s, bias=False) for s in ((8, 16), (8, 16), (16, 8)))
-
-    def forward(self, x):
-        return self.down(functional.silu(self.gate(x)) * self.up(x))
+    gate, up, down = (nn.Linear(*s, bias=False) for s in ((8, 16), (8, 16), (16, 8)))
+    return lambda x: down(functional.silu(gate(x)) * up(x))
 
 
-class Adapted(nn.Module):
+def adapted():
     """A frozen layer and a narrow path beside it that learns."""
-
-    def __init__(self):
-        super().__init__()
-        self.base = nn.Linear(8, 8).requires_grad_(False)
-        self.into, self.out = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
-
-    def forward(self, x):
-        return self.base(x) + self.out(self.into(x))
+    base = nn.Linear(8, 8).requires_grad_(False)
+    into, out = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
+    return lambda x: base(x) + out(into(x))
 
 
-class Recomputed(nn.Module):
-    def __init__(self, reentrant):
-        super().__init__()
-        self.before = nn.Linear(8, 8)
-        self.block = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
-        self.reentrant = reentrant
-
-    def forward(self, x):
-        return checkpoint(self.block, self.before(x), use_reentrant=self.reentrant)
+def recomputed(reentrant):
+    before, block = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+    return lambda x: checkpoint(block, before(x), use_reentrant=reentrant)
 
 
 def two(first, second, frozen=None):
@@ -119,9 +98,9 @@ STEPS = {
     # 5·4·4 twice; back w twice, x of the second call
     "one layer called twice": (reused(), (5, 4), 2 * 160, 2 * 240),
     # three of 3·8·16; back w of all, x of the last
-    "gated": (Gated(), (3, 8), 2 * 1152, 2 * (1152 + 384)),
+    "gated": (gated(), (3, 8), 2 * 1152, 2 * (1152 + 384)),
     # 3·64, 3·16, 3·16; back w of both narrow ones, x of the second
-    "adapter": (Adapted(), (3, 8), 2 * 288, 2 * 144),
+    "adapter": (adapted(), (3, 8), 2 * 288, 2 * 144),
     # 10·8·20; back w and x
     "table and head": (nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20)), WORDS, 2 * 1600, 2 * 3200),
     "tied table and head": (tied(), WORDS, 2 * 1600, 2 * 3200),
@@ -208,7 +187,7 @@ STEPS = {
     # unfused: two products, and two gradients of each
     "unfused attention": (Scaled(backend=SDPBackend.MATH), HALF, 2 * 2 * 800, 2 * 4 * 800),
     # 10·16·48 in, 2·8·25·4 twice, 10·16·16 out; back w in, five products, w and x out
-    "multi-head attention": (SelfAttention(), (2, 5, 16), 2 * (7680 + 1600 + 2560), 2 * (7680 + 4000 + 5120)),
+    "multi-head attention": (self_attention(), (2, 5, 16), 2 * (7680 + 1600 + 2560), 2 * (7680 + 4000 + 5120)),
     # and 10·16·32 there and back again, w and x of both
     "encoder layer": (
         nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), (2, 5, 16), 2 * (11840 + 10240), 2 * (16800 + 20480),
@@ -226,8 +205,8 @@ STEPS = {
     "gru cell": (nn.GRUCell(5, 4), (3, 5), 2 * 324, 2 * 324),
     # 3·8·8, 3·8·16, 3·16·4; back w of all, x of the last two; the first of the block again, and the second only where
     # nothing stops once all that was saved is back
-    "checkpoint": (Recomputed(reentrant=False), (3, 8), 2 * 768, 2 * (768 + 576 + 384)),
-    "reentrant checkpoint": (Recomputed(reentrant=True), (3, 8), 2 * 768, 2 * (768 + 576 + 576)),
+    "checkpoint": (recomputed(reentrant=False), (3, 8), 2 * 768, 2 * (768 + 576 + 384)),
+    "reentrant checkpoint": (recomputed(reentrant=True), (3, 8), 2 * 768, 2 * (768 + 576 + 576)),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ The cases are read from aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -195,17 +195,13 @@ def test_a_call_that_nothing_is_left_on_for_stops_the_trace_as_it_stops_pytorch(
         rk.trace(attends, *inputs)
 
 
-class Attends(nn.Module):
-    def __init__(self, on: list[SDPBackend], **given: object) -> None:
-        super().__init__()
-        self.on, self.given = on, given
-
-    def forward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        with sdpa_kernel(self.on):
+def attending(on: list[SDPBackend], **given: object) -> Callable[..., torch.Tensor]:
+    def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        with sdpa_kernel(on):
             q, k, v = (x * torch.ones((), requires_grad=True) for x in (q, k, v))
-            return nn.functional.scaled_dot_product_attention(q, k, v, mask, **self.given)  # type: ignore[arg-type]
+            return nn.functional.scaled_dot_product_attention(q, k, v, mask, **given)  # type: ignore[arg-type]
+
+    return model
 
 
 @pytest.mark.parametrize(
@@ -221,7 +217,7 @@ def test_math_is_what_pytorch_dispatches(dtype: str, mode: str, masked: bool, gi
     inputs = [rk.Input(2, 8, 512, 128, dtype=dtype) for _ in range(3)]
     inputs += [rk.Input(2, 8, 512, 512, dtype=dtype)] * masked
     asking, fused = (
-        rk.trace(Attends([*on, SDPBackend.MATH], **given), *inputs, mode=mode)  # type: ignore[arg-type]
+        rk.trace(attending([*on, SDPBackend.MATH], **given), *inputs, mode=mode)  # type: ignore[arg-type]
         for on in ([], [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
     )
     traced, named = rk.predict(asking, A100), rk.predict(fused, A100, execution=rk.Execution(attention="math"))
@@ -364,14 +360,13 @@ def test_a_graph_is_run_by_what_each_gpu_has() -> None:
 def test_what_a_program_switches_off_does_not_run(
     on: Sequence[SDPBackend] | None, variable: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Attends(nn.Module):
-        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            with nullcontext() if on is None else sdpa_kernel(list(on), set_priority=isinstance(on, tuple)):
-                return nn.functional.scaled_dot_product_attention(q, k, v * torch.ones((), requires_grad=True))
+    def attends(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        with nullcontext() if on is None else sdpa_kernel(list(on), set_priority=isinstance(on, tuple)):
+            return nn.functional.scaled_dot_product_attention(q, k, v * torch.ones((), requires_grad=True))
 
     if variable:
         monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", variable)
-    graph = rk.trace(Attends(), *(rk.Input(2, 8, 512, 128, dtype="bfloat16") for _ in range(3)), mode="train")
+    graph = rk.trace(attends, *(rk.Input(2, 8, 512, 128, dtype="bfloat16") for _ in range(3)), mode="train")
     kernels = [timing.kernel for timing in rk.predict(graph, H100).timings]
     # the gradient, which autograd asks for outside the context, runs by the same
     assert [kernel.algorithm.name for kernel in kernels if kernel.algorithm.shape == "queries"] == 2 * names
@@ -399,24 +394,22 @@ def test_causal_masks_of_a_chunk_run_as_pytorch_dispatches_them(bias: object, dt
 
 @pytest.mark.parametrize(("warn_only", "name"), [(False, "FlashAttention 2"), (True, "cuDNN's attention")])
 def test_deterministic_algorithms_exclude_cudnn(warn_only: bool, name: str) -> None:
-    class Attends(nn.Module):
-        def forward(self, q: torch.Tensor) -> torch.Tensor:
-            torch.use_deterministic_algorithms(True, warn_only=warn_only)
-            return nn.functional.scaled_dot_product_attention(q, q, q)
+    def attends(q: torch.Tensor) -> torch.Tensor:
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+        return nn.functional.scaled_dot_product_attention(q, q, q)
 
-    (timing,) = rk.predict(rk.trace(Attends(), rk.Input(2, 8, 512, 128, dtype="bfloat16")), H100).timings
+    (timing,) = rk.predict(rk.trace(attends, rk.Input(2, 8, 512, 128, dtype="bfloat16")), H100).timings
     assert timing.kernel.algorithm.name == name
     assert not torch.are_deterministic_algorithms_enabled()  # as before the trace
 
 
 def test_a_program_may_prefer_composable_kernel_on_amd() -> None:
-    class Attends(nn.Module):
-        def forward(self, q: torch.Tensor) -> torch.Tensor:
-            torch.backends.cuda.preferred_rocm_fa_library("ck")
-            q = q * torch.ones((), requires_grad=True)
-            return nn.functional.scaled_dot_product_attention(q, q, q)
+    def attends(q: torch.Tensor) -> torch.Tensor:
+        torch.backends.cuda.preferred_rocm_fa_library("ck")
+        q = q * torch.ones((), requires_grad=True)
+        return nn.functional.scaled_dot_product_attention(q, q, q)
 
-    graph = rk.trace(Attends(), rk.Input(2, 8, 512, 128, dtype="bfloat16"), mode="train")
+    graph = rk.trace(attends, rk.Input(2, 8, 512, 128, dtype="bfloat16"), mode="train")
     assert torch.backends.cuda.preferred_rocm_fa_library().name == "Default"  # as before the trace
     for gpu, name in (("amd-mi300x", "Composable Kernel"), (A100, "FlashAttention 2")):
         kernels = [timing.kernel for timing in rk.predict(graph, gpu).timings]

@@ -96,18 +96,14 @@ def test_a_bias_stays_with_its_product_where_a_reader_is_no_pointwise_op() -> No
 
 
 def test_what_an_op_takes_twice_in_fp32_is_stored_in_fp32_for_two_kernels() -> None:
-    class Gated(nn.Module):
+    activated = nn.Sequential(nn.Conv2d(64, 64, 1, bias=False), nn.BatchNorm2d(64), nn.SiLU()).half().eval()
+
+    def gated(x: torch.Tensor) -> torch.Tensor:
         """A squeeze without weights: the mean over pixels of an activation scales it."""
+        y = activated(x)
+        return y * y.mean((2, 3), keepdim=True)
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.convolution, self.norm = nn.Conv2d(64, 64, 1, bias=False), nn.BatchNorm2d(64)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = nn.functional.silu(self.norm(self.convolution(x)))
-            return y * y.mean((2, 3), keepdim=True)
-
-    found = traffic(traced(Gated().half().eval(), rk.Input(8, 64, 32, 32, dtype="float16")))
+    found = traffic(traced(gated, rk.Input(8, 64, 32, 32, dtype="float16")))
     n = 8 * 64 * 32 * 32  # numbers of an image
     # torch 2.13 (benchmarks/coverage/inductor.py writes out such kernels): the norm reads 2n bytes and 4 vectors of 64
     # halves, and stores 4n; silu is computed from these twice: for the sums, split in two kernels as 512 results are

@@ -27,19 +27,8 @@ T, B, N, H = 64, 8, 256, 256
 LSTM, GRU, RNN = (partial(layer, device="meta") for layer in (nn.LSTM, nn.GRU, nn.RNN))
 
 
-class Output(nn.Module):
-    """A recurrent layer without its last states."""
-
-    def __init__(self, layer: nn.RNNBase) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)[0]  # type: ignore[no-any-return]
-
-
 def chains(layer: nn.RNNBase, device: Device | None = None, **options: object) -> list[Kernel]:
-    graph = rk.trace(Output(layer), rk.Input(T, B, layer.input_size), **options)
+    graph = rk.trace(lambda x: layer(x)[0], rk.Input(T, B, layer.input_size), **options)
     return [kernel for issue in issues_of(graph, (), device) for kernel in issue.kernels if kernel.chain]
 
 
@@ -181,17 +170,14 @@ def test_weights_that_the_cache_holds_are_no_traffic_of_each_step(device: Device
 
 
 def test_packed_sequences_are_launched_step_by_step(device: Device) -> None:
-    class Packed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = LSTM(N, 128)
+    layer = LSTM(N, 128)
 
-        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
-            return nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0])[0]
+    def model(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(layer(packed)[0])[0]
 
     gpu = device.replace(vendor="NVIDIA", compute_capability="8.6")
-    graph = rk.trace(Packed(), rk.Input(T, B, N), rk.Input(B, dtype="int64"))
+    graph = rk.trace(model, rk.Input(T, B, N), rk.Input(B, dtype="int64"))
     (found,) = (k for issue in issues_of(graph, (), gpu) for k in issue.kernels if k.chain)
     assert found.chain == Chain(links=T, kernels=2 * T, starts=2 * T, launches=2 * T)
 
@@ -220,7 +206,8 @@ def test_a_persistent_layer_starts_once_and_waits_at_each_step(device: Device) -
 
 def test_the_cpu_sets_the_pace_of_a_chain_of_little_work(machine: Machine, host: Host) -> None:
     # on a GPU without starts: 10 µs for the op with its first kernel, then 2·64 launches of 1 µs, and the last link
-    graph = rk.trace(Output(LSTM(N, H)), rk.Input(T, B, N)).at()
+    layer = LSTM(N, H)
+    graph = rk.trace(lambda x: layer(x)[0], rk.Input(T, B, N)).at()
     p = predict_graph(graph, machine, host, Execution())
     before = [span for span in p.spans if not span.timing.kernel.chain]
     (link,) = (span for span in p.spans if span.timing.kernel.chain)

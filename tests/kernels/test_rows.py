@@ -129,23 +129,17 @@ def test_a_group_norm_on_a_gpu_is_statistics_factors_and_a_result() -> None:
     assert (backward[-1].cost.read_bytes, backward[-1].blocks.loads) == (factors, 1)
 
 
-class Sums(nn.Module):
-    """What sums channels, groups, columns and windows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batch, self.group = nn.BatchNorm2d(8), nn.GroupNorm(2, 8)
-
-    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-        return [
-            self.batch(x), functional.instance_norm(x), self.group(x), torch.softmax(x, dim=1),
-            functional.max_pool2d(x, 2), functional.avg_pool2d(x, 3, stride=1),
-        ]  # fmt: skip
-
-
 def test_channels_groups_columns_and_windows() -> None:
     x = torch.empty(4, 8, 64, 64, device="meta")  # 16,384 numbers a channel, 131,072 numbers of 512 KiB in all
-    summed = kernels(Sums().to("meta"), x, mode="forward")
+    batch, group = nn.BatchNorm2d(8, device="meta"), nn.GroupNorm(2, 8, device="meta")
+
+    def sums(x: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            batch(x), functional.instance_norm(x), group(x), torch.softmax(x, dim=1), functional.max_pool2d(x, 2),
+            functional.avg_pool2d(x, 3, stride=1),
+        ]  # fmt: skip
+
+    summed = kernels(sums, x, mode="forward")
     found = {k.kind: k for k in summed}
     norms = [k for k in summed if "batch_norm" in k.kind]
     size = 4 * 8 * 64 * 64 * 4

@@ -189,16 +189,13 @@ def test_optimizers_that_look_at_their_numbers(name: str) -> None:
 
 
 def test_a_model_that_asks_for_a_gpu() -> None:
-    class Moves(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 8)
+    layer = nn.Linear(8, 8)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            one = torch.ones(x.shape[0], 1, device="cuda:0") + torch.zeros(1, device=torch.device("cuda"))
-            return self.layer(x.cuda()) * one.to("cuda", torch.float32).to(device="cuda")
+    def moves(x: torch.Tensor) -> torch.Tensor:
+        one = torch.ones(x.shape[0], 1, device="cuda:0") + torch.zeros(1, device=torch.device("cuda"))
+        return layer(x.cuda()) * one.to("cuda", torch.float32).to(device="cuda")
 
-    graph = rk.trace(Moves(), X)
+    graph = rk.trace(moves, X)
     assert graph.dims == ("n",)
     assert graph.matrix_flop.subs({graph.outputs[0].shape[0]: 3}) == 2 * 3 * 64
 
@@ -216,23 +213,17 @@ def test_keywords_that_the_tracer_has_itself() -> None:
         rk.trace(model, X, keywords=["mode"])
 
 
-class Forces(nn.Module):
-    """An energy, and its gradient by the positions: in every step, trained or not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 16), nn.Linear(16, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x.requires_grad_(True)
-        energy = self.last(self.first(x).tanh()).sum()
-        (gradient,) = torch.autograd.grad(energy, x)
-        return -gradient
-
-
 @pytest.mark.parametrize("mode", ["inference", "forward"])
 def test_a_model_that_differentiates_in_its_forward_pass_runs_with_gradients(mode: str) -> None:
-    graph = rk.trace(Forces(), rk.Input("n", 3), mode=mode)
+    layers = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def forces(x: torch.Tensor) -> torch.Tensor:
+        """The gradient of an energy by the positions: in every step, trained or not."""
+        x.requires_grad_(True)
+        (gradient,) = torch.autograd.grad(layers(x).sum(), x)
+        return -gradient
+
+    graph = rk.trace(forces, rk.Input("n", 3), mode=mode)
     # both layers, and back through both to the positions: 2 · n · (3·16 + 16·1), twice; weights get no gradient
     assert graph.at(n=10).matrix_flop == 2 * 2 * 10 * (48 + 16)
 

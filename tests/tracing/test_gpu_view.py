@@ -74,25 +74,22 @@ def test_padding_keeps_sizes_open() -> None:
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_packed_sequences_count_as_long_as_the_longest(layer: type[nn.RNNBase], batch_first: bool) -> None:
-    class Packed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer(5, 4, batch_first=batch_first)
+    own = layer(5, 4, batch_first=batch_first)
 
-        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
-            return nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first)[0]
+    def model(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(own(packed)[0], batch_first)[0]
 
     gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[layer]
     shape = (3, 7, 5) if batch_first else (7, 3, 5)
     inputs = (rk.Input(*shape), rk.Input(3, dtype="int64"))
-    graph = rk.trace(Packed(), *inputs, mode="training")
+    graph = rk.trace(model, *inputs, mode="training")
     # 21 steps: 4·(5 + 4) a gate; back both weights, and the state
     assert graph.matrix_flop == 2 * 21 * gates * 4 * (9 + 9 + 4)
     assert graph.outputs[0].shape == (*shape[:2], 4)
     assert [(one.name, one.value, one.most) for one in graph.assumptions] == [("packed", 21, 21)]
     # of 14 steps, 2 sequences on average at each of the 7
-    shorter = rk.trace(Packed(), *inputs, mode="training", assume={"packed": 14})
+    shorter = rk.trace(model, *inputs, mode="training", assume={"packed": 14})
     assert shorter.matrix_flop == 2 * 14 * gates * 4 * (9 + 9 + 4)
     assert shorter.outputs[0].shape == (*shape[:2], 4)
 

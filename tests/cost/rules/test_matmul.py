@@ -214,18 +214,11 @@ def test_a_bilinear_layer(traced, costs_of):
 
 
 def test_training_a_bilinear_layer(traced):
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.left, self.right, self.bilinear = nn.Linear(4, 4), nn.Linear(5, 5), nn.Bilinear(4, 5, 6)
-
-        def forward(self, x, y):
-            return self.bilinear(self.left(x), self.right(y))
-
     alone = traced(nn.Bilinear(4, 5, 6), (3, 4), (3, 5), mode="training")
     # forward 450 multiply-adds; the weight's gradient: x times the gradient element-wise, then [24, 3] × [3, 5]
     assert alone.matrix_flop == 1620  # 2 · (450 + 360)
     # the first input's: gradient times weight 360, then with y over j 360; the second's: 360, then over o 3·6·5
     # linear layers: 2 · 3·16 and 2 · 3·25, for their weights alone
-    both = traced(Both(), (3, 4), (3, 5), mode="training")
+    left, right, bilinear = nn.Linear(4, 4), nn.Linear(5, 5), nn.Bilinear(4, 5, 6)
+    both = traced(lambda x, y: bilinear(left(x), right(y)), (3, 4), (3, 5), mode="training")
     assert both.matrix_flop == 4452  # 2 · (450 + 360 + 720 + 450 + 96 + 150)

@@ -1,5 +1,7 @@
 """Recurrent layers: t steps, batch b, input i, state h, by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ from rooflinekit.ir.cost import Cost
 T, B, N, H = 7, 3, 5, 4
 
 
-def cost(model: nn.Module, *shape: int | str, mode: str = "inference", kind: str = "aten._cudnn_rnn") -> list[Cost]:
+def cost(model: Any, *shape: int | str, mode: str = "inference", kind: str = "aten._cudnn_rnn") -> list[Cost]:
     graph = rk.trace(model, rk.Input(*shape), mode=mode)
     assert not graph.coverage.default_kinds
     return [cost for priced in graph.priced if priced.op.kind == kind for cost in priced.costs]
@@ -69,26 +71,17 @@ def test_projection() -> None:
 
 @pytest.mark.parametrize(("layer", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
 def test_backward(layer: type[nn.Module], gates: int) -> None:
-    model = nn.Sequential(nn.Linear(N, N), First(layer(N, H)))
-    chain, inputs, weights = cost(model, T, B, N, mode="training", kind="aten._cudnn_rnn_backward")
+    before, own = nn.Linear(N, N), layer(N, H)
+    chain, inputs, weights = cost(
+        lambda x: own(before(x))[0], T, B, N, mode="training", kind="aten._cudnn_rnn_backward"
+    )
     assert (chain.matrix_flop, inputs.matrix_flop) == (2 * 21 * gates * H * H, 2 * 21 * gates * H * N)
     assert weights.matrix_flop == 2 * 21 * gates * H * (N + H)
     assert inputs.write_bytes == 4 * 21 * N
     # no gradient for the first layer's input where nothing asks for it
-    alone, _ = cost(First(layer(N, H)), T, B, N, mode="training", kind="aten._cudnn_rnn_backward")
+    alone, _ = cost(lambda x: own(x)[0], T, B, N, mode="training", kind="aten._cudnn_rnn_backward")
     assert alone == chain
     assert weights.write_bytes == 4 * gates * H * (N + H + 2)  # of both matrices and both biases
-
-
-class First(nn.Module):
-    """The output alone, without the last states."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)[0]
 
 
 def test_open_sizes_and_formats() -> None:
@@ -120,17 +113,14 @@ def test_cells() -> None:
 
 
 def test_backward_of_cells() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm, self.gru = nn.LSTMCell(N, H), nn.GRUCell(H, H)
+    lstm, gru = nn.LSTMCell(N, H), nn.GRUCell(H, H)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.gru(self.lstm(x)[0])
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return gru(lstm(x)[0])
 
-    cells, sums = cost(Twice(), B, N, mode="training", kind="aten._thnn_fused_lstm_cell_backward_impl")
+    cells, sums = cost(twice, B, N, mode="training", kind="aten._thnn_fused_lstm_cell_backward_impl")
     # of 12 states: o 1, c 5, i g f c 4, slopes 3·3 + 3; then a sum over the batch for 16 biases
     assert (cells.vector_flop, sums.vector_flop, sums.write_bytes) == (12 * (1 + 5 + 4 + 12), 48, 4 * 16)
-    cells, *both = cost(Twice(), B, N, mode="training", kind="aten._thnn_fused_gru_cell_backward")
+    cells, *both = cost(twice, B, N, mode="training", kind="aten._thnn_fused_gru_cell_backward")
     # n 2, z 2, h 1, r 1, r's product 1, slopes 2·3 + 3; sums for the biases of both products
     assert (cells.vector_flop, [one.vector_flop for one in both]) == (12 * (2 + 2 + 1 + 1 + 1 + 9), [36, 36])
