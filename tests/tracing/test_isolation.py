@@ -2,8 +2,6 @@
 
 import gc
 import random
-from collections import OrderedDict, deque
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -118,73 +116,6 @@ def test_tracing_the_traced_model_again_gives_the_same() -> None:
     first, second = (rk.trace(model, rk.Input("batch", 3, 8, 8), mode="training") for _ in range(2))
     assert [op.kind for op in first.ops] == [op.kind for op in second.ops]
     assert first.flop == second.flop
-
-
-class Frozen(OrderedDict):
-    """Refuses to be changed, as the configurations of diffusers do."""
-
-    ready = False
-
-    def __setitem__(self, key: object, value: object) -> None:
-        if self.ready:
-            self._refuse()
-        super().__setitem__(key, value)
-
-    def _refuse(self, *args: object, **kwargs: object) -> None:
-        raise TypeError("frozen")
-
-    clear = pop = setdefault = __delitem__ = _refuse
-
-
-class Store:
-    """A cache that is no module."""
-
-    def __init__(self) -> None:
-        self.keys: list[torch.Tensor] = []
-        self.latest: torch.Tensor | None = None
-
-
-class Hoarder(nn.Module):
-    """Keeps what it computes, in every kind of place."""
-
-    def __init__(self, fails: bool) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.config = Frozen([("width", 4), ("depth", {"blocks": [1, 2]})])
-        self.config.ready = True
-        self.store = Store()
-        self.tokens: deque[torch.Tensor] = deque(maxlen=2)
-        self.pairs = ({"seen": {1}}, [])
-        self.fails = fails
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.layer(x)
-        self.store.keys.append(y)
-        self.store.latest = y
-        self.tokens.extend([y, y, y])
-        self.pairs[0]["seen"].add(2)
-        self.pairs[1].append(y)
-        OrderedDict.__setitem__(self.config, "width", y)
-        self.config["depth"]["blocks"].append(3)
-        del self.layer
-        if self.fails:
-            raise RuntimeError("no luck")
-        return y
-
-
-@pytest.mark.parametrize("fails", [True, False])
-def test_all_that_a_model_holds_is_as_before(fails: bool) -> None:
-    model = Hoarder(fails)
-    config, layer, weight = model.config, model.layer, model.layer.weight
-    with pytest.raises(TraceError, match="no luck") if fails else nullcontext():
-        rk.trace(model, rk.Input("n", 4))
-    assert model.config is config
-    assert list(OrderedDict.items(config)) == [("width", 4), ("depth", {"blocks": [1, 2]})]
-    assert (model.store.keys, model.store.latest, len(model.tokens)) == ([], None, 0)
-    assert model.pairs == ({"seen": {1}}, [])
-    assert model.layer is layer
-    assert layer.weight is weight
-    assert type(layer.weight) is nn.Parameter
 
 
 def test_what_cannot_be_put_back_keeps_nothing_else_from_being() -> None:

@@ -81,9 +81,17 @@ class Unreadable(dict):  # type: ignore[type-arg]
 class WithFrozen(Linear):
     def __init__(self) -> None:
         super().__init__()
-        self.config = Frozen(width=4)
+        self.config = Frozen(width=4, depth={"blocks": [1, 2]})
         self.config.closed = True
         self.secret = Unreadable()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Goes around the refusal, and takes a layer away."""
+        y = self.layer(x)
+        OrderedDict.__setitem__(self.config, "width", y)
+        self.config["depth"]["blocks"].append(3)
+        del self.layer
+        return y
 
 
 class FrozenParameters(Linear):
@@ -103,6 +111,14 @@ class Slots:
         self.last = torch.ones(4)
 
 
+class Store:
+    """A cache that is no module."""
+
+    def __init__(self) -> None:
+        self.keys: list[torch.Tensor] = []
+        self.latest: torch.Tensor | None = None
+
+
 class Keeper(Linear):
     """Keeps what it computes wherever Python can keep a thing."""
 
@@ -116,7 +132,8 @@ class Keeper(Linear):
         self.recent: Any = deque(maxlen=3)
         self.all: Any = set()
         self.ordered: Any = OrderedDict(a=1, b=2)
-        self.slots = Slots()
+        self.slots, self.store = Slots(), Store()
+        self.pairs: Any = ({"seen": {1}}, [])
         self.free = [nn.Parameter(torch.ones(4))]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -127,10 +144,19 @@ class Keeper(Linear):
         self.recent.append(y)
         self.all.add(y)
         self.ordered.move_to_end("a")
-        self.slots.last = self.slots.absent = y
+        self.slots.last = self.slots.absent = self.store.latest = y
+        self.store.keys.append(y)
+        self.pairs[0]["seen"].add(2)
+        self.pairs[1].append(y)
         Keeper.table["x"] = Keeper.newest = y
         Keeper.added = y
         return y
+
+
+class FailingKeeper(Keeper):
+    def forward(self, x: torch.Tensor) -> NoReturn:
+        super().forward(x)
+        raise RuntimeError("no luck")
 
 
 GLOBAL: Any = {}
@@ -276,8 +302,8 @@ class Replacing(Linear):
 MODELS: dict[str, Callable[[], nn.Module]] = {
     kind.__name__: kind
     for kind in (
-        WithFrozen, FrozenParameters, Keeper, WithGlobals, Delegating, OwnListing, NoState, OtherClass, Parametrizing,
-        Unparametrizing, Replacing, Hooked, WithoutLength,
+        WithFrozen, FrozenParameters, Keeper, FailingKeeper, WithGlobals, Delegating, OwnListing, NoState, OtherClass,
+        Parametrizing, Unparametrizing, Replacing, Hooked, WithoutLength,
     )
 } | {
     "fx": lambda: torch.fx.symbolic_trace(Linear()),
@@ -293,7 +319,16 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     },
 }  # fmt: skip
 
-REFUSED = {"Replacing", "ValueError", "StopIteration", "SystemExit", "GeneratorExit", "KeyError", "OSError"}
+REFUSED = {
+    "FailingKeeper",
+    "Replacing",
+    "ValueError",
+    "StopIteration",
+    "SystemExit",
+    "GeneratorExit",
+    "KeyError",
+    "OSError",
+}
 
 
 def surroundings() -> dict[str, Any]:
@@ -321,7 +356,7 @@ def content(thing: Any) -> Any:
         return [(name, content(value)) for name, value in dict.items(thing)]
     if isinstance(thing, list | tuple | deque | set):
         return [type(thing), *(content(one) for one in thing)]
-    if isinstance(thing, nn.Module):
+    if isinstance(thing, nn.Module | Store):
         return [type(thing), content(vars(thing))]
     if isinstance(thing, Slots):
         return [getattr(thing, name, None) for name in Slots.__slots__]
