@@ -58,15 +58,6 @@ def test_requests_are_received_before_they_wait() -> None:
     assert means(served)[0] == pytest.approx((11.5 + 22.5 + (42 - 30.5) + (53 - 31.5)) / 4)
 
 
-def test_prompts_wait_for_further_ones_beside_answers() -> None:
-    # The first is read from 0 to 10; the second, there at 0 too, waits for three steps of a second, and is read to 24.
-    stream = Stream(clients=2, input=5, output=20, rounds=1, spread=0)
-    served = play(stream, wait_steps=3)
-    assert means(served)[0] == pytest.approx((10 + 24) / 2)
-    # prompts that fill a step do not wait: five tokens beside the one that goes on
-    assert means(play(stream, step_tokens=6, room=8, wait_steps=3))[0] == pytest.approx((10 + 21) / 2)
-
-
 @pytest.mark.parametrize(
     ("policy", "room", "ttft_s", "tpot_s", "total_s"),
     [
@@ -92,17 +83,6 @@ def test_prompts_share_a_step_as_far_as_its_tokens_go() -> None:
     assert means(play(stream, step_tokens=11, room=9))[0] == pytest.approx((10 + 31 + 31) / 3)
 
 
-def test_a_prompt_is_cut_where_the_tokens_of_a_step_end() -> None:
-    # 4 tokens a step, prompts of 5: 4 of the first in 8 s, its last and, 0.2 + 0.6 prompts in all, 3 of the second in
-    # 8 s; beside the first answer its last 2, 0.4 prompts, in 4 + 1 s
-    stream = Stream(clients=2, input=5, output=50, rounds=1, spread=0)
-    served = play(stream, step_tokens=4, room=9, chunks=True)
-    assert means(served)[0] == pytest.approx((16 + 21) / 2)
-    # the prompt alone is read in two steps of 10 s in all, and the next answer begins when it ends
-    alone = Stream(clients=1, input=5, output=3, rounds=2, spread=0)
-    assert play(alone, step_tokens=4, room=9, chunks=True).end_s == pytest.approx(2 * (10 + 2))
-
-
 @given(
     clients=st.integers(1, 9), output=st.integers(1, 30), step_tokens=st.integers(1, 40), room=st.integers(1, 9),
     policy=st.sampled_from(["mixed", "prefill-first"]), ahead=st.booleans(), chunks=st.booleans(),
@@ -125,15 +105,6 @@ def test_every_prompt_is_read_once(
     assert means(served)[0] >= 1 - 1e-9
     if chunks:
         assert max(read) * 7 <= max(1, step_tokens) + 1e-9
-
-
-def test_a_step_that_is_scheduled_ahead_misses_what_comes_meanwhile() -> None:
-    # the first prompt from 0 to 10; the second came while its step ran: it is read from 10 to 21, or, with the next
-    # step scheduled already, after one more token of the first answer, from 11 to 22
-    stream = Stream(clients=2, input=5, output=50, rounds=1, spread=0)
-    at_once, ahead = (play(stream, step_tokens=99, room=9, host=host) for host in ("serial", "overlapped"))
-    assert means(at_once)[0] == pytest.approx((10 + 21) / 2)
-    assert means(ahead)[0] == pytest.approx((10 + 22) / 2)
 
 
 @given(clients=st.integers(2, 12), output=st.integers(100, 300))

@@ -78,6 +78,9 @@ def test_prompts_wait_for_further_ones_beside_answers() -> None:
     played = play((0, 5, 20), (5, 5, 2), (11, 5, 2), engine=engine)
     assert [one.scheduled_s for one in played.answers] == [0, 12, 12]
     assert [one.first_s for one in played.answers] == [10, 33, 33]
+    # prompts that fill a step do not wait: of six tokens five beside the one that goes on
+    filled = play((0, 5, 20), (5, 5, 2), engine=Engine(host="serial", step_tokens=6, wait_steps=2))
+    assert [one.scheduled_s for one in filled.answers] == [0, 10]
 
 
 def test_what_is_cached_is_not_read() -> None:

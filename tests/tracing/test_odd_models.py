@@ -320,15 +320,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 REFUSED = {
-    "FailingKeeper",
-    "Replacing",
-    "ValueError",
-    "StopIteration",
-    "SystemExit",
-    "GeneratorExit",
-    "KeyError",
-    "OSError",
-}
+    "FailingKeeper", "Replacing", "ValueError", "StopIteration", "SystemExit", "GeneratorExit", "KeyError", "OSError",
+}  # fmt: skip
 
 
 def surroundings() -> dict[str, Any]:
