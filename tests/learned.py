@@ -1,4 +1,4 @@
-"""Functions with parameters, for tests of what a training step asks of a function."""
+"""Functions with parameters, for tests of what steps ask of a function; and the kernels that these launch."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.kernels.eager import issues_of
+from rooflinekit.kernels.kernel import Kernel
 
 
 class Learned(nn.Module):
@@ -45,3 +49,14 @@ def squares(output: Any) -> torch.Tensor:
 def in_mode(mode: str) -> dict[str, Any]:
     """The options of a trace in this mode, in training with that loss."""
     return {"mode": mode, **({"loss": squares} if mode == "training" else {})}
+
+
+def kinds(graph: rk.Graph, phase: str | None = None) -> list[str]:
+    """Kinds of the ops that launch something, of all phases or of one."""
+    return [p.op.kind for p in graph.priced if p.costs and phase in (None, p.op.phase)]
+
+
+def kernels(model: Any, *inputs: Any, device: Any = None, **options: Any) -> list[Kernel]:
+    """What eager mode launches for a model, on a GPU if one is given."""
+    graph = rk.trace(model, *inputs, **options)
+    return [kernel for issue in issues_of(graph, (), device) for kernel in issue.kernels]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from learned import kernels
 from torch import nn
 
 import rooflinekit as rk
@@ -16,11 +17,6 @@ from rooflinekit.kernels.algorithms import CUDNN, IN_PASSES, WINOGRAD
 from rooflinekit.kernels.eager import issues_of
 from rooflinekit.kernels.fusion import compiled_issues
 from rooflinekit.kernels.kernel import Kernel
-
-
-def kernels(model: object, *inputs: object, **options: object) -> list[Kernel]:
-    graph = rk.trace(model, *inputs, **options)
-    return [kernel for issue in issues_of(graph) for kernel in issue.kernels]
 
 
 def of_cudnn(kernel: Kernel) -> list[Kernel]:

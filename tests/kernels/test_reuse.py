@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from learned import kernels
 from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.ir.op import DType, Op, TensorSpec
-from rooflinekit.kernels.eager import issues_of
-from rooflinekit.kernels.kernel import Kernel, Reuse, Traffic
+from rooflinekit.kernels.kernel import Reuse, Traffic
 
 
 def tensor(name: str, count: int, storage: str = "") -> TensorSpec:
@@ -26,10 +26,6 @@ def found(model: object, *inputs: object, **options: object) -> list[tuple[str, 
         (kernel.name, [(recent.bytes, recent.distance) for recent in kernel.recent])
         for kernel in kernels(model, *inputs, **options)
     ]
-
-
-def kernels(model: object, *inputs: object, **options: object) -> list[Kernel]:
-    return [kernel for issue in issues_of(rk.trace(model, *inputs, **options)) for kernel in issue.kernels]
 
 
 # --- sequences by hand ------------------------------------------------------------------------------------------

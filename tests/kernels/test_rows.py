@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from learned import Learned
+from learned import Learned, kernels
 from torch import nn
 from torch.nn import functional
 
@@ -14,13 +14,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.kernels.eager import issues_of
-from rooflinekit.kernels.kernel import Kernel
 from rooflinekit.kernels.rows import NO_BLOCKS, NO_ROWS, Blocks, Rows, blocks_of, norm_rows, softmax_rows
-
-
-def kernels(model: object, *inputs: object, **options: object) -> list[Kernel]:
-    return [kernel for issue in issues_of(rk.trace(model, *inputs, **options)) for kernel in issue.kernels]
-
 
 # --- by hand --------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from learned import kinds
 from torch import nn
 from torch.nn import functional
 
@@ -271,10 +272,6 @@ def test_the_cpu_waits_for_sizes() -> None:
 
 
 # --- control flow of torch's own ---------------------------------------------------------------------------------
-
-
-def kinds(graph: rk.Graph) -> list[str]:
-    return [p.op.kind for p in graph.priced if p.costs]
 
 
 def test_a_branch_of_torchs_own() -> None:

@@ -6,7 +6,7 @@ import types
 
 import pytest
 import torch
-from learned import Uses
+from learned import Uses, kinds
 from torch import nn
 from torch.nn import functional
 
@@ -14,10 +14,6 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError, SizeError, TraceError
 
 X = rk.Input("n", 8)
-
-
-def kinds(graph: rk.Graph) -> list[str]:
-    return [p.op.kind for p in graph.priced if p.costs]
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from learned import kinds
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -9,10 +10,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import rooflinekit as rk
 
 ATTENTION = "aten._scaled_dot_product_efficient_attention"
-
-
-def kinds(graph: rk.Graph) -> list[str]:
-    return [p.op.kind for p in graph.priced if p.costs]
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from learned import kinds
 from torch import nn
 from torch.nn import functional
 
@@ -105,11 +106,6 @@ some = settings(max_examples=8, deadline=None, derandomize=True, phases=(Phase.e
 
 def counts(graph: rk.Graph) -> dict[str, int]:
     return {part: int(getattr(graph, part)) for part in COUNTS}
-
-
-def kinds(graph: rk.Graph) -> list[str]:
-    """Of ops that launch something: a slice of the whole is no view where the sizes are known."""
-    return [p.op.kind for p in graph.priced if p.costs]
 
 
 def held(model: nn.Module) -> list[tuple[object, ...]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from learned import kinds
 from torch import nn
 from torch.nn import functional
 
@@ -34,11 +35,6 @@ def line_of(marker: str) -> int:
     """Where this file has the marker first."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     return next(number for number, text in enumerate(lines, 1) if text.endswith(marker))
-
-
-def kinds(graph: rk.Graph, phase: str | None = None) -> list[str]:
-    """Kinds of the ops that launch something."""
-    return [p.op.kind for p in graph.priced if p.costs and phase in (None, p.op.phase)]
 
 
 def test_ops_know_module_and_phase() -> None:
