@@ -30,27 +30,21 @@ def score_pairs(s: Size, t: Size, causal: bool) -> Size:
 
 
 def _products(
-    query: TensorSpec,
-    key: TensorSpec,
-    value: TensorSpec,
-    causal: bool,
-    kept: Size | None = None,
-    left: Size | None = None,
+    query: TensorSpec, key: TensorSpec, value: TensorSpec, causal: bool, left: Size | None
 ) -> tuple[Gemm, Gemm, Size]:
-    """Scores, weighted values, and the pairs of all heads together; `kept`: what a mask leaves of one head's, `left`:
-    of all together.
+    """Scores, weighted values, and the pairs of all heads together; `left`: those that a mask leaves, None for all.
 
     Where each head has one query (decoding), those of heads that share keys are worked on together, as rows of one
     product: flash attention and cuDNN read such keys once.
     """
     b, h, s, d = query.shape
     t, e = key.shape[2], value.shape[3]
-    pairs = product((b, h, score_pairs(s, t, causal) if kept is None else kept)) if left is None else left
+    pairs = product((b, h, score_pairs(s, t, causal))) if left is None else left
     shared = quotient(h, key.shape[1]) if s == 1 and isinstance(key.shape[1], int) and not causal else 1
     batch, rows = product((b, h if shared == 1 else key.shape[1])), product((s, shared))
 
     def needed(width: Size) -> Size | None:
-        return product((pairs, width)) if causal or not (kept is None and left is None) else None
+        return product((pairs, width)) if causal or left is not None else None
 
     return (
         Gemm(batch=batch, m=rows, n=t, k=d, needed=needed(d)),
@@ -110,7 +104,9 @@ def attention_backward(op: Op) -> Cost:
 def _of_heads(op: Op, place: int) -> tuple[Gemm, Gemm, Size]:
     """The products of query, key and value, the first of which is the input at this place."""
     query, key, value = op.inputs[place : place + 3]
-    return _products(query, key, value, bool(op.attrs.get("is_causal")), op.attrs.get("pairs"))
+    kept = op.attrs.get("pairs")  # of one head
+    left = None if kept is None else product((*query.shape[:2], kept))
+    return _products(query, key, value, bool(op.attrs.get("is_causal")), left)
 
 
 def _gradient(op: Op, scores: Gemm, weighted: Gemm, pairs: Size, grad: TensorSpec) -> Cost:
@@ -133,7 +129,7 @@ def heads_last_attention(op: Op) -> Cost:
     i of s sees t - s + i + 1 of t keys.
     """
     (query, key, value), left = _sequences(op, op.inputs[:3])
-    done = forward_work(op, *_products(query, key, value, causal=False, left=left)) + writes(op.outputs)
+    done = forward_work(op, *_products(query, key, value, False, left)) + writes(op.outputs)
     if op.attrs.get("block_table") is None:
         return done + reads(op.inputs)
     pages = Cost(read_bytes=total((key.bytes, value.bytes)))
@@ -144,7 +140,7 @@ def heads_last_attention(op: Op) -> Cost:
 def heads_last_attention_backward(op: Op) -> Cost:
     """The gradient of PyTorch's attention, of [b, s, h, d] or packed; flash-attn writes into tensors it is given."""
     (grad, query, key, value), left = _sequences(op, op.inputs[:4])
-    found = _gradient(op, *_products(query, key, value, causal=False, left=left), grad)
+    found = _gradient(op, *_products(query, key, value, False, left), grad)
     made = [op.attrs[name] for name in ("dq", "dk", "dv") if op.attrs.get(name) is not None]
     read = [one for one in op.inputs if one not in made]
     return replace(found, read_bytes=reads(read).read_bytes, write_bytes=writes(made or op.outputs).write_bytes)

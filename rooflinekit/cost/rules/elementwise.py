@@ -102,23 +102,19 @@ def is_complex(op: Op) -> bool:
     return any(tensor.dtype.is_complex for tensor in (*op.inputs, *op.outputs))
 
 
-def work_of(op: Op, real: Work, complex_: Work | None = None) -> Cost:
+def work_of(op: Op, vector: int, special: int, *of_complex: int) -> Cost:
     """This work for each output element, and traffic; for complex numbers twice as much where nothing else is said."""
-    vector, special = (complex_ or (2 * real[0], 2 * real[1])) if is_complex(op) else real
-    return per_output(op, vector, special)
-
-
-def _elementwise(op: Op, vector: int, special: int, *of_complex: int) -> Cost:
-    return work_of(op, (vector, special), (of_complex[0], of_complex[1]) if of_complex else None)
+    real = vector, special
+    return per_output(op, *((of_complex or (2 * vector, 2 * special)) if is_complex(op) else real))
 
 
 def register(rows: Mapping[str, Work]) -> None:
     """Registers element-wise rules, by the work of an element of a real tensor."""
-    family(_elementwise, {kind: (*row, *_COMPLEX.get(kind, ()), an_element(*row)) for kind, row in rows.items()})
+    family(work_of, {kind: (*row, *_COMPLEX.get(kind, ()), an_element(*row)) for kind, row in rows.items()})
 
 
 register({kind: row for kind, row in REAL.items() if kind not in ("mul", "div")})
-family(_elementwise, {"conj_physical _conj_physical": (0, 0, 1, 0, "Traffic alone.")})  # a real number is its own
+family(work_of, {"conj_physical _conj_physical": (0, 0, 1, 0, "Traffic alone.")})  # a real number is its own
 
 
 def _second_is_complex(op: Op) -> bool:
@@ -140,21 +136,20 @@ def is_infinite(op: Op) -> list[Cost]:
 def multiply(op: Op) -> Cost:
     """One multiplication; real times complex two, complex times complex four and two additions."""
     both = op.inputs[0].dtype.is_complex and _second_is_complex(op)
-    return work_of(op, (1, 0), _COMPLEX["mul"] if both else (2, 0))
+    return work_of(op, 1, 0, *(_COMPLEX["mul"] if both else (2, 0)))
 
 
 @rule("aten.div")
 def divide(op: Op) -> Cost:
     """One division, and one operation where the quotient is rounded. By a complex number 9 and 2."""
     rounded = int(op.attrs.get("rounding_mode") is not None)
-    return work_of(op, (rounded, 1), _COMPLEX["div"] if _second_is_complex(op) else (0, 2))
+    return work_of(op, rounded, 1, *(_COMPLEX["div"] if _second_is_complex(op) else (0, 2)))
 
 
 @rule("aten.add", "aten.sub", "aten.rsub")
 def add(op: Op) -> Cost:
     """a + alpha·b: a second operation where alpha is not 1. Of complex numbers twice as much."""
-    operations = 1 if op.attrs.get("alpha", 1) == 1 else 2
-    return work_of(op, (operations, 0))
+    return work_of(op, 1 + (op.attrs.get("alpha", 1) != 1), 0)
 
 
 @rule("aten.addcmul", "aten.addcdiv")
@@ -162,8 +157,8 @@ def add_product(op: Op) -> Cost:
     """a + v·b·c, or a + v·b/c: one operation less where v is 1."""
     value = int(op.attrs.get("value", 1) != 1)
     if op.kind.startswith("aten.addcdiv"):
-        return work_of(op, (1 + value, 1), (2 + 2 * value + 9, 2))
-    return work_of(op, (2 + value, 0), (2 + 2 * value + 6, 0))
+        return work_of(op, 1 + value, 1, 2 + 2 * value + 9, 2)
+    return work_of(op, 2 + value, 0, 2 + 2 * value + 6, 0)
 
 
 @rule("aten.clamp")
@@ -174,10 +169,10 @@ def clamp(op: Op) -> Cost:
 
 
 #: exponent: work of it, for real and for complex numbers
-_POWERS: dict[float, tuple[Work, Work]] = {
-    2: ((1, 0), (6, 0)),
-    3: ((2, 0), (12, 0)),
-    -2: ((1, 1), (10, 2)),  # and the reciprocal
+_POWERS: dict[float, tuple[int, int, int, int]] = {
+    2: (1, 0, 6, 0),
+    3: (2, 0, 12, 0),
+    -2: (1, 1, 10, 2),  # and the reciprocal
 }
 
 
@@ -186,14 +181,13 @@ def power(op: Op) -> Cost:
     """Squares and cubes are multiplications, other exponents a special function; complex ones exp(w · log z)."""
     exponent = op.attrs.get("exponent")
     known = _POWERS.get(exponent) if isinstance(exponent, int | float) else None
-    return work_of(op, *(known or ((0, 1), (11, 6))))
+    return work_of(op, *(known or (0, 1, 11, 6)))
 
 
 @rule("aten.mvlgamma")
 def log_gamma_of_several(op: Op) -> Cost:
     """The sum of p log-gammas, each of another shift of x: 2 and 1 each."""
-    terms = op.attrs["p"]
-    return work_of(op, (2 * terms, terms))
+    return work_of(op, 2 * op.attrs["p"], op.attrs["p"])
 
 
 @rule("aten.masked_select")
@@ -248,20 +242,19 @@ def elu(op: Op) -> Cost:
     CELU has c = 1/α. SELU is ELU with a factor on both sides of zero, which α absorbs below.
     """
     factor = op.attrs.get("alpha", 1) if op.kind.startswith("aten.celu") else op.attrs.get("input_scale", 1)
-    return work_of(op, (3 + (factor != 1), 1))
+    return work_of(op, 3 + (factor != 1), 1)
 
 
 @rule("aten.elu_backward")
 def elu_backward(op: Op) -> Cost:
     """g·α·exp(c·x) below zero: compare, exp, two multiplications. From the output y it is g·(y + α), without exp."""
-    scaled = int(op.attrs.get("input_scale", 1) != 1)
-    return work_of(op, (3 + scaled, 0) if op.attrs.get("is_result") else (3 + scaled, 1))
+    return work_of(op, 3 + (op.attrs.get("input_scale", 1) != 1), 0 if op.attrs.get("is_result") else 1)
 
 
 @rule("aten.gelu")
 def gelu(op: Op) -> Cost:
     """x/2·(1 + erf(x/√2)): 4 and erf. With tanh(c·(x + a·x³)) in its place: 8 and tanh."""
-    return work_of(op, (8 if op.attrs.get("approximate") == "tanh" else 4, 1))
+    return work_of(op, 8 if op.attrs.get("approximate") == "tanh" else 4, 1)
 
 
 @rule("aten.gelu_backward")
@@ -270,7 +263,7 @@ def gelu_backward(op: Op) -> Cost:
 
     tanh form: t = tanh(c·(x + a·x³)) 5 and tanh, ½·(1 + t) 2, ½x·(1 - t²)·c·(1 + 3a·x²) 8, their sum times g 2.
     """
-    return work_of(op, (17, 1) if op.attrs.get("approximate") == "tanh" else (9, 2))
+    return work_of(op, *((17, 1) if op.attrs.get("approximate") == "tanh" else (9, 2)))
 
 
 @rule("aten.log_sigmoid_forward", "aten.log_sigmoid_backward")
@@ -283,7 +276,7 @@ def log_sigmoid(op: Op) -> Cost:
 
 
 _GLU = "s = sigmoid(b) 2 and 2, g·s for a, times (1-s)·a for b: 6 and 2 for each pair, written to both halves."
-family(_elementwise, {"glu": (3, 2, "a·sigmoid(b) of the two halves of the input: 3 and 2 an output.")})
+family(work_of, {"glu": (3, 2, "a·sigmoid(b) of the two halves of the input: 3 and 2 an output.")})
 family(per_input, {"glu_backward": (6, 2, _GLU)})
 
 
@@ -310,7 +303,7 @@ SOFTMAX_GRADIENTS = aten("_softmax_backward_data _masked_softmax_backward _log_s
 
 
 family(
-    _elementwise,
+    work_of,
     {
         "_softmax": (3, 2, "Maximum, subtraction and sum; exp and division."),
         "_safe_softmax": (6, 2, "Softmax; then 0 where a whole row is -inf: compare, and, select."),
