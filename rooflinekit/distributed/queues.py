@@ -90,11 +90,11 @@ def run_devices(programs: Sequence[tuple[Sequence[Item], Pace]]) -> Run:
 def run_together(devices: Sequence[DeviceQueues], programs: Sequence[Sequence[Item]], links: Links) -> None:
     """Goes on with a program on each device; their collectives are the same, in the same order."""
     for device, items in zip(devices, programs, strict=True):
-        device.items, device.place = items, 0
+        device.items = iter(items)
     for sent in [item for item in programs[0] if isinstance(item, Transmission)]:
         links.carry(sent, devices)
     for device in devices:
-        device.go_on()
+        device.next_sent()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,8 +120,8 @@ class DeviceQueues:
     """One device on its way through its program; times in seconds from the start of the step."""
 
     def __init__(self, pace: Pace) -> None:
-        self.items: Sequence[Item] = ()
-        self.pace, self.place = pace, 0
+        self.items: Iterator[Item] = iter(())  # that are still to come
+        self.pace = pace
         self.cpu = self.gpu = self.barrier = 0.0
         self.idle = self.exposed = self.straggling = self.contention = self.offload = 0.0
         self.spans: list[Span] = []
@@ -132,13 +132,19 @@ class DeviceQueues:
         self.engines = {True: 0.0, False: 0.0}  # when they are free, into the device and out of it
         self.copies: dict[str, float] = {}  # when each is over
 
+    def next_sent(self) -> Transmission | None:
+        """Goes on to the next collective, or to the end of the program where none is left."""
+        for item in self.items:
+            if isinstance(item, Transmission):
+                return item
+            self._step(item)
+        return None
+
     def next_ready_s(self) -> float:
         """Goes on to the next collective; when it could start as far as this device is concerned."""
-        while not isinstance(item := self.items[self.place], Transmission):
-            self._step(item)
-            self.place += 1
-        self._spend(item.key, item.cpu_s)
-        self.place += 1
+        sent = self.next_sent()
+        assert sent is not None
+        self._spend(sent.key, sent.cpu_s)
         # After all that was launched before it, and not before the barrier that holds that up.
         return max(self.gpu, self.barrier, self._earliest())
 
@@ -161,14 +167,6 @@ class DeviceQueues:
     def hold(self, until_s: float) -> None:
         """The device computes nothing before that."""
         self.barrier = max(self.barrier, until_s)
-
-    def go_on(self) -> None:
-        """Runs the rest of the program, in which no collective is left."""
-        while self.place < len(self.items):
-            item = self.items[self.place]
-            assert not isinstance(item, Transmission)
-            self._step(item)
-            self.place += 1
 
     def finished(self) -> DeviceRun:
         """The timeline of the step, after everything that was sent has arrived."""
