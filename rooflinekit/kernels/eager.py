@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from rooflinekit.cost.rules.reduction import GROUP_NORM_GRADIENT, GROUP_NORMS
 from rooflinekit.cost.table import price_all
@@ -68,10 +69,8 @@ def _calls(graph: Graph) -> Iterator[int]:
             yield 0
             continue
         path = op.module.split(".") if op.module else []
-        shared = 0
-        while before is not None and shared < min(len(path), len(before)) and path[shared] == before[shared]:
-            shared += 1
-        yield len(path) - shared + (before is None)
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(path, before or (), strict=False))
+        yield len(path) - sum(1 for _ in alike) + (before is None)
         before = path
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
 from rooflinekit.decoder.decoder import Decoder
 from rooflinekit.decoder.formats import KV_FORMATS, WEIGHT_FORMATS, Options
@@ -346,11 +345,8 @@ _BARRIER_S, _TENSORRT_BARRIER_S, _BLACKWELL_BARRIER, _SECOND = (
 _MIB = 2**20
 
 
-class CollectiveTime(Protocol):
-    """Seconds of an all-reduce of so many bytes over so many GPUs."""
-
-    def __call__(self, size_bytes: float, gpus: int, /) -> float:
-        """The seconds of such a sum."""
+#: Seconds of an all-reduce of so many bytes over so many GPUs.
+CollectiveTime = Callable[[float, int], float]
 
 
 def one_shot_s(size_bytes: float, gpus: int, collective_s: CollectiveTime, barrier_s: float = _BARRIER_S) -> float:
