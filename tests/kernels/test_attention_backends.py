@@ -24,7 +24,7 @@ from rooflinekit.errors import FormatError, TraceError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Math, Op, TensorSpec
-from rooflinekit.kernels.algorithms import ATTENTION
+from rooflinekit.kernels.algorithms import ATTENTION, Algorithm
 from rooflinekit.kernels.attention_backends import (
     AITER,
     AOTRITON,
@@ -418,28 +418,30 @@ def test_a_program_may_prefer_composable_kernel_on_amd() -> None:
         assert sum("gradient" in one.name for one in kernels) == 2
 
 
+def attention_s(
+    machine: Machine, by: Algorithm, *, heads: int = 50, queries: int = 1280, keys: int = 4096, width: int = 128,
+    executed: float = 1.0,
+) -> float:  # fmt: skip
+    """Seconds that both products of attention in fp16 compute for."""
+    n, k = [keys, width], [width, keys]
+    products = Products.of([0, 0], batch=heads, m=queries, n=n, k=k, executed=executed, algorithm=by)
+    return float(time_work(KernelBatch.of(1, math=Math.FP16, products=products), machine).compute_s[0])
+
+
 def test_instructions_of_a_warp_reach_what_an_sm_of_ampere_does(device: Device) -> None:
     # 100 TFLOP/s on 50 SMs at 1.25 GHz are 1600 FLOP a cycle and SM; instructions of a warp do half of that
     machine = Machine.of(device, constants(warp_mma_flop=800))
-    shape = {"batch": 50, "m": 1280, "n": [1024, 128], "k": [128, 1024]}
-    seconds = {
-        one: time_work(
-            KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)), machine
-        ).compute_s[0]
-        for one in (FLASH, FLASH_3)
-    }  # fmt: skip
-    assert seconds[FLASH] == pytest.approx(2 * seconds[FLASH_3], rel=1e-3)
+    by_warps, faster = (attention_s(machine, one, keys=1024) for one in (FLASH, FLASH_3))
+    assert by_warps == pytest.approx(2 * faster, rel=1e-3)
 
 
 def test_a_slower_tensor_core_loses_less_to_a_softmax(device: Device) -> None:
     # An SM is busy for as long with what is beside the products, whatever its tensor core does: where that does 2048
     # FLOP a clock and 0.5 of it are left, a FLOP takes 1/2048 clock more; one of 1600 a clock then has 1/(1/1600 +
     # 1/2048)
-    shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
-    work = KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=FLASH_3))
     for at_most, share in ((2048, 1 / (1 + 1600 / 2048)), (1600, 0.5), (800, 0.5)):
         alone, beside = (
-            time_work(work, Machine.of(device, constants(attention_share=left, warp_mma_flop=at_most))).compute_s[0]
+            attention_s(Machine.of(device, constants(attention_share=left, warp_mma_flop=at_most)), FLASH_3)
             for left in (1.0, 0.5)
         )
         assert alone / beside == pytest.approx(share, rel=1e-3)
@@ -447,17 +449,11 @@ def test_a_slower_tensor_core_loses_less_to_a_softmax(device: Device) -> None:
 
 def test_sums_in_tensor_memory_leave_more_of_the_rate(device: Device) -> None:
     # 1600 FLOP a clock where 2048 are what an SM of Ampere does: a FLOP takes 1/1600 + (1/share - 1)/2048 of a clock
-    shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
     machine = Machine.of(
         device, constants(attention_share=0.5, tensor_memory_attention=0.8, warp_mma_flop=2048, overlap=1000)
     )
-    seconds = {
-        one: time_work(
-            KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)), machine
-        ).compute_s[0]
-        for one in (CUDNN_BLACKWELL, FLASH_3)
-    }  # fmt: skip
-    assert seconds[FLASH_3] / seconds[CUDNN_BLACKWELL] == pytest.approx((1 + 1600 / 2048) / (1 + 400 / 2048), rel=1e-3)
+    ratio = attention_s(machine, FLASH_3) / attention_s(machine, CUDNN_BLACKWELL)
+    assert ratio == pytest.approx((1 + 1600 / 2048) / (1 + 400 / 2048), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -531,17 +527,11 @@ def test_memory_efficient_attention_in_fp32_is_three_products_in_tf32_from_amper
 def test_causal_blocks_fetch_the_keys_that_they_see(device: Device) -> None:
     # 64 bytes a clock for keys of 128 numbers; a tensor core so fast that the fetches are all that takes time
     fast = device.replace(matrix_peak=dict.fromkeys(device.matrix_peak, 1e18))
-    shape = {"batch": 400, "m": 4096, "n": [4096, 128], "k": [128, 4096]}
-    seconds = [
-        time_work(
-            KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, executed=seen, algorithm=FLASH_3)),
-            Machine.of(fast, constants()),
-        ).compute_s[0]
-        for seen in (1.0, 0.5)
-    ]
+    machine = Machine.of(fast, constants())
+    every, causal = (attention_s(machine, FLASH_3, heads=400, queries=4096, executed=seen) for seen in (1.0, 0.5))
     # of 32 blocks of 128 queries each sees half a block of its keys in vain: 1/2 + 1/64; and of the 256 that an SM of
     # 50 has, it waits for half of a longest one
-    assert seconds[1] / seconds[0] == pytest.approx(0.5 + 1 / 64 + 0.5 / 256, rel=1e-3)
+    assert causal / every == pytest.approx(0.5 + 1 / 64 + 0.5 / 256, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -557,15 +547,8 @@ def test_a_second_block_hides_a_softmax_through_shared_memory(
     device: Device, width: int, room: int, times: float
 ) -> None:
     ampere = device.replace(vendor="NVIDIA", compute_capability="8.0", shared_memory_per_sm=room)
-    shape = {"batch": 50, "m": 1280, "n": [4096, width], "k": [width, 4096]}
-    seconds = {
-        one: time_work(
-            KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)),
-            Machine.of(ampere, constants()),
-        ).compute_s[0]
-        for one in (EFFICIENT, FLASH_3)
-    }  # fmt: skip
-    assert seconds[EFFICIENT] / seconds[FLASH_3] == pytest.approx(times, rel=1e-3)
+    efficient, flash = (attention_s(Machine.of(ampere, constants()), one, width=width) for one in (EFFICIENT, FLASH_3))
+    assert efficient / flash == pytest.approx(times, rel=1e-3)
 
 
 def test_exponentials_go_by_units_and_polynomials(device: Device) -> None:
@@ -620,12 +603,6 @@ def test_triton_computes_scores_twice_in_a_gradient() -> None:
 
 
 def test_the_products_of_a_gradient_are_slower(device: Device) -> None:
-    shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
-    seconds = [
-        time_work(
-            KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)),
-            Machine.of(device, constants(attention_gradient=0.5, warp_mma_flop=1600)),
-        ).compute_s[0]
-        for one in (FLASH_3, replace(FLASH_3, gradient=True))
-    ]
-    assert seconds[1] == pytest.approx(2 * seconds[0], rel=1e-3)
+    machine = Machine.of(device, constants(attention_gradient=0.5, warp_mma_flop=1600))
+    forward, back = (attention_s(machine, one) for one in (FLASH_3, replace(FLASH_3, gradient=True)))
+    assert back == pytest.approx(2 * forward, rel=1e-3)

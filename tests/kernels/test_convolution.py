@@ -1,6 +1,7 @@
 """Which kernels a convolution runs as: tiled, unrolled, in loops, and with which copies."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from round_numbers import constants
@@ -41,18 +42,6 @@ def gradients(
     return list(issues[0].kernels)
 
 
-def algorithm(window: tuple[int, ...], **changed: object) -> Algorithm:
-    known = {
-        "channels_last": False,
-        "sixteen_bits": True,
-        "dense": True,
-        "channels": 64,
-        "forward": True,
-        "sums": False,
-    }
-    return depthwise_algorithm(window=window, **{**known, **changed})  # type: ignore[arg-type]
-
-
 # PyTorch's kernels are unrolled for square windows of 1, 3 and 5; cuDNN's in 16 bits under use_cudnn_depthwise.
 @pytest.mark.parametrize(
     ("window", "changed", "expected"),
@@ -75,9 +64,12 @@ def algorithm(window: tuple[int, ...], **changed: object) -> Algorithm:
     ],
 )  # fmt: skip
 def test_kernels_of_depthwise_convolutions(
-    window: tuple[int, ...], changed: dict[str, object], expected: Algorithm
+    window: tuple[int, ...], changed: dict[str, bool], expected: Algorithm
 ) -> None:
-    assert algorithm(window, **changed) == expected
+    algorithm = partial(
+        depthwise_algorithm, channels_last=False, sixteen_bits=True, dense=True, channels=64, forward=True, sums=False
+    )
+    assert algorithm(window=window, **changed) == expected
 
 
 def test_a_traced_depthwise_convolution_names_its_kernel() -> None:
@@ -112,25 +104,22 @@ def test_libraries_of_cpus_know_every_window() -> None:
     assert {onednn.direct(one) for one in (UNROLLED, WINDOW_LOOP, TAP_SUMS, GROUP_SUMS)} == {onednn.DEPTHWISE}
 
 
-def test_wide_windows_have_kernels_of_their_own_on_tensor_cores_alone() -> None:
-    graph = rk.trace(nn.Conv2d(16, 16, 9, bias=False), rk.Input(1, 16, 32, 32))
+@pytest.mark.parametrize(
+    ("channels", "window", "gpu", "names"),
+    [
+        # wide windows have kernels of their own on tensor cores alone
+        (16, 9, "nvidia-a100-sxm4-80gb", {cudnn.WIDE_WINDOW.name}),
+        (16, 9, "nvidia-p4", {""}),
+        # a GPU of fp32 lanes has Winograd's algorithm beside the implicit product, oneDNN is not asked
+        (64, 3, "nvidia-p4", {"", "Winograd", "Winograd in passes"}),
+        (64, 3, "amd-epyc-7763", {""}),
+    ],
+)
+def test_choices_of_a_convolution(channels: int, window: int, gpu: str, names: set[str]) -> None:
+    graph = rk.trace(nn.Conv2d(channels, channels, window, bias=False), rk.Input(1, channels, 32, 32))
     (kernel,) = (k for issue in issues_of(graph) for k in issue.kernels)
-    found = [
-        {k.algorithm.name for k in choices_of(kernel, Machine.of(rk.load_device(name), constants()))}
-        for name in ("nvidia-a100-sxm4-80gb", "nvidia-p4")
-    ]
-    assert found == [{cudnn.WIDE_WINDOW.name}, {""}]
-
-
-def test_cpus_convolve_directly() -> None:
-    # 3×3 of 64 channels: a GPU of fp32 lanes has Winograd's algorithm beside the implicit product, oneDNN is not asked
-    graph = rk.trace(nn.Conv2d(64, 64, 3, bias=False), rk.Input(1, 64, 16, 16))
-    (kernel,) = (k for issue in issues_of(graph) for k in issue.kernels)
-    found = [
-        {k.algorithm.name for k in choices_of(kernel, Machine.of(rk.load_device(name), constants()))}
-        for name in ("nvidia-p4", "amd-epyc-7763")
-    ]
-    assert found == [{"", "Winograd", "Winograd in passes"}, {""}]
+    machine = Machine.of(rk.load_device(gpu), constants())
+    assert {k.algorithm.name for k in choices_of(kernel, machine)} == names
 
 
 def test_one_pixel_with_channels_first_is_a_product_for_each_image() -> None:

@@ -28,14 +28,6 @@ def test_the_path_of_finite_numbers_is_traced(overflows, size) -> None:
     assert "aten._local_scalar_dense" in kinds  # the CPU waits for the answer
 
 
-def test_other_numbers_stay_unknown() -> None:
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return x if x.sum() > 0 else -x
-
-    with pytest.raises(TraceError, match="a number of a tensor is asked for"):
-        rk.trace(model, rk.Input(3))
-
-
 def test_a_size_that_stands_in_numbers_is_refused_with_what_to_do() -> None:
     with pytest.raises(TraceError, match="strict: the data of a run decide bincount 3 of 3"):
         rk.trace(torch.bincount, rk.Input(3, dtype="int64"), strict=True)
