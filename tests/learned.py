@@ -56,7 +56,9 @@ def kinds(graph: rk.Graph, phase: str | None = None) -> list[str]:
     return [p.op.kind for p in graph.priced if p.costs and phase in (None, p.op.phase)]
 
 
-def kernels(model: Any, *inputs: Any, device: Any = None, **options: Any) -> list[Kernel]:
-    """What eager mode launches for a model, on a GPU if one is given."""
+def kernels(
+    model: Any, *inputs: Any, formats: tuple[str, ...] = (), device: Any = None, **options: Any
+) -> list[Kernel]:
+    """What eager mode launches for a model, on a GPU of these formats, and on one if it is given."""
     graph = rk.trace(model, *inputs, **options)
-    return [kernel for issue in issues_of(graph, (), device) for kernel in issue.kernels]
+    return [kernel for issue in issues_of(graph, formats, device) for kernel in issue.kernels]

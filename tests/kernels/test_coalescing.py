@@ -1,23 +1,22 @@
 """What a kernel fetches of tensors that lie in another order, and what it copies before."""
 
+from functools import partial
+
 import pytest
 import torch
 from learned import Learned, in_mode
+from learned import kernels as launched
 from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.kernels.coalescing import SECTOR_BYTES, sector_bytes
-from rooflinekit.kernels.eager import MADE_CONTIGUOUS, TIMES_RESULT, issues_of
+from rooflinekit.kernels.eager import MADE_CONTIGUOUS, TIMES_RESULT
 from rooflinekit.kernels.kernel import Kernel
 from rooflinekit.timing.memory_system import levels
 
 A100, CPU = rk.load_device("nvidia-a100-sxm4-80gb"), rk.load_device("intel-core-i7-12700h")
-
-
-def kernels(model: object, *inputs: rk.Input, device: object = A100, **options: object) -> list[Kernel]:
-    graph = rk.trace(model, *inputs, **options)
-    return [kernel for issue in issues_of(graph, (), device) for kernel in issue.kernels]
+kernels = partial(launched, device=A100)
 
 
 def fetched(model: object, *inputs: rk.Input, **options: object) -> int:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from learned import kernels
 from round_numbers import constants
 from torch import nn
 
@@ -74,11 +75,7 @@ def test_kernels_of_depthwise_convolutions(
 
 def test_a_traced_depthwise_convolution_names_its_kernel() -> None:
     layer = nn.Conv2d(64, 64, 7, padding=3, groups=64, bias=False)
-    forward, *_ = (
-        kernel
-        for issue in issues_of(rk.trace(layer, rk.Input(2, 64, 16, 16), dtype="float16"))
-        for kernel in issue.kernels
-    )
+    forward, *_ = kernels(layer, rk.Input(2, 64, 16, 16), dtype="float16")
     assert (forward.algorithm, forward.tensor_core) == (WINDOW_LOOP, False)
     assert [k.algorithm for k in gradients(layer, dtype="float16")] == [WINDOW_LOOP, TAP_SUMS]
     assert [k.algorithm for k in gradients(layer, dtype="float16", channels_last=True)] == [UNROLLED] * 2
@@ -116,8 +113,7 @@ def test_libraries_of_cpus_know_every_window() -> None:
     ],
 )
 def test_choices_of_a_convolution(channels: int, window: int, gpu: str, names: set[str]) -> None:
-    graph = rk.trace(nn.Conv2d(channels, channels, window, bias=False), rk.Input(1, channels, 32, 32))
-    (kernel,) = (k for issue in issues_of(graph) for k in issue.kernels)
+    (kernel,) = kernels(nn.Conv2d(channels, channels, window, bias=False), rk.Input(1, channels, 32, 32))
     machine = Machine.of(rk.load_device(gpu), constants())
     assert {k.algorithm.name for k in choices_of(kernel, machine)} == names
 
@@ -125,10 +121,8 @@ def test_choices_of_a_convolution(channels: int, window: int, gpu: str, names: s
 def test_one_pixel_with_channels_first_is_a_product_for_each_image() -> None:
     # 4 images of 14·14 = 196 pixels, 64 channels to 32: no tile holds pixels of two images
     def product(*, channels_last: bool) -> Gemm:
-        graph = rk.trace(
-            nn.Conv2d(64, 32, 1, bias=False), rk.Input(4, 64, 14, 14), dtype="float16", channels_last=channels_last
-        )
-        (kernel,) = (k for issue in issues_of(graph, tensor_formats=("fp16",)) for k in issue.kernels)
+        layer, image = nn.Conv2d(64, 32, 1, bias=False), rk.Input(4, 64, 14, 14)
+        (kernel,) = kernels(layer, image, formats=("fp16",), dtype="float16", channels_last=channels_last)
         return kernel.cost.gemms[0]
 
     first, last = product(channels_last=False), product(channels_last=True)
@@ -210,10 +204,10 @@ def test_odd_channels_and_gaps_are_copied() -> None:
     # 83 of 16 bits begin off 4 bytes: filled up before, and cut after; 82 do not. Both are computed as 96
     def labels(channels: int) -> list[str]:
         layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        graph = rk.trace(layer, rk.Input(1, channels, 8, 8), dtype="float16", channels_last=True)
-        kernels = [k for issue in issues_of(graph, tensor_formats=("fp16",)) for k in issue.kernels]
-        assert {k.padded for k in kernels if k.cost.gemms} == {96 / channels}
-        return [k.cost.label for k in kernels]
+        image = rk.Input(1, channels, 8, 8)
+        found = kernels(layer, image, formats=("fp16",), dtype="float16", channels_last=True)
+        assert {k.padded for k in found if k.cost.gemms} == {96 / channels}
+        return [k.cost.label for k in found]
 
     assert labels(83) == ["to even channels", "", "to even channels"]
     assert labels(82) == [""]
@@ -235,6 +229,5 @@ def test_transposed_convolutions_of_few_channels_take_every_tap_on_the_lanes(
     channels: int, stride: int, padded: float
 ) -> None:
     layer = nn.ConvTranspose2d(channels, 32, 3, stride, bias=False)
-    graph = rk.trace(layer, rk.Input(2, channels, 8, 8))
-    (kernel,) = (k for issue in issues_of(graph, tensor_formats=("tf32",)) for k in issue.kernels if k.cost.gemms)
+    (kernel,) = (k for k in kernels(layer, rk.Input(2, channels, 8, 8), formats=("tf32",)) if k.cost.gemms)
     assert (kernel.tensor_core, kernel.padded) == (channels == 16, pytest.approx(padded))

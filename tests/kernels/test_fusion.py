@@ -122,10 +122,7 @@ def test_layer_norm_keeps_its_statistics_to_itself() -> None:
 
 
 def test_softmax_reads_and_writes_once_with_what_is_before_and_after() -> None:
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return (x * 2).softmax(-1).relu()
-
-    assert traffic(traced(model, rk.Input(32, 64))) == [("mul_softmax_relu", 8192, 8192)]
+    assert traffic(traced(lambda x: (x * 2).softmax(-1).relu(), rk.Input(32, 64))) == [("mul_softmax_relu", 8192, 8192)]
 
 
 def test_a_residual_sum_is_written_once_and_read_by_its_norm_on_the_way() -> None:
@@ -166,13 +163,10 @@ def test_a_library_finds_a_concatenation_in_one_loop_unless_a_product_can_write_
     def copied(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.cat([a.relu(), b], dim=1) @ b.new_ones(64, 8)
 
-    def moved(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.cat([a @ b.T, b], dim=1).sum(1)
-
     sizes = (rk.Input(32, 16), rk.Input(32, 48))
     assert traffic(traced(copied, *sizes))[0] == ("relu_cat", 8192, 8192)
     # the product writes its 32 columns of 48 + 32 itself; the other 48 are copied: 32·48·4
-    found = traffic(traced(moved, rk.Input(32, 48), rk.Input(32, 48)))
+    found = traffic(traced(lambda a, b: torch.cat([a @ b.T, b], dim=1).sum(1), rk.Input(32, 48), rk.Input(32, 48)))
     assert [line[1:] for line in found if line[0] == "cat"] == [(6144, 6144)]
 
 
@@ -220,10 +214,9 @@ def test_slices_of_a_weight_are_read_once_and_no_more_than_the_whole() -> None:
 
 
 def test_an_expanded_statistic_fuses_with_its_rows() -> None:
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return functional.normalize(x, dim=-1)  # x / max(|x|, ε), the norm expanded to the size of x
-
-    assert traffic(traced(model, rk.Input(32, 64))) == [("linalg_vector_norm_clamp_min_div", 8192, 8192)]
+    # x / max(|x|, ε), the norm expanded to the size of x
+    found = traffic(traced(lambda x: functional.normalize(x, dim=-1), rk.Input(32, 64)))
+    assert found == [("linalg_vector_norm_clamp_min_div", 8192, 8192)]
 
 
 def test_pooling_reads_what_was_stored() -> None:
@@ -364,19 +357,13 @@ def test_a_mean_over_pixels_takes_the_activation_before_it() -> None:
 
 
 def test_a_loss_over_long_rows_takes_two_kernels() -> None:
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return x.square().sum()
-
-    found = kernels(traced(model, rk.Input(1024, 1024)))
+    found = kernels(traced(lambda x: x.square().sum(), rk.Input(1024, 1024)))
     assert [ops(kernel) for kernel in found] == ["pow_sum", "pow_sum"]
     assert [int(kernel.cost.bytes) for kernel in found] == [1024 * 1024 * 4 + 4, 0]
 
 
 def test_columns_are_summed_in_two_kernels_where_there_are_fewer_than_64_an_sm() -> None:
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return x.sum(0)
-
-    graph = traced(model, rk.Input(1024, 64 * 58))  # an L4 has 58 SMs, a T4 40, an A100 108
+    graph = traced(lambda x: x.sum(0), rk.Input(1024, 64 * 58))  # an L4 has 58 SMs, a T4 40, an A100 108
     found = {name: compiled_issues(graph, (), load_device(name)) for name in ("l4", "t4", "a100-sxm4-80gb")}
     assert [sum(len(issue.kernels) for issue in issues) for issues in found.values()] == [1, 1, 2]
     predicted = {name: rk.predict(graph, gpu=name, execution="compiled") for name in ("l4", "a100-sxm4-80gb")}

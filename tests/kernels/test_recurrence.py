@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learned import kernels
 from round_numbers import constants
 from torch import nn
 
@@ -14,7 +15,6 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Math
 from rooflinekit.kernels.algorithms import OWN_PRODUCT, PERSISTENT
-from rooflinekit.kernels.eager import issues_of
 from rooflinekit.kernels.kernel import Chain, Kernel
 from rooflinekit.kernels.recurrence import HANDOVER
 from rooflinekit.step.execution import Execution
@@ -28,8 +28,8 @@ LSTM, GRU, RNN = (partial(layer, device="meta") for layer in (nn.LSTM, nn.GRU, n
 
 
 def chains(layer: nn.RNNBase, device: Device | None = None, **options: object) -> list[Kernel]:
-    graph = rk.trace(lambda x: layer(x)[0], rk.Input(T, B, layer.input_size), **options)
-    return [kernel for issue in issues_of(graph, (), device) for kernel in issue.kernels if kernel.chain]
+    found = kernels(lambda x: layer(x)[0], rk.Input(T, B, layer.input_size), device=device, **options)
+    return [kernel for kernel in found if kernel.chain]
 
 
 def chain(layer: nn.RNNBase, device: Device | None = None, **options: object) -> Chain:
@@ -81,9 +81,8 @@ def test_a_cpu_loops_over_operators(device: Device, layer: nn.RNNBase, calls: in
 
 
 def test_a_cell_in_a_loop_is_one_kernel_on_a_gpu_and_ten_operators_on_a_cpu(device: Device) -> None:
-    graph = rk.trace(nn.GRUCell(N, H), rk.Input(B, N), rk.Input(B, H))
     on_gpu, on_cpu = (
-        [kernel for issue in issues_of(graph, (), place) for kernel in issue.kernels]
+        kernels(nn.GRUCell(N, H), rk.Input(B, N), rk.Input(B, H), device=place)
         for place in (device, device.replace(kind="cpu"))
     )
     assert [kernel.kind for kernel in on_gpu] == ["aten.mm", "aten.mm", "aten._thnn_fused_gru_cell"]
@@ -134,14 +133,8 @@ def test_which_layers_keep_their_weights_on_the_sms(
 def test_few_sms_and_odd_batches_are_launched_step_by_step(device: Device) -> None:
     gpu = device.replace(vendor="NVIDIA", compute_capability="8.0", sm_count=97)
     assert chain(LSTM(256, 1024), gpu, dtype="float16").barriers == 0
-    odd = rk.trace(LSTM(256, 1024), rk.Input(T, 12, 256), dtype="float16")
-    (found,) = (
-        kernel.chain
-        for issue in issues_of(odd, (), gpu.replace(sm_count=108))
-        for kernel in issue.kernels
-        if kernel.chain is not None
-    )
-    assert found.barriers == 0
+    odd = kernels(LSTM(256, 1024), rk.Input(T, 12, 256), device=gpu.replace(sm_count=108), dtype="float16")
+    assert [kernel.chain.barriers for kernel in odd if kernel.chain] == [0]
 
 
 def test_backward_keeps_the_weights_of_smaller_states_only(device: Device) -> None:
@@ -177,9 +170,10 @@ def test_packed_sequences_are_launched_step_by_step(device: Device) -> None:
         return nn.utils.rnn.pad_packed_sequence(layer(packed)[0])[0]
 
     gpu = device.replace(vendor="NVIDIA", compute_capability="8.6")
-    graph = rk.trace(model, rk.Input(T, B, N), rk.Input(B, dtype="int64"))
-    (found,) = (k for issue in issues_of(graph, (), gpu) for k in issue.kernels if k.chain)
-    assert found.chain == Chain(links=T, kernels=2 * T, starts=2 * T, launches=2 * T)
+    found = kernels(model, rk.Input(T, B, N), rk.Input(B, dtype="int64"), device=gpu)
+    assert [kernel.chain for kernel in found if kernel.chain] == [
+        Chain(links=T, kernels=2 * T, starts=2 * T, launches=2 * T)
+    ]
 
 
 # --- times ----------------------------------------------------------------------------------------

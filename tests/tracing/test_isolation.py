@@ -91,10 +91,7 @@ def test_modules_behind_a_function_are_found_and_left_alone() -> None:
     layer = nn.Linear(4, 4)
     before = layer.weight
 
-    def closure(x: torch.Tensor) -> torch.Tensor:
-        return layer(x).relu()
-
-    graph = rk.trace(closure, rk.Input("n", 4), mode="training")
+    graph = rk.trace(lambda x: layer(x).relu(), rk.Input("n", 4), mode="training")
     assert [w.name for w in graph.weights] == ["layer.weight", "layer.bias"]
     assert layer.weight is before
     assert layer.weight.grad is None

@@ -42,10 +42,7 @@ def test_resampling_3d_and_smoothed() -> None:
 
 
 def test_resampling_with_open_edges() -> None:
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return functional.interpolate(x, scale_factor=2, mode="bilinear")
-
-    graph = rk.trace(model, rk.Input("n", 3, "h", "w"))
+    graph = rk.trace(lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"), rk.Input("n", 3, "h", "w"))
     assert graph.outputs[0].shape == (symbol("n"), 3, 2 * symbol("h"), 2 * symbol("w"))
     doubling = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Upsample(scale_factor=2, mode="bilinear"))
     training = rk.trace(doubling, rk.Input("n", 3, 4, 4), mode="training")
@@ -135,10 +132,7 @@ def test_ctc_loss(given, places) -> None:
     ],
 )
 def test_a_mask_counts_as_if_it_named_every_element(function) -> None:
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return function(x, torch.ones_like(x, dtype=torch.bool))
-
-    check(model, 4, 3, dims=2)
+    check(lambda x: function(x, torch.ones_like(x, dtype=torch.bool)), 4, 3, dims=2)
 
 
 def test_masks_that_do_not_stand_side_by_side_go_to_the_front() -> None:

@@ -320,10 +320,7 @@ def test_a_size_that_cannot_stay_open_is_traced_at_its_example() -> None:
             raise TypeError(f"a plain number, not {type(width)}")
         return torch.zeros(width)
 
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return x + table(x.shape[1])
-
-    graph = rk.trace(model, rk.Input("batch", "width"), sizes={"width": 12})
+    graph = rk.trace(lambda x: x + table(x.shape[1]), rk.Input("batch", "width"), sizes={"width": 12})
     assert graph.dims == ("batch",)
     (forced,) = graph.forced
     assert str(forced).startswith("size 'width' is forced to 12 by test_tracer.py:")
