@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.hardware.specs import load_cluster
+from rooflinekit.ir.op import Phase
 
 
 class Chain(nn.Module):
@@ -57,6 +58,17 @@ SMALL = rk.DDP(bucket_bytes=20_000, first_bucket_bytes=1)
 def overlapped() -> rk.ParallelPrediction:
     """Small buckets over a slow switch: some are hidden, the last ones exposed."""
     return step(SMALL, cluster=slow_cluster(5e8), batch=65536)
+
+
+def unmade(graph: rk.Graph) -> list[str]:
+    """Ops that read what nothing has made, before the optimizer's."""
+    made = {spec.memory for spec in (*graph.inputs, *graph.weights)}
+    found = []
+    for op in graph.ops:
+        if op.phase is not Phase.OPTIMIZER and not {spec.memory for spec in op.inputs} <= made:
+            found.append(op.name)
+        made |= {spec.memory for spec in op.outputs}
+    return found
 
 
 #: Of the transformer below.

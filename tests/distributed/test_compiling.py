@@ -20,6 +20,7 @@ from rooflinekit.step.execution import Execution
 
 HOST = rk.load_host("generic-server")
 COMPILED = Execution(backend="compiled")
+BUCKETS = rk.DDP(bucket_bytes=100_000, first_bucket_bytes=1000)
 
 
 class Words(nn.Module):
@@ -111,8 +112,7 @@ def between(graph: rk.Graph) -> Iterator[list[str]]:
 def test_backward_is_cut_where_forward_is(blocks: rk.Graph) -> None:
     # From the end: the head, 16640 bytes, is more than 1000; each block, 4·33088 = 132352, more than 100000, and of its
     # two layers the second, 65792, less; what is left is the stem.
-    way = rk.DDP(bucket_bytes=100_000, first_bucket_bytes=1000)
-    graph = in_graphs(blocks.at(batch=8), way, HOST, COMPILED)
+    graph = in_graphs(blocks.at(batch=8), BUCKETS, HOST, COMPILED)
     assert begun(graph) == {"forward": 6, "backward": 6}
     paths = [{module.rpartition(".")[0] or module for module in modules if module} for modules in between(graph)]
     assert paths == [{"head"}, {"blocks.3"}, {"blocks.2"}, {"blocks.1"}, {"blocks.0"}, {"stem"}]
@@ -135,7 +135,7 @@ def test_each_gathered_block_is_a_graph(blocks: rk.Graph) -> None:
     assert begun(graph) == {"forward": 1 + 4 * 2 + 1 + 1, "backward": 1 + 1 + 4 + 1}
 
 
-WAYS = [rk.DDP(), rk.DDP(bucket_bytes=100_000, first_bucket_bytes=1000), rk.FSDP(stage=2), rk.FSDP(), rk.Mesh(tensor=2)]
+WAYS = [rk.DDP(), BUCKETS, rk.FSDP(stage=2), rk.FSDP(), rk.Mesh(tensor=2)]
 
 
 def run(graph: rk.Graph, strategy: object, execution: str, cluster: object = "dgx-a100") -> rk.ParallelPrediction:
@@ -171,7 +171,7 @@ def test_uncut_kernels_are_those_of_one_device(blocks: rk.Graph) -> None:
 
 
 def test_nothing_fuses_across_a_cut(blocks: rk.Graph) -> None:
-    p = run(blocks, rk.DDP(bucket_bytes=100_000, first_bucket_bytes=1000), "compiled").shares[0].prediction
+    p = run(blocks, BUCKETS, "compiled").shares[0].prediction
     whole = run(blocks, rk.DDP(), "compiled").shares[0].prediction
     kinds = [[t for t in one.timings if t.kernel.kind != "aten.copy_"] for one in (p, whole)]
     assert len(kinds[0]) >= len(kinds[1])
@@ -180,10 +180,9 @@ def test_nothing_fuses_across_a_cut(blocks: rk.Graph) -> None:
 
 
 def test_buckets_overlap_with_compiled_backward(blocks: rk.Graph) -> None:
-    cut = rk.DDP(bucket_bytes=100_000, first_bucket_bytes=1000)
     times = {}
     for overlap in (True, False):
-        way = rk.DDP(bucket_bytes=cut.bucket_bytes, first_bucket_bytes=cut.first_bucket_bytes, overlap=overlap)
+        way = rk.DDP(bucket_bytes=100_000, first_bucket_bytes=1000, overlap=overlap)
         p = rk.parallel(blocks, cluster=slow_cluster(2e9), strategy=way, gpus=4, batch=262144, execution="compiled")
         times[overlap] = p.total_s
         assert (p.hidden_s > 0.3 * p.communication_s) is overlap
@@ -197,10 +196,8 @@ def test_more_bandwidth_is_never_slower(blocks: rk.Graph, way: object) -> None:
 
 
 def test_accumulated_parts_are_cut_alike(blocks: rk.Graph) -> None:
-    way = rk.DDP(bucket_bytes=100_000, first_bucket_bytes=1000)
-    p = rk.parallel(
-        blocks, cluster="dgx-a100", strategy=way, gpus=2, batch=64, savers=rk.Savers(accumulate=2), execution="compiled"
-    )
+    twice = rk.Savers(accumulate=2)
+    p = rk.parallel(blocks, cluster="dgx-a100", strategy=BUCKETS, gpus=2, batch=64, savers=twice, execution="compiled")
     assert begun(p.shares[0].prediction.graph) == {"forward": 12, "backward": 12}
     sent = sum(m.timing.size_bytes for m in p.messages if m.timing.collective == "all-reduce")
     assert sent == 562688  # with the last part only

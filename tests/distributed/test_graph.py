@@ -83,16 +83,11 @@ def test_a_decoder_of_transformers_launches_the_kernels_of_its_recipe(family: st
     with torch.device("meta"):
         model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.bfloat16)
 
-    class Loss(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.model(input_ids=ids, labels=ids, use_cache=False).loss
+    def loss(ids: torch.Tensor) -> torch.Tensor:
+        return model(input_ids=ids, labels=ids, use_cache=False).loss
 
     ids = rk.Input(2, 2048, dtype="int64")
-    traced = rk.trace(Loss(), ids, mode="training", optimizer=lambda p: torch.optim.AdamW(p, fused=True), fixed=True)
+    traced = rk.trace(loss, ids, mode="training", optimizer=lambda p: torch.optim.AdamW(p, fused=True), fixed=True)
     llama = rk.Decoder.from_config(config.to_dict())
     described = rk.training_graph(llama, batch=2, seq=2048, recipe="huggingface")
     for gpu in ("nvidia-a100-sxm4-80gb", "nvidia-h100-sxm5-80gb"):

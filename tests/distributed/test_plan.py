@@ -45,9 +45,12 @@ def pace(progress: float) -> Pace:
     return Pace(device=A100, latency_s=0.0, sync_s=0.0, steady=True, progress=progress)
 
 
-def step(**layout: object) -> rk.TrainingStep:
-    gpus = int(layout.pop("gpus", 8))  # type: ignore[call-overload]
-    return rk.train(LLAMA, cluster=CLUSTER, gpus=gpus, batch=64, seq=2048, layout=rk.Layout(**layout))  # type: ignore[arg-type]
+def step(
+    decoder: rk.Decoder = LLAMA, *, cluster: object = CLUSTER, gpus: int = 8, batch: int = 64, seq: int = 2048,
+    recipe: object = "megatron", **layout: object,
+) -> rk.TrainingStep:  # fmt: skip
+    own = rk.Layout(**layout)  # type: ignore[arg-type]
+    return rk.train(decoder, cluster=cluster, gpus=gpus, batch=batch, seq=seq, layout=own, recipe=recipe)
 
 
 @pytest.mark.parametrize(
@@ -114,20 +117,16 @@ def test_torchtitan_keeps_attention_and_every_other_product() -> None:
     tokens, hidden, keys, ffn, heads = 2048, 2048, 1024, 8192, 16
     recipe = recipe_of("torchtitan").with_changes(recompute="selective")
     few, many = (
-        rk.train(
-            LLAMA.with_changes(layers=layers), cluster=CLUSTER, gpus=8, batch=8, seq=tokens, recipe=recipe,
-            layout=rk.Layout(sharding="fsdp"),
-        ).memory.activations
+        step(LLAMA.with_changes(layers=layers), batch=8, recipe=recipe, sharding="fsdp").memory.activations
         for layers in (8, 9)
-    )  # fmt: skip
+    )
     # the block's input, q, v, attention, gate, and the last product, whose result nobody reads; and attention's
     # logarithms of sums, 4 bytes a head
     assert many - few == tokens * (2 * (hidden + hidden + keys + hidden + ffn + hidden) + 4 * heads)
 
 
 def test_hardware_utilization_counts_what_is_computed_again() -> None:
-    full = recipe_of("megatron").with_changes(recompute="full")
-    found = rk.train(LLAMA, cluster=CLUSTER, gpus=8, batch=64, seq=2048, recipe=full, layout=rk.Layout(tensor=2))
+    found = step(recipe=recipe_of("megatron").with_changes(recompute="full"), tensor=2)
     # forward of 8 layers: q and output, keys and values, three matrices; and 2 products of causal attention
     products = 8 * 2 * (2 * 2048**2 + 2 * 2048 * 1024 + 3 * 2048 * 8192)
     attention = 8 * 2 * 2 * 2048 * (2048 + 1) // 2
@@ -136,13 +135,8 @@ def test_hardware_utilization_counts_what_is_computed_again() -> None:
 
 def test_inputs_of_products_in_8_bits_are_kept_in_8_bits() -> None:
     tokens, hidden, ffn = 2048, 2048, 8192
-    kept = [
-        rk.train(
-            LLAMA, cluster="h100-x8-cluster", gpus=8, batch=64, seq=tokens, layout=rk.Layout(),
-            recipe=recipe_of("megatron").with_changes(fp8=fp8),
-        ).memory.activations
-        for fp8 in (False, True)
-    ]  # fmt: skip
+    recipes = (recipe_of("megatron").with_changes(fp8=fp8) for fp8 in (False, True))
+    kept = [step(cluster="h100-x8-cluster", recipe=recipe).memory.activations for recipe in recipes]
     # a layer's two norms and its activation are a byte less a number; attention's result is kept in 16 bits for its own
     # gradient, and in 8 for the output's product
     layer = tokens * (2 * hidden + ffn - hidden)
@@ -198,9 +192,7 @@ def test_a_layer_sends_what_megatron_sends(
 
 
 def test_reductions_that_nothing_runs_beside_are_waited_for() -> None:
-    found = rk.train(
-        LLAMA, cluster=CLUSTER, gpus=8, batch=64, seq=2048, layout=rk.Layout(tensor=2), recipe="pytorch"
-    )  # fmt: skip
+    found = step(recipe="pytorch", tensor=2)
     each = rk.collective_time("all-reduce", 2 * 2048 * 2048, CLUSTER, (0, 1)).total_s
     assert found.terms["tensor"] == pytest.approx(8 * 16 * 4 * each)  # layers, micro-batches, two each way
     # Megatron's reduces beside the gradients of weights in backward
@@ -208,9 +200,7 @@ def test_reductions_that_nothing_runs_beside_are_waited_for() -> None:
 
 
 def mixture(**layout: object) -> rk.TrainingStep:
-    decoder = LLAMA.with_changes(experts=8, experts_per_token=2)
-    chosen = rk.Layout(tensor=2, sequence=True, **layout)  # type: ignore[arg-type]
-    return rk.train(decoder, cluster=CLUSTER, gpus=8, batch=64, seq=2048, layout=chosen)
+    return step(LLAMA.with_changes(experts=8, experts_per_token=2), tensor=2, sequence=True, **layout)  # type: ignore[arg-type]
 
 
 def test_experts_are_shared_by_the_gpus_that_have_the_same_ones() -> None:
@@ -244,10 +234,8 @@ def test_more_bandwidth_is_never_slower() -> None:
     assert CLUSTER.network is not None
     network = CLUSTER.network.model_copy(update={"ports": 8})
     fast = CLUSTER.model_copy(update={"network": network})
-    for layout in (rk.Layout(), rk.Layout(sharding="fsdp"), rk.Layout(pipeline=4)):
-        times = [
-            rk.train(LLAMA, cluster=c, gpus=32, batch=64, seq=2048, layout=layout).total_s for c in (CLUSTER, fast)
-        ]
+    for layout in ({}, {"sharding": "fsdp"}, {"pipeline": 4}):
+        times = [step(cluster=cluster, gpus=32, **layout).total_s for cluster in (CLUSTER, fast)]
         assert times[1] <= times[0]
 
 
@@ -310,11 +298,11 @@ def test_layouts_that_cannot_be() -> None:
     with pytest.raises(InputError, match=r"layout imbalance: expected a number from 1 .* to expert=1 .*; got 1.5"):
         rk.Layout(imbalance=1.5)
     with pytest.raises(InputError, match="llama: heads 16 cannot be cut into 3 equal parts"):
-        rk.train(LLAMA, cluster=CLUSTER, gpus=3, batch=3, seq=64, layout=rk.Layout(tensor=3))
+        step(gpus=3, batch=3, seq=64, tensor=3)
     with pytest.raises(InputError, match="expected a multiple of 16 GPUs; got 8"):
         step(tensor=8, pipeline=2)
     with pytest.raises(InputError, match="batch: expected an integer of 1 or more; got 0"):
-        rk.train(LLAMA, cluster=CLUSTER, gpus=8, batch=0, seq=64)
+        step(batch=0)
 
 
 def test_the_search_finds_what_trying_all_finds() -> None:
@@ -337,10 +325,7 @@ def test_the_search_finds_what_trying_all_finds() -> None:
 
 def test_activations_wait_on_the_host() -> None:
     def at(layers: int, **layout: object) -> rk.TrainingStep:
-        recipe = recipe_of("megatron").with_changes(offload=layers)
-        return rk.train(
-            LLAMA, cluster=CLUSTER, gpus=8, batch=64, seq=2048, layout=rk.Layout(**layout), recipe=recipe  # type: ignore[arg-type]
-        )  # fmt: skip
+        return step(recipe=recipe_of("megatron").with_changes(offload=layers), **layout)  # type: ignore[arg-type]
 
     none, some = at(0), at(3)
     layer = none.memory.activations - some.memory.activations  # of 8 layers' activations those of 3
@@ -379,11 +364,6 @@ def test_deterministic_steps_have_a_larger_workspace_where_the_gpu_is_no_hopper(
     # CUBLAS_WORKSPACE_CONFIG=:4096:8 is 8 x 4 MiB for each of the threads of forward and backward; without it are
     # :4096:2:16:8, which is 2 x 4 MiB and 8 x 16 KiB.
     for cluster, more in (("a100-x8-hdr", 2 * (32 - 8 - 1 / 8)), ("h100-x8-cluster", 0)):
-        peaks = [
-            rk.train(
-                LLAMA, cluster=cluster, gpus=8, batch=64, seq=2048,
-                recipe=recipe_of("megatron").with_changes(deterministic=deterministic),
-            ).stages[0].allocated
-            for deterministic in (False, True)
-        ]  # fmt: skip
+        recipes = (recipe_of("megatron").with_changes(deterministic=on) for on in (False, True))
+        peaks = [step(cluster=cluster, recipe=recipe).stages[0].allocated for recipe in recipes]
         assert peaks[1] - peaks[0] == more * 2**20

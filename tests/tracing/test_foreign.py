@@ -62,16 +62,6 @@ def test_short_time_transforms_keep_the_length_open(window: bool, complex_result
         assert graph.at(n=2, t=length).outputs[0].shape == tuple(real.shape)
 
 
-def test_grids_keep_sizes_open() -> None:
-    def model(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        grid = functional.affine_grid(a, list(x.shape), align_corners=False)
-        return functional.grid_sample(x, grid, align_corners=False)
-
-    graph = rk.trace(model, rk.Input("n", 2, 3), rk.Input("n", 3, "h", "w"))
-    assert graph.dims == ("n", "h", "w")
-    assert graph.at(n=4, h=6, w=7).outputs[0].shape == (4, 3, 6, 7)
-
-
 def test_bilinear_layers_keep_the_batch_open() -> None:
     graph = rk.trace(nn.Bilinear(3, 5, 7, bias=False), rk.Input("n", 3), rk.Input("n", 5), mode="training")
     assert graph.dims == ("n",)

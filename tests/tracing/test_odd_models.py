@@ -441,16 +441,11 @@ def test_an_object_that_fails_when_asked_for_attributes() -> None:
     ids=["anomaly", "inference", "no grad", "meta", "cuda", "fake"],
 )
 def test_modes_around_a_trace_change_nothing_of_it(outer: Callable[[], AbstractContextManager[Any]], mode: str) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed = nn.Embedding(50, 16)
-            self.layer = nn.Sequential(nn.Conv1d(9, 9, 3, padding=1), nn.LayerNorm(16), nn.GELU())
+    layers = nn.Sequential(nn.Embedding(50, 16), nn.Conv1d(9, 9, 3, padding=1), nn.LayerNorm(16), nn.GELU())
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(self.embed(x)) + torch.arange(16) + torch.ones(16)
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return layers(x) + torch.arange(16) + torch.ones(16)
 
-    model = Net()
     alone = rk.trace(model, rk.Input("b", 9, dtype="int64"), **step(mode))
     with pytest.warns(UserWarning, match="Anomaly") if "anomaly" in str(outer) else nullcontext(), outer():
         around = rk.trace(model, rk.Input("b", 9, dtype="int64"), **step(mode))

@@ -183,11 +183,13 @@ def test_a_grid_of_places_takes_open_sizes(dtype: torch.dtype | None) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Default grid_sample", "ignore:Default affine_grid")
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-def test_sampling_an_image_asks_nothing_of_its_sizes(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "padding"), [("bilinear", "zeros"), ("bilinear", "reflection"), ("bicubic", "reflection")]
+)
+def test_sampling_an_image_asks_nothing_of_its_sizes(mode: str, padding: str) -> None:
     def sampled(x: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
         grid = functional.affine_grid(theta, list(x.shape))
-        return functional.grid_sample(x, grid, mode=mode, padding_mode="reflection")
+        return functional.grid_sample(x, grid, mode=mode, padding_mode=padding)
 
     graph = opened(sampled, rk.Input("n", 3, "h", "w"), rk.Input("n", 2, 3))
     assert [str(size) for size in graph.outputs[0].shape] == ["n", "3", "h", "w"]

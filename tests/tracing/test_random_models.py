@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from learned import kinds
+from learned import Uses, kinds
 from torch import nn
 from torch.nn import functional
 
@@ -19,56 +19,34 @@ WIDTH = 8
 COUNTS = ("matrix_flop", "vector_flop", "special_flop", "read_bytes", "write_bytes")
 
 
-class Shuffled(nn.Module):
-    """Sequence and batch change places and back: copies, where neither is 1."""
+class Through(nn.Module):
+    """A function of a layer and of what comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor], layer: nn.Module) -> None:
         super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.function, self.layer = function, layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x.transpose(0, 1).contiguous()).transpose(0, 1).reshape(x.shape)
+        return self.function(self.layer, x)
 
 
-class Attending(nn.Module):
-    def __init__(self, causal: bool) -> None:
-        super().__init__()
-        self.qkv, self.causal = nn.Linear(WIDTH, 3 * WIDTH), causal
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, 2, WIDTH // 2)).permute(2, 0, 3, 1, 4)
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+def attending(causal: bool) -> nn.Module:
+    def attended(qkv: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = qkv(x).unflatten(-1, (3, 2, WIDTH // 2)).permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
         return x + y.transpose(1, 2).flatten(2)
 
-
-class Convolved(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x.transpose(1, 2)).transpose(1, 2)
+    return Through(attended, nn.Linear(WIDTH, 3 * WIDTH))
 
 
-class Halved(nn.Module):
+def shuffled(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Sequence and batch change places and back: copies, where neither is 1."""
+    return layer(x.transpose(0, 1).contiguous()).transpose(0, 1).reshape(x.shape)
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
     """Every second place, which may be the only one."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x[:, ::2].transpose(0, 1).contiguous().sum(0, keepdim=True).transpose(0, 1) + x
-
-
-class Recurred(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(WIDTH, WIDTH, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)[0]
-
-
-class Masked(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x[x > 0].sum() + x
+    return x[:, ::2].transpose(0, 1).contiguous().sum(0, keepdim=True).transpose(0, 1) + x
 
 
 class Keeping(nn.Module):
@@ -92,8 +70,11 @@ class Keeping(nn.Module):
 
 
 PARTS: tuple[Callable[[], nn.Module], ...] = (
-    lambda: nn.Linear(WIDTH, WIDTH), lambda: nn.LayerNorm(WIDTH), nn.GELU, lambda: nn.Dropout(0.5), Shuffled,
-    lambda: Attending(causal=False), lambda: Attending(causal=True), Convolved, Halved, Recurred, Masked,
+    lambda: nn.Linear(WIDTH, WIDTH), lambda: nn.LayerNorm(WIDTH), nn.GELU, lambda: nn.Dropout(0.5),
+    lambda: Through(shuffled, nn.Linear(WIDTH, WIDTH)), lambda: attending(causal=False), lambda: attending(causal=True),
+    lambda: Through(lambda layer, x: layer(x.transpose(1, 2)).transpose(1, 2), nn.Conv1d(WIDTH, WIDTH, 3, padding=1)),
+    lambda: Uses(halved), lambda: Through(lambda layer, x: layer(x)[0], nn.GRU(WIDTH, WIDTH, batch_first=True)),
+    lambda: Uses(lambda x: x[x > 0].sum() + x),
     lambda: nn.Softmax(1), lambda: nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True),
 )  # fmt: skip
 

@@ -79,17 +79,11 @@ def test_windows_back() -> None:
 
 
 def test_gradients_of_attention_with_a_learned_mask() -> None:
-    class Biased(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bias = torch.nn.Parameter(torch.zeros(1, 4, 5, 5))
-            self.project = torch.nn.Linear(8, 8)
+    def attend(x: torch.Tensor, mask: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        q = functional.linear(x, weight, bias).reshape(-1, 5, 4, 2).transpose(1, 2)
+        return functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q = self.project(x).reshape(-1, 5, 4, 2).transpose(1, 2)
-            return functional.scaled_dot_product_attention(q, q, q, attn_mask=self.bias)
-
-    graph = rk.trace(Biased(), rk.Input("batch", 5, 8), mode="training")
+    graph = rk.trace(Uses(attend, (1, 4, 5, 5), (8, 8), 8), rk.Input("batch", 5, 8), mode="training")
     assert graph.dims == ("batch",)
     assert {gradient.shape for gradient in graph.gradients} == {(1, 4, 5, 5), (8, 8), (8,)}
 
