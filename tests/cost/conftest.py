@@ -21,7 +21,8 @@ def _tensor(*shape, dtype="float32", name=None, stride=None, storage=""):
 
 
 def _price(kind, inputs, outputs, **attrs):
-    op = Op(name="op", kind=f"aten.{kind}", inputs=tuple(inputs), outputs=tuple(outputs), attrs=MappingProxyType(attrs))
+    kind = kind if "." in kind else f"aten.{kind}"
+    op = Op(name="op", kind=kind, inputs=tuple(inputs), outputs=tuple(outputs), attrs=MappingProxyType(attrs))
     return price(op, on_unknown="raise").costs
 
 
@@ -47,13 +48,13 @@ def tensor():
 
 @pytest.fixture
 def costs():
-    """The costs of an ATen op built by hand, one a kernel; without a rule it is an error."""
+    """The costs of an op built by hand, of ATen where no library is named, one a kernel; it must have a rule."""
     return _price
 
 
 @pytest.fixture
 def cost(costs):
-    """The cost of an ATen op of one kernel, built by hand."""
+    """The cost of such an op of one kernel."""
 
     def one(kind, inputs, outputs, **attrs):
         (found,) = costs(kind, inputs, outputs, **attrs)

@@ -36,10 +36,7 @@ class Scaled(nn.Module):
 
     def forward(self, x):
         q = x * self.factor
-        k, v = (
-            q[:, : self.heads, :1].expand(-1, -1, self.keys, -1) * 2,
-            q[:, : self.heads, :1].expand(-1, -1, self.keys, -1) * 3,
-        )
+        k, v = (q[:, : self.heads, :1].expand(-1, -1, self.keys, -1) * times for times in (2, 3))
         with sdpa_kernel(self.backend or [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
             return functional.scaled_dot_product_attention(q, k, v, **self.options)
 
@@ -127,34 +124,16 @@ STEPS = {
     "bilinear": (
         Uses(lambda x, w: functional.bilinear(x, x[:, :1].expand(3, 5), w), (6, 4, 5)), (3, 4), 2 * 450, 2 * 360,
     ),
-    # 2·8 places, 6 channels of 4·3
-    "convolution 1d": (nn.Conv1d(4, 6, 3), (2, 4, 10), 2 * 1152, 2 * 1152),
     # 2·36 places, 4 of 3·9; 2·16 places, 5 of 4·9; back w of both, x of the second
     "two convolutions": (two(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)), (2, 3, 8, 8), 2 * 13536, 2 * (7776 + 2 * 5760)),
     # 2·36 places, 12 channels of 2·9 each
     "grouped": (nn.Conv2d(8, 12, 3, padding=1, groups=4), (2, 8, 6, 6), 2 * 15552, 2 * 15552),
-    # 2·36 places, 8 channels of 9
-    "depthwise": (nn.Conv2d(8, 8, 3, padding=1, groups=8), (2, 8, 6, 6), 2 * 5184, 2 * 5184),
     # depthwise 5184, then 72·8·10; back w of both, x of the second
     "depthwise separable": (
         two(nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Conv2d(8, 10, 1)), (2, 8, 6, 6), 2 * 10944, 2 * (5184 + 11520),
     ),
-    # 2·256 places, 8 of 3·49
-    "strided": (nn.Conv2d(3, 8, 7, stride=2, padding=3), (2, 3, 32, 32), 2 * 602112, 2 * 602112),
-    # 2·25 places, 6 of 4·9
-    "dilated": (nn.Conv2d(4, 6, 3, dilation=2), (2, 4, 9, 9), 2 * 10800, 2 * 10800),
     # 2·36 places, 4 of 3·9: the padding is copied before
     "reflected": (nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), (2, 3, 6, 6), 2 * 7776, 2 * 7776),
-    # 2·60 places, 4 of 2·27
-    "convolution 3d": (nn.Conv3d(2, 4, 3), (2, 2, 5, 6, 7), 2 * 25920, 2 * 25920),
-    # each of 2·5 inputs, 4 channels, meets 6·4
-    "transposed 1d": (nn.ConvTranspose1d(4, 6, 4, stride=2), (2, 4, 5), 2 * 960, 2 * 960),
-    # each of 2·25 inputs, 4 channels, meets 6·9
-    "transposed 2d": (nn.ConvTranspose2d(4, 6, 3, stride=2), (2, 4, 5, 5), 2 * 10800, 2 * 10800),
-    # in two groups: 4 channels, 3·9
-    "transposed grouped": (nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), (2, 4, 5, 5), 2 * 5400, 2 * 5400),
-    # 27 inputs, 2 channels, 3·8
-    "transposed 3d": (nn.ConvTranspose3d(2, 3, 2), (1, 2, 3, 3, 3), 2 * 1296, 2 * 1296),
     # 2·36·12·27; twice as wide and high: 2·144·3·27; back w of both, x of the second
     "pixel shuffle": (
         nn.Sequential(nn.Conv2d(3, 12, 3, padding=1), nn.PixelShuffle(2), nn.Conv2d(3, 3, 3, padding=1)),

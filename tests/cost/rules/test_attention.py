@@ -11,8 +11,6 @@ from torch.nn import functional
 
 from rooflinekit import Input
 from rooflinekit.cost.rules.attention import score_pairs
-from rooflinekit.cost.table import price
-from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import symbol
 
 ATTENTION = "_scaled_dot_product_{}_attention"
@@ -173,11 +171,9 @@ def test_inference_keeps_no_statistics_for_a_backward_pass(traced, costs_of):
     assert c.write_bytes == 1168  # 4 · 2·3·6·8 and two 8-byte counters of the random state
 
 
-def test_flexible_attention_is_counted_dense(tensor):
+def test_flexible_attention_is_counted_dense(tensor, cost):
     q, k, v = (tensor(2, 3, 16, 8) for _ in range(3))
-    outputs = (tensor(2, 3, 16, 8), tensor(2, 3, 16))
-    op = Op(name="op", kind="higher_order.flex_attention", inputs=(q, k, v), outputs=outputs)
-    (c,) = price(op, on_unknown="raise").costs
+    c = cost("higher_order.flex_attention", [q, k, v], [tensor(2, 3, 16, 8), tensor(2, 3, 16)])
     assert c.matrix_flop == 49152  # two products, 2 · 6·16·16·8 each
     assert (c.vector_flop, c.special_flop) == (6144, 2304)  # 4 and an exp for each of 6·256; a division for each of 768
     assert (c.read_bytes, c.write_bytes) == (9216, 3456)  # 4 · 3·768; 4 · (768 + 96)

@@ -111,14 +111,11 @@ def test_traced_losses(traced, costs_of):
 # --- targets that are indices ---------------------------------------------------------------------------------
 
 
+CROSS_ENTROPY = {"mode": "training", "loss": functional.cross_entropy}
+
+
 def test_cross_entropy_reads_one_log_probability_a_target(traced, costs_of):
-    graph = traced(
-        Learned(),
-        (3, 1000),
-        mode="training",
-        loss=functional.cross_entropy,
-        targets=(Input(3, dtype="int64"),),
-    )
+    graph = traced(Learned(), (3, 1000), targets=(Input(3, dtype="int64"),), **CROSS_ENTROPY)
     (forward,) = costs_of(graph, "nll_loss_forward")
     assert forward.vector_flop == 6  # negate and sum, of 3
     assert forward.read_bytes == 36  # 3 · 4 log-probabilities, 3 · 8 targets
@@ -145,13 +142,7 @@ def test_class_weights_are_read_and_multiplied_by(tensor, cost):
 
 
 def test_cross_entropy_of_images(traced, costs_of):
-    graph = traced(
-        Learned(),
-        (3, 5, 2, 2),
-        mode="training",
-        loss=functional.cross_entropy,
-        targets=(Input(3, 2, 2, dtype="int64"),),
-    )
+    graph = traced(Learned(), (3, 5, 2, 2), targets=(Input(3, 2, 2, dtype="int64"),), **CROSS_ENTROPY)
     (forward,) = costs_of(graph, "nll_loss2d_forward")
     assert (forward.vector_flop, forward.read_bytes) == (24, 144)  # 2 · 12 pixels; 12 · (4 + 8)
     (backward,) = costs_of(graph, "nll_loss2d_backward")

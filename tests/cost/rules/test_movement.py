@@ -135,14 +135,13 @@ def test_the_gradient_of_overlapping_windows(tensor, costs):
     assert (added.vector_flop, added.read_bytes, added.write_bytes) == (24, 144, 48)  # 4 · (24 + 12); 4 · 12
 
 
-def test_the_gradient_of_a_diagonal_is_zeros_and_a_copy(tensor, costs):
-    zeros, copy = costs("diagonal_backward", [tensor(4)], [tensor(4, 4)])
-    assert (zeros.write_bytes, copy.read_bytes, copy.write_bytes) == (64, 16, 16)
-
-
-def test_a_diagonal_matrix_is_zeros_and_a_copy(tensor, costs):
-    zeros, copy = costs("diag_embed", [tensor(2, 3)], [tensor(2, 3, 3)])
-    assert (zeros.write_bytes, copy.read_bytes, copy.write_bytes) == (72, 24, 24)
+@pytest.mark.parametrize(
+    ("kind", "x", "y", "filled", "copied"),
+    [("diagonal_backward", (4,), (4, 4), 64, 16), ("diag_embed", (2, 3), (2, 3, 3), 72, 24)],
+)
+def test_a_diagonal_in_a_matrix_is_zeros_and_a_copy(tensor, costs, kind, x, y, filled, copied):
+    zeros, copy = costs(kind, [tensor(*x)], [tensor(*y)])
+    assert (zeros.write_bytes, copy.read_bytes, copy.write_bytes) == (filled, copied, copied)
 
 
 def test_blocks_on_a_diagonal_are_copied_one_by_one(tensor, costs):

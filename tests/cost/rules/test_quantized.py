@@ -2,22 +2,6 @@
 
 import pytest
 
-from rooflinekit.cost.table import price
-from rooflinekit.ir.op import Op
-
-
-@pytest.fixture
-def other():
-    """The costs of an op outside of ATen, built by hand."""
-
-    def costs(kind, inputs, outputs, **attrs):
-        return price(
-            Op(name="op", kind=kind, inputs=tuple(inputs), outputs=tuple(outputs), attrs=attrs), on_unknown="raise"
-        ).costs
-
-    return costs
-
-
 # --- products -------------------------------------------------------------------------------------------------
 
 
@@ -39,14 +23,14 @@ def test_int8_products(tensor, cost):
     assert (c.read_bytes, c.write_bytes) == (80, 96)  # 32 + 48; 4 · 24
 
 
-def test_int8_products_of_bitsandbytes(other, tensor):
+def test_int8_products_of_bitsandbytes(tensor, cost):
     """A row of the input has a scale, a row of the weight another: both, and a bias, come after the product."""
     rows, columns = tensor(4), tensor(6)
     inputs = [tensor(4, 8, dtype="int8"), tensor(6, 8, dtype="int8"), rows, columns]
-    (c,) = other("bitsandbytes.int8_scaled_mm", inputs, [tensor(4, 6, dtype="float16")], bias=None)
+    c = cost("bitsandbytes.int8_scaled_mm", inputs, [tensor(4, 6, dtype="float16")], bias=None)
     assert (c.matrix_flop, c.vector_flop) == (384, 48)  # 2 · 4·6·8; 2 · 4·6
     assert (c.read_bytes, c.write_bytes) == (120, 48)  # 32 + 48 + 4·4 + 4·6; 2 · 24
-    (q,) = other(
+    q = cost(
         "bitsandbytes.int8_vectorwise_quant", [tensor(4, 8)], [tensor(4, 8, dtype="int8"), tensor(4)], threshold=0.0
     )
     assert q.vector_flop == 7 * 32  # the largest of a row 2, then as any quantization 5
@@ -85,8 +69,8 @@ def test_a_weight_of_four_bits(tensor, cost):
     assert (c.read_bytes, c.write_bytes) == (1024, 96)  # 384 + 512 + 128; 2 · 48
 
 
-def test_a_dynamic_linear_layer(tensor, other):
-    (c,) = other("quantized.linear_dynamic", [tensor(4, 8)], [tensor(4, 6)])
+def test_a_dynamic_linear_layer(tensor, cost):
+    c = cost("quantized.linear_dynamic", [tensor(4, 8)], [tensor(4, 6)])
     assert c.matrix_flop == 384
     assert c.vector_flop == 296  # range 2 and conversion 5 of 32; back 2 and bias 1 of 24
     assert (c.read_bytes, c.write_bytes) == (176, 96)  # 128 and 48 of the weight
@@ -98,16 +82,16 @@ THERE = ("per_tensor", "per_channel", "per_channel_group", "per_token")
 
 
 @pytest.mark.parametrize("form", THERE)
-def test_there_and_back(tensor, other, form):
-    (there,) = other(f"quantized_decomposed.quantize_{form}", [tensor(4, 8)], [tensor(4, 8, dtype="int8")])
+def test_there_and_back(tensor, cost, form):
+    there = cost(f"quantized_decomposed.quantize_{form}", [tensor(4, 8)], [tensor(4, 8, dtype="int8")])
     assert (there.vector_flop, there.read_bytes, there.write_bytes) == (160, 128, 32)  # ×, round, +, two bounds
-    (back,) = other(f"quantized_decomposed.dequantize_{form}", [tensor(4, 8, dtype="int8")], [tensor(4, 8)])
+    back = cost(f"quantized_decomposed.dequantize_{form}", [tensor(4, 8, dtype="int8")], [tensor(4, 8)])
     assert (back.vector_flop, back.read_bytes, back.write_bytes) == (64, 32, 128)  # -, ×
 
 
 @pytest.mark.parametrize("form", ["", "_symmetric", "_per_token", "_per_token_asymmetric"])
-def test_ranges(tensor, other, form):
-    (c,) = other(f"quantized_decomposed.choose_qparams{form}", [tensor(4, 8)], [tensor(), tensor(dtype="int64")])
+def test_ranges(tensor, cost, form):
+    c = cost(f"quantized_decomposed.choose_qparams{form}", [tensor(4, 8)], [tensor(), tensor(dtype="int64")])
     assert (c.vector_flop, c.read_bytes, c.write_bytes) == (64, 128, 12)
 
 

@@ -80,20 +80,23 @@ def test_a_product_of_two_sparse_matrices_is_a_guess_and_says_so():
     assert dict(graph.coverage.default_kinds) == {"sparse_of_unknown_size.mm": 1}
 
 
-def test_the_sparse_gradient_of_an_embedding_touches_the_rows_it_names():
-    model = nn.Embedding(1000, 8, sparse=True)
-    graph = trace(model, Input("n", dtype="int64"), mode="training", optimizer=torch.optim.SGD, strict=True)
+def sparse_step(model, *inputs):
+    """What an update of a table by its sparse gradient costs."""
+    graph = trace(model, *inputs, mode="training", optimizer=torch.optim.SGD, strict=True)
     (step,) = [c for p in graph.priced if p.op.kind == "sparse.add_" for c in p.costs]
+    return step
+
+
+def test_the_sparse_gradient_of_an_embedding_touches_the_rows_it_names():
+    step = sparse_step(nn.Embedding(1000, 8, sparse=True), Input("n", dtype="int64"))
     assert str(step.vector_flop) == "16*n"  # each of n·8 numbers times the rate, and added
     # gradient and table 4 · 8 a row each, an index of 8; the table's rows are written back
     assert (str(step.read_bytes), str(step.write_bytes)) == ("72*n", "32*n")
 
 
 def test_the_sparse_gradient_of_bags_has_a_row_for_each_index():
-    model = nn.EmbeddingBag(1000, 8, mode="sum", sparse=True)
-    inputs = Input("m", dtype="int64"), Input("n", dtype="int64")
-    graph = trace(model, *inputs, mode="training", optimizer=torch.optim.SGD, strict=True)
-    (step,) = [c for p in graph.priced if p.op.kind == "sparse.add_" for c in p.costs]
+    bags = nn.EmbeddingBag(1000, 8, mode="sum", sparse=True)
+    step = sparse_step(bags, Input("m", dtype="int64"), Input("n", dtype="int64"))
     # as of an embedding: of each of m indices 8 numbers times the rate, and added, however many bags there are
     assert (str(step.vector_flop), str(step.read_bytes), str(step.write_bytes)) == ("16*m", "72*m", "32*m")
 
