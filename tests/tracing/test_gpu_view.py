@@ -47,12 +47,6 @@ def test_an_encoder_with_padding_counts_every_place() -> None:
     assert graph.at(b=2, s=3).matrix_flop == 2 * 2 * (6 * 16 * (48 + 16 + 64) + 2 * 2 * 9 * 16)
 
 
-def test_names_of_functional_are_put_back() -> None:
-    before = functional.scaled_dot_product_attention, functional.dropout
-    rk.trace(nn.Dropout(0.5), rk.Input(3))
-    assert (functional.scaled_dot_product_attention, functional.dropout) == before
-
-
 def test_attention_weights_asked_for_are_computed() -> None:
     x = rk.Input(2, 5, 16)
     graph = rk.trace(nn.MultiheadAttention(16, 4, batch_first=True), x, x, x)
@@ -144,15 +138,6 @@ def test_decoding_one_token_with_a_cache() -> None:
     # the cache once: 3·2·1000·64; the same tensor as key and value; query and output 3·8·64, two bytes each
     read = next(p for p in at.priced if "flash" in p.op.kind).costs[0].read_bytes
     assert read == 2 * (3 * 2 * 1000 * 64 + 3 * 8 * 64)
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_is_one_op() -> None:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    graph = rk.trace(lambda q: flex_attention(q, q, q), rk.Input(2, 4, 128, 16))
-    assert kinds(graph)[-1] == "higher_order.flex_attention"
-    assert graph.matrix_flop == 2 * 2 * 2 * 4 * 128 * 128 * 16
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")  # a DeprecationWarning, a FutureWarning from torch 2.14 on

@@ -339,6 +339,7 @@ def surroundings() -> dict[str, Any]:
         "hooks": len(torch_modules._global_forward_hooks),
         "modes": len(torch.overrides._get_current_function_mode_stack()),
         "functions of modules": [nn.Module.__init__, nn.Module.__call__, nn.Module.__setattr__],
+        "attention": functional.scaled_dot_product_attention,
         "functions": [functional.relu, functional.dropout, functional.softmax, torch.Tensor.relu],
     }
 
