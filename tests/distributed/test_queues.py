@@ -16,6 +16,12 @@ def timing(blocks: rk.Graph) -> Timing:
     return rk.predict(blocks, "nvidia-a100-sxm4-80gb", batch=8).timings[0]
 
 
+@pytest.fixture(scope="module")
+def memory(timing: Timing) -> Timing:
+    """Of a kernel that memory limits."""
+    return replace(timing, compute_s=0.0, ideal_s=0.0, memory_s=1.0)
+
+
 def kernel(timing: Timing, seconds: float) -> Work:
     return Work(what="op", kernels=(replace(timing, busy_s=seconds, launch_s=0.0),))
 
@@ -35,14 +41,12 @@ def pace() -> Pace:
     return Pace(device=rk.load_device("nvidia-a100-sxm4-80gb"), latency_s=0.0, sync_s=0.0)
 
 
-def slowed(pace: Pace) -> float:
-    """An A100's 108 SMs, of which NCCL takes 24 on NVLink; for kernels that arithmetic limits."""
-    return 108 / (108 - 24)
+#: An A100's 108 SMs, of which NCCL takes 24 on NVLink; for kernels that arithmetic limits.
+SLOWED = 108 / (108 - 24)
 
 
-def test_a_collective_runs_beside_kernels(timing: Timing, pace: Pace) -> None:
+def test_a_collective_runs_beside_kernels(memory: Timing, pace: Pace) -> None:
     # 1 s, then 2 s are sent beside 4 s of kernels that memory limits and nothing slows; then 1 s
-    memory = replace(timing, compute_s=0.0, ideal_s=0.0, memory_s=1.0)
     program: list[Item] = [kernel(memory, 1), sent("a", 2), kernel(memory, 4), Barrier(keys=("a",)), kernel(memory, 1)]
     run = run_devices([(program, pace)])
     (device,) = run.devices
@@ -51,8 +55,7 @@ def test_a_collective_runs_beside_kernels(timing: Timing, pace: Pace) -> None:
     assert (device.exposed_s, run.communication_s) == (0, 2)
 
 
-def test_what_is_not_hidden_is_exposed(timing: Timing, pace: Pace) -> None:
-    memory = replace(timing, compute_s=0.0, ideal_s=0.0, memory_s=1.0)
+def test_what_is_not_hidden_is_exposed(memory: Timing, pace: Pace) -> None:
     program: list[Item] = [sent("a", 3), kernel(memory, 1), Barrier(keys=("a",)), kernel(memory, 1)]
     run = run_devices([(program, pace)])
     assert run.devices[0].end_s == pytest.approx(4)  # 1 s of the 3 is beside a kernel
@@ -78,15 +81,14 @@ def test_kernels_beside_it_take_longer(timing: Timing, pace: Pace) -> None:
     arithmetic = replace(timing, compute_s=1.0, memory_s=0.0)
     run = run_devices([([sent("a", 100), kernel(arithmetic, 10)], pace)])
     (device,) = run.devices
-    assert device.spans[0].end_s == pytest.approx(10 * slowed(pace))
-    assert device.contention_s == pytest.approx(10 * slowed(pace) - 10)
-    # and only as long as it runs: 1 s of it does 1 / slowed of a second's work
+    assert device.spans[0].end_s == pytest.approx(10 * SLOWED)
+    assert device.contention_s == pytest.approx(10 * SLOWED - 10)
+    # and only as long as it runs: 1 s of it does 1 / SLOWED of a second's work
     (device,) = run_devices([([sent("a", 1), kernel(arithmetic, 10)], pace)]).devices
-    assert device.spans[0].end_s == pytest.approx(1 + 10 - 1 / slowed(pace))
+    assert device.spans[0].end_s == pytest.approx(1 + 10 - 1 / SLOWED)
 
 
-def test_the_cpu_issues_while_the_device_waits(timing: Timing, pace: Pace) -> None:
-    memory = replace(timing, compute_s=0.0, ideal_s=0.0, memory_s=1.0)
+def test_the_cpu_issues_while_the_device_waits(memory: Timing, pace: Pace) -> None:
     late = Work(what="op", cpu_s=2.0, kernels=kernel(memory, 1).kernels)
     run = run_devices([([sent("a", 3, blocking=True), late], pace)])
     assert run.devices[0].end_s == pytest.approx(4)  # issued at 2, while the device stands still until 3

@@ -26,19 +26,8 @@ def records() -> Iterator[Algorithm]:
 def test_records_name_constants_that_exist(record: Algorithm) -> None:
     of_units = (getattr(pair, unit) for pair in (record.rate, record.prologue)
                 for unit in ("cuda_cores", "tensor_cores"))  # fmt: skip
-    named = {
-        name
-        for name in (
-            *of_units,
-            record.cycles,
-            record.latency,
-            record.half_rate,
-            record.window_cycles,
-            record.tap_cycles,
-        )
-        if name
-    }
-    assert named <= set(CONSTANTS)
+    others = record.cycles, record.latency, record.half_rate, record.window_cycles, record.tap_cycles
+    assert {name for name in (*of_units, *others) if name} <= set(CONSTANTS)
     assert (record.shape == "threads") == bool(record.tap_cycles)
 
 

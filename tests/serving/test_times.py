@@ -43,18 +43,8 @@ def seconds_of(graph: rk.Graph, kind: str, machine: Machine) -> float:
 @pytest.mark.parametrize(("b", "s", "t"), [(1, 1, 4000), (64, 1, 1500), (2, 1000, 1000), (1, 4096, 4096)])
 def test_attention_takes_what_its_calibration_predicts(gpu: str, b: int, s: int, t: int) -> None:
     machine = machine_of(gpu)
-    row = {
-        "op": "attention_encoder",
-        "dtype": "bf16",
-        "b": b,
-        "s": s,
-        "t": t,
-        "heads": 32,
-        "kv_heads": 8,
-        "d": 128,
-        "causal": 1,
-    }
-    [measured] = counted("attention_encoder", pd.DataFrame([row]))
+    row = {"dtype": "bf16", "b": b, "s": s, "t": t, "heads": 32, "kv_heads": 8, "d": 128, "causal": 1}
+    [measured] = counted("attention_encoder", pd.DataFrame([{"op": "attention_encoder", **row}]))
     graph = LARGE.decode().at(batch=b, context=t) if s == 1 else LARGE.prefill().at(batch=b, seq=s)
     expected = float(time_work(work_of(measured.kernels), machine).total_s.sum())
     assert seconds_of(graph, "serving.paged_attention", machine) == pytest.approx(expected, rel=1e-6)

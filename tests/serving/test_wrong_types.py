@@ -15,23 +15,8 @@ WRONG = ["x", math.nan, math.inf, -1, [], object(), 10**400, True]
 
 #: Who takes an argument → its names, and what else has to be given.
 TAKEN: list[tuple[Callable[..., Any], tuple[str, ...], dict[str, Any]]] = [
-    (
-        rk.Engine,
-        (
-            "layer_s",
-            "request_s",
-            "input_s",
-            "token_s",
-            "request_work_s",
-            "host_more_s",
-            "host_sequence_s",
-            "host_token_s",
-            "memory_share",
-            "wait_steps",
-        ),
-        {},
-    ),
-    (rk.Engine, ("step_tokens", "sequences"), {}),
+    (rk.Engine, ("layer_s", "request_s", "input_s", "token_s", "request_work_s", "host_more_s"), {}),
+    (rk.Engine, ("host_sequence_s", "host_token_s", "memory_share", "wait_steps", "step_tokens", "sequences"), {}),
     (rk.Speculation, ("tokens", "acceptance"), {"tokens": 3, "acceptance": 0.5}),
     (rk.Traffic, ("rate", "input", "output", "requests", "cv", "length_cv", "cached", "warm_up"), {"rate": 1.0}),
     (rk.Execution, ("loader_rate",), {}),

@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 import torch
+from learned import Uses
 from torch import nn
 
 import rooflinekit as rk
@@ -27,20 +28,14 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-class First(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return interrupted(x)
-
-
-class Second(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        next(CALLED)
-        return x
+def called(x: torch.Tensor) -> torch.Tensor:
+    next(CALLED)
+    return x
 
 
 def test_an_interrupt_during_an_operator_waits_for_the_next_module() -> None:
     before = signal.getsignal(signal.SIGINT)
-    model = nn.Sequential(First(), Second())
+    model = nn.Sequential(Uses(interrupted), Uses(called))
     with pytest.raises(KeyboardInterrupt):
         rk.trace(model, rk.Input(4, 4))
     assert next(WENT_ON) == 1

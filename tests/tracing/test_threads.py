@@ -9,22 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn import functional
 
 import rooflinekit as rk
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(50, 8)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True) for _ in range(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.embed(x)
-        for layer in self.layers:
-            y = layer(y)
-        return functional.dropout(y, training=self.training).softmax(-1)
+def net() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    return nn.Sequential(nn.Embedding(50, 8), layer, nn.Dropout(), nn.Softmax(-1))
 
 
 TRAINING: dict[str, Any] = {"mode": "training", "optimizer": torch.optim.AdamW, "autocast": "bfloat16"}
@@ -36,12 +27,12 @@ def counts(model: nn.Module, training: bool) -> tuple[Any, ...]:
 
 
 def test_traces_in_threads_give_what_they_give_alone() -> None:
-    alone = [counts(Net(), training) for training in (False, True)]
-    shared = Net()
+    alone = [counts(net(), training) for training in (False, True)]
+    shared = net()
 
     def traced(number: int) -> bool:
         training = number % 2
-        return counts(shared if number % 3 else Net(), bool(training)) == alone[training]
+        return counts(shared if number % 3 else net(), bool(training)) == alone[training]
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(traced, range(8)))
@@ -49,7 +40,7 @@ def test_traces_in_threads_give_what_they_give_alone() -> None:
 
 
 def test_other_threads_run_models_during_a_trace() -> None:
-    real, x = Net().eval(), torch.zeros(3, 9, dtype=torch.int64)
+    real, x = net().eval(), torch.zeros(3, 9, dtype=torch.int64)
     with torch.no_grad():
         expected = real(x)
     found: list[torch.Tensor] = []
@@ -62,14 +53,14 @@ def test_other_threads_run_models_during_a_trace() -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    counts(Net(), True)
+    counts(net(), True)
     over.set()
     thread.join()
     assert all(type(y) is torch.Tensor and torch.equal(y, expected) for y in found)
 
 
 def test_predictions_of_one_graph_in_threads_are_as_alone() -> None:
-    graph = rk.trace(Net(), rk.Input("b", 9, dtype="int64"))
+    graph = rk.trace(net(), rk.Input("b", 9, dtype="int64"))
     alone = [rk.predict(graph, "nvidia-l4", b=b).total_s for b in range(1, 9)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda b: rk.predict(graph, "nvidia-l4", b=b).total_s, [*range(1, 9)] * 4))
