@@ -70,10 +70,10 @@ def _print_guarded(found: Sequence[Checked], lock: Path, form: str) -> None:
 
 def _predicted(block: Block) -> Sequence[rk.Prediction]:
     """A workload's predictions: `run` is read as `predict` reads its arguments."""
-    reader = typer.Typer()
+    reader = typer.Typer(add_completion=False)
     described: list[tuple[Workload, str]] = []
 
-    @reader.command(cls=Command, context_settings=OPEN)
+    @reader.command(cls=Command, context_settings=OPEN, add_help_option=False)
     @made
     @describes_workload()
     def predict(workload: Workload, target: Target) -> None:
@@ -85,7 +85,7 @@ def _predicted(block: Block) -> Sequence[rk.Prediction]:
         (predictions,) = workload.predict(target)
     except RooflinekitError as error:
         raise LockError(f"[{block.name}] run: {error}") from error
-    except ValueError as error:  # of shlex, or of --help, which describes nothing
+    except ValueError as error:  # of shlex
         raise LockError(f"[{block.name}] run: expected what `rooflinekit predict` is given; {error}") from None
     return predictions
 

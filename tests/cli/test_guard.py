@@ -94,7 +94,7 @@ def test_another_way_of_running_blames_no_module(run: Run, folder: Path) -> None
         ("run = 'net.py:Nut -i 1,512 --gpu l4'", "[net] run: "),
         ("run = 'net.py:Net -i 1,512 --gpu nvidia-l5'", "[net] run: "),
         ("run = 'net.py:Net -i 1,512'", "[net] run: --gpu is missing"),
-        ("run = 'net.py:Net --help'", "[net] run: expected what `rooflinekit predict` is given"),
+        ("run = 'net.py:Net --help'", "[net] run: unknown option or argument '--help'"),
         ("run = 'net.py:Net --gup l4'", "[net] run: "),
     ],
 )

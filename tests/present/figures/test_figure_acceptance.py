@@ -126,7 +126,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_the_picture_is_the_one_that_was_looked_at(name: str, tmp_path: Path) -> None:
-    """Files of `python tests/present/test_figure_acceptance.py`, looked at and kept."""
+    """Files of `PYTHONPATH=tests python tests/present/figures/test_figure_acceptance.py`, looked at and kept."""
     drawn = _drawn(name, tmp_path)
     # The root mean square of differences, of 255: fonts of other versions of matplotlib differ by less.
     assert compare_images(str(IMAGES / f"{name}.png"), str(drawn), tol=6) is None
