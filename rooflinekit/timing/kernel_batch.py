@@ -74,6 +74,11 @@ class Products(Columns):
         """FLOP that are executed."""
         return 2 * self.batch * self.m * self.n * self.k * self.executed
 
+    @property
+    def attend(self) -> NDArray[np.bool_]:
+        """Whether each is one of fused attention's."""
+        return self.of_algorithm(lambda one: one.shape == "queries")
+
     @classmethod
     def of(
         cls, kernel: ArrayLike, *, algorithm: Algorithm | Sequence[Algorithm] = PRODUCT,

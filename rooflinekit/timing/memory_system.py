@@ -149,8 +149,7 @@ def _fetches_tiles(work: KernelBatch, machine: Machine) -> NDArray[np.bool_]:
     """
     if machine.device.kind == "cpu":
         return work.multiplies
-    tiled = work.products.of_algorithm(lambda one: one.shape) != "queries"
-    return np.bincount(work.products.kernel[tiled], minlength=len(work)) > 0
+    return np.bincount(work.products.kernel[~work.products.attend], minlength=len(work)) > 0
 
 
 def _cached(work: KernelBatch, machine: Machine) -> Floats:

@@ -122,7 +122,7 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
     products, calls of less than a millisecond in a row were not measured to escape the limit.
     """
     found: Floats = np.zeros(products.m.size)
-    attends = products.of_algorithm(lambda one: one.shape) == "queries"
+    attends = products.attend
     if attends.any():
         p = products.where(attends)
         _, size = _keys_and_heads(p)
@@ -133,7 +133,7 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
 def exponential_s(special: Floats, products: Products, machine: Machine) -> Floats:
     """Seconds of each kernel's special functions; in attention one instruction a score, beside some polynomials."""
     found: Floats = special / (machine.device.exponentials_per_sm * machine.sm_count * machine.clock)
-    attends = products.of_algorithm(lambda one: one.shape) == "queries"
+    attends = products.attend
     if machine.device.kind == "gpu" and attends.any():
         which = products.kernel[attends]
         polynomials = _POLYNOMIALS * products.of_algorithm(lambda one: one.tensor_memory)[attends]

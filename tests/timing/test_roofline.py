@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from round_numbers import constants
+from round_numbers import DEVICE, constants
 
 import rooflinekit as rk
 from rooflinekit.errors import FormatError
@@ -153,18 +153,10 @@ def kernels(draw: st.DrawFn, products: int = 2) -> Kernel:
 
 
 def gpu(bandwidth: float = 1e12, clock: float = 1.25e9, scale: float = 1.0) -> Machine:
-    made = Device(
-        name="gpu",
-        vendor="Nobody",
-        architecture="Round",
-        sm_count=50,
-        lanes_per_sm=80,
-        clock=Clock(boost=clock),
-        dram=Memory(capacity=16e9, bandwidth=bandwidth),
-        l2_capacity=4e6,
-        matrix_peak={"fp16": 100e12 * scale},
-        vector_peak={"fp32": 10e12 * scale, "fp64": 5e12 * scale},
-    )
+    made = DEVICE.replace(
+        clock=Clock(boost=clock), dram=Memory(capacity=16e9, bandwidth=bandwidth),
+        matrix_peak={"fp16": 100e12 * scale}, vector_peak={"fp32": 10e12 * scale, "fp64": 5e12 * scale},
+    )  # fmt: skip
     return Machine.of(made, constants(**ORDINARY))
 
 
